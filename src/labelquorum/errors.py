@@ -1,0 +1,22 @@
+"""What LabelQuorum raises: one root, one sentence each.
+
+Every message says where, what, the rule, what we got, and what to do next.
+"""
+
+__all__ = ["LabelError", "LabelQuorumError", "StateError", "StoreError"]
+
+
+class LabelQuorumError(Exception):
+    """The root of everything this library raises on purpose."""
+
+
+class LabelError(LabelQuorumError, ValueError):
+    """The labels, or how they were described to us, break a rule."""
+
+
+class StateError(LabelQuorumError, ValueError):
+    """A model or its saved file is not what it should be, or a setting is out of range."""
+
+
+class StoreError(LabelQuorumError, RuntimeError):
+    """The durable store refused or could not keep its promise."""

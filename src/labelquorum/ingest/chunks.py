@@ -1,0 +1,227 @@
+"""Chunks: the labels of a few items as flat integer arrays, in one defined order.
+
+Everything that learns sees a `Chunk` and nothing of the user's ids but their keys, so the
+order in which rows arrived cannot change a bit of any result.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelquorum.errors import LabelError
+from labelquorum.ingest.events import LabelTable
+
+__all__ = ["Chunk", "concatenate", "cut_chunks", "id_key", "id_order", "make_chunk"]
+
+
+class Chunk(NamedTuple):
+    """Labels of N items by P workers; B rows sorted by item, worker, label."""
+
+    item: NDArray[np.int32]  # (B,) position of the item in this chunk
+    worker: NDArray[np.int32]  # (B,) index of the worker among all known workers
+    label: NDArray[np.int32]  # (B,) index of the class
+    weight: NDArray[np.float32]  # (B,) how much the label counts
+    known: NDArray[np.bool_]  # (B,) whether an earlier chunk held this label of an open item
+    item_keys: NDArray[np.uint64]  # (N,) a hash of each item's id: it breaks ties
+    workers: NDArray[np.int32]  # (P,) the distinct workers present, ascending
+    worker_keys: NDArray[np.uint64]  # (P,) a hash of each one's id: it seeds his first rows
+    n_workers: int  # K, all workers known so far
+    n_classes: int  # C, all classes known so far
+
+    @property
+    def n_items(self) -> int:
+        """N, the items of this chunk."""
+        return len(self.item_keys)
+
+    @property
+    def n_labels(self) -> int:
+        """B, the labels of this chunk."""
+        return len(self.item)
+
+    @property
+    def local_worker(self) -> NDArray[np.int32]:
+        """The rows' workers as positions in `workers`, (B,)."""
+        return np.searchsorted(self.workers, self.worker).astype(np.int32)
+
+
+def make_chunk(
+    item: ArrayLike,
+    worker: ArrayLike,
+    label: ArrayLike,
+    *,
+    weight: ArrayLike | None = None,
+    known: ArrayLike | None = None,
+    item_keys: ArrayLike | None = None,
+    worker_keys: ArrayLike | None = None,
+    n_items: int | None = None,
+    n_workers: int | None = None,
+    n_classes: int | None = None,
+) -> Chunk:
+    """Put integer labels into canonical order.
+
+    Parameters
+    ----------
+    item, worker, label
+        Zero-based integers, (B,) each.
+    weight
+        How much each label counts, (B,); one each unless given.
+    known
+        Which labels an earlier chunk already held, (B,); none unless given.
+    item_keys, worker_keys
+        What stands for the ids, (N,) and (K,); the integers themselves unless given.
+    n_items, n_workers, n_classes
+        The counts, where more are known than occur here.
+
+    Examples
+    --------
+    >>> chunk = make_chunk([1, 0, 0], [2, 2, 0], [1, 1, 0])
+    >>> chunk.item.tolist(), chunk.worker.tolist(), chunk.label.tolist()
+    ([0, 0, 1], [0, 2, 2], [0, 1, 1])
+    """
+    item, worker, label = (np.asarray(a, dtype=np.int32).reshape(-1) for a in (item, worker, label))
+    if not len(item) == len(worker) == len(label):
+        raise LabelError(
+            "item, worker and label must have one entry per label each. "
+            f"Got {len(item)}, {len(worker)} and {len(label)}."
+        )
+    weights = (
+        np.ones(len(item), np.float32)
+        if weight is None
+        else np.asarray(weight, np.float32).reshape(-1)
+    )
+    n_items = _count(item, n_items, "item")
+    n_workers = _count(worker, n_workers, "worker")
+    n_classes = _count(label, n_classes, "label")
+    order = np.lexsort((weights, label, worker, item))
+    worker = worker[order]
+    workers = np.unique(worker)
+    keys = (
+        workers.astype(np.uint64)
+        if worker_keys is None
+        else np.asarray(worker_keys, np.uint64)[workers]
+    )
+    return Chunk(
+        item=item[order],
+        worker=worker,
+        label=label[order],
+        weight=weights[order],
+        known=(
+            np.zeros(len(order), bool) if known is None else np.asarray(known, bool).reshape(-1)
+        )[order],
+        item_keys=(
+            np.arange(n_items, dtype=np.uint64)
+            if item_keys is None
+            else np.asarray(item_keys, np.uint64)
+        ),
+        workers=workers,
+        worker_keys=keys,
+        n_workers=n_workers,
+        n_classes=n_classes,
+    )
+
+
+def _count(index: NDArray[np.int32], given: int | None, what: str) -> int:
+    if len(index) and index.min() < 0:
+        raise LabelError(f"`{what}` must count from 0. Got {index.min()}.")
+    seen = int(index.max()) + 1 if len(index) else 0
+    if given is not None and given < seen:
+        raise LabelError(f"`{what}` must be below {given}, its stated count. Got {seen - 1}.")
+    return seen if given is None else given
+
+
+def id_key(identity: Hashable) -> int:
+    """Hash an id to 64 bits, the same in every process; equal ids have equal keys."""
+    if isinstance(identity, str):
+        text = "s" + identity
+    elif isinstance(identity, int | float) and identity == int(identity):
+        text = f"n{int(identity)}"
+    else:
+        text = f"{type(identity).__name__}:{identity!r}"
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def id_order(identity: Hashable) -> tuple[int, float, str]:
+    """Sort key of ids of any type: numbers (and text that is a number) by value, then text."""
+    if isinstance(identity, int | float):
+        return (0, float(identity), "")
+    if not isinstance(identity, str):
+        return (2, 0.0, repr(identity))
+    try:
+        number = float(identity)
+    except ValueError:
+        return (1, 0.0, identity)
+    return (0, number, identity) if number == number else (1, 0.0, identity)
+
+
+def concatenate(tables: Iterable[LabelTable]) -> LabelTable:
+    """Lay tables of one source end to end."""
+    parts = list(tables)
+    if len(parts) == 1:
+        return parts[0]
+    skipped: dict[str, int] = {}
+    for part in parts:
+        for reason, count in part.skipped.items():
+            skipped[reason] = skipped.get(reason, 0) + count
+    full = [part for part in parts if len(part.item_ids)]
+
+    def column(name: str, filler: object) -> list[object] | None:
+        columns = [getattr(part, name) for part in full]
+        if all(values is None for values in columns):
+            return None
+        return [
+            value
+            for part, values in zip(full, columns, strict=True)
+            for value in (values if values is not None else [filler] * len(part.item_ids))
+        ]
+
+    return LabelTable(
+        item_ids=column("item_ids", None) or [],
+        worker_ids=column("worker_ids", None) or [],
+        labels=column("labels", None) or [],
+        weights=column("weights", 1.0),  # type: ignore[arg-type]
+        groups=column("groups", None),
+        timestamps=column("timestamps", None),
+        source=parts[0].source if parts else "labels",
+        lines=column("lines", 0),  # type: ignore[arg-type]
+        skipped=skipped,
+    )
+
+
+def cut_chunks(tables: Iterable[LabelTable], chunk_items: int) -> Iterator[LabelTable]:
+    """Cut a stream of rows into chunks of at most `chunk_items` different items.
+
+    A chunk ends just before the row that would bring one item too many, so rows that are
+    grouped by item are never torn apart, and a stream is cut the same however it was read.
+    """
+    if chunk_items < 1:
+        raise LabelError(f"`chunk_items` must be a whole number ≥ 1. Got {chunk_items}.")
+    held: list[LabelTable] = []
+    seen: set[Hashable] = set()
+    for table in tables:
+        start = 0
+        for row, item_id in enumerate(table.item_ids):
+            if item_id in seen:
+                continue
+            if len(seen) == chunk_items:
+                held.append(take_rows(table, start, row))
+                yield concatenate(held)
+                held, seen, start = [], set(), row
+            seen.add(item_id)
+        # What was skipped while reading is told once, with the rows that close the table.
+        held.append(take_rows(table, start, len(table.item_ids))._replace(skipped=table.skipped))
+    if seen or any(part.skipped for part in held):
+        yield concatenate(held)
+
+
+def take_rows(table: LabelTable, start: int, stop: int) -> LabelTable:
+    """The rows start … stop−1 of a table, with nothing said of what was skipped."""
+    columns = {
+        name: values[start:stop]
+        for name in ("item_ids", "worker_ids", "labels", "weights", "groups", "timestamps", "lines")
+        if (values := getattr(table, name)) is not None
+    }
+    return table._replace(**columns, skipped={})

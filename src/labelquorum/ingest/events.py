@@ -1,0 +1,138 @@
+"""Label events: what one worker said about one item, as columns of many.
+
+Everything that reads labels ends here, in a `LabelTable`: plain Python ids and labels in
+order of arrival, already checked against a `LabelSpace`, with the line each came from.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+from labelquorum.errors import LabelError, StateError
+
+__all__ = [
+    "COLUMN_ALIASES",
+    "MISSING",
+    "LabelEvent",
+    "LabelSpace",
+    "LabelTable",
+    "Repeats",
+    "is_missing",
+]
+
+MISSING = -1
+"""The label index of "this worker did not label this item"."""
+
+Repeats = Literal["last", "first", "all", "error"]
+OnBad = Literal["error", "skip"]
+
+# The first name is ours; the others are how the field's tools write the same column.
+COLUMN_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "task": ("task", "item", "example", "question"),
+    "worker": ("worker", "annotator", "rater", "performer"),
+    "label": ("label", "rating", "value", "answer"),
+    "weight": ("weight",),
+    "group": ("group",),
+    "timestamp": ("timestamp",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LabelEvent:
+    """One worker's label for one item."""
+
+    item_id: Hashable
+    worker_id: Hashable
+    label: Hashable
+    weight: float = 1.0
+    group: Hashable = None
+    timestamp: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSpace:
+    """What a label may be, and what happens to a row that breaks a rule.
+
+    Parameters
+    ----------
+    classes
+        The fixed list of classes; None lets new classes appear at any time.
+    repeats
+        What a second label of one worker on one item does: "last" replaces the first,
+        "first" is kept and the later dropped, "all" counts both (judges that vote several
+        times), "error" refuses.
+    on_bad
+        "error" stops at the first bad row; "skip" leaves it out and counts it.
+    abstain
+        The value that says "I do not know": a missing label, counted, never an error.
+    """
+
+    classes: tuple[Hashable, ...] | None = None
+    repeats: Repeats = "last"
+    on_bad: OnBad = "error"
+    abstain: Hashable = None
+
+    def __post_init__(self) -> None:
+        if self.repeats not in get_args(Repeats):
+            raise StateError(
+                f"`repeats` must be one of {list(get_args(Repeats))}. Got {self.repeats!r}."
+            )
+        if self.on_bad not in get_args(OnBad):
+            raise StateError(
+                f"`on_bad` must be one of {list(get_args(OnBad))}. Got {self.on_bad!r}."
+            )
+        if self.classes is not None:
+            object.__setattr__(self, "classes", tuple(self.classes))
+            if len(set(self.classes)) != len(self.classes) or not self.classes:
+                raise StateError(
+                    "`classes` must name at least one class, and each once. "
+                    f"Got {list(self.classes)!r}."
+                )
+
+
+class LabelTable(NamedTuple):
+    """Columns of label events in order of arrival; every row has an item, a worker, a label."""
+
+    item_ids: Sequence[Hashable]
+    worker_ids: Sequence[Hashable]
+    labels: Sequence[Hashable]
+    weights: Sequence[float] | None = None
+    groups: Sequence[Hashable] | None = None
+    timestamps: Sequence[Any] | None = None
+    source: str = "labels"
+    lines: Sequence[int] | None = None
+    skipped: Mapping[str, int] = {}
+    """Rows left out while reading, by reason ("missing label", "unknown class", "abstained")."""
+
+    def where(self, row: int) -> str:
+        """Name the place of a row as a person would look for it."""
+        if self.lines is None:
+            return f"{self.source} row {row}"
+        return f"{self.source} line {self.lines[row]}"
+
+
+def is_missing(value: object) -> bool:
+    """Tell whether a cell is empty: None, NaN, NaT, or text with nothing in it."""
+    if value is None:
+        return True
+    if isinstance(value, str):
+        return not value.strip()
+    # NaN and NaT (and pandas.NA, whose comparison is neither) do not equal themselves.
+    equal = value == value
+    return equal is not True and not (hasattr(equal, "__bool__") and _truth(equal))
+
+
+def _truth(value: Any) -> bool:
+    try:
+        return bool(value)
+    except TypeError:  # pandas.NA refuses to be true or false
+        return False
+
+
+def check_unrepeated(table: LabelTable, row: int) -> None:
+    """Refuse a second label of one worker on one item (`repeats="error"`)."""
+    raise LabelError(
+        f"{table.where(row)}: worker {table.worker_ids[row]!r} labelled task "
+        f"{table.item_ids[row]!r} twice, and repeats='error' allows one label each. "
+        "Remove one row, or choose repeats='last', 'first' or 'all'."
+    )

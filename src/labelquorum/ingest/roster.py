@@ -1,0 +1,227 @@
+"""The roster: which workers and classes are known, and how a table becomes a chunk.
+
+`Roster.read` is pure: it says what a table would add. `Roster.admit` adds it, once the chunk
+was learned from. Between the two anything may fail and nothing is lost.
+"""
+
+from collections import ChainMap
+from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum.errors import LabelError
+from labelquorum.ingest.chunks import Chunk, id_key, id_order, make_chunk
+from labelquorum.ingest.events import LabelSpace, LabelTable
+from labelquorum.ingest.ledger import Ledger
+
+__all__ = ["Intake", "Roster", "Tally"]
+
+
+class Tally(NamedTuple):
+    """What became of the rows of a table; nothing is dropped in silence."""
+
+    rows: int = 0
+    """Rows that were read and had an item, a worker and a label."""
+    repeated: int = 0
+    """Rows set aside because the same worker labelled the same item again in this table."""
+    corrected: int = 0
+    """Labels of open items replaced by a later one of the same worker."""
+    refused: int = 0
+    """Rows set aside because the open item already has that worker's label (`repeats="first"`)."""
+    late_items: int = 0
+    """Items that were open and got more labels, or other ones."""
+    returned_items: int = 0
+    """Items that were closed and came back: counted as new evidence."""
+    skipped: Mapping[str, int] = {}
+    """Bad rows left out while reading, by reason."""
+
+
+class Intake(NamedTuple):
+    """A table read against the roster: the chunk, and what it would add."""
+
+    chunk: Chunk
+    item_ids: list[Hashable]  # in the chunk's order
+    order: NDArray[np.intp]  # (N,) positions in order of first appearance
+    new_workers: list[Hashable]
+    new_classes: list[Hashable]
+    groups: list[Hashable] | None  # one an item, in the chunk's order
+    tally: Tally
+    returned: NDArray[np.bool_]  # (N,) items that were closed before
+
+
+class Roster:
+    """Workers and classes by the user's own ids, in the order they became known."""
+
+    def __init__(
+        self,
+        space: LabelSpace | None = None,
+        workers: Sequence[Hashable] = (),
+        classes: Sequence[Hashable] = (),
+    ) -> None:
+        self.space = LabelSpace() if space is None else space
+        self.worker_ids = list(workers)
+        self.classes = list(self.space.classes or classes)
+        # A worker who was forgotten leaves an empty place: None.
+        self._worker_index = {w: k for k, w in enumerate(self.worker_ids) if w is not None}
+        self._class_index = {label: c for c, label in enumerate(self.classes)}
+        self._worker_keys = [id_key(worker) for worker in self.worker_ids]
+
+    def worker_index(self, worker_id: Hashable) -> int | None:
+        """The index of a known worker."""
+        return self._worker_index.get(worker_id)
+
+    def forget(self, worker_id: Hashable) -> int:
+        """Let go of a worker's id; his index stays empty, and should he return he is new."""
+        k = self._worker_index.pop(worker_id)
+        self.worker_ids[k] = None
+        return k
+
+    def read(self, table: LabelTable, ledger: Ledger | None = None) -> Intake:
+        """Turn a table into a chunk, with the labels still held of its open items."""
+        held = Ledger(0) if ledger is None else ledger
+        # Canonical order: items by id, whatever the order of rows.
+        appearance = list(dict.fromkeys(table.item_ids))
+        item_ids = sorted(appearance, key=id_order)
+        position = {item_id: i for i, item_id in enumerate(item_ids)}
+        workers, new_workers = _index(table.worker_ids, self._worker_index, len(self.worker_ids))
+        labels, new_classes = _index(table.labels, self._class_index, len(self.classes))
+        if new_classes and self.space.classes is not None:
+            row = next(r for r, label in enumerate(table.labels) if label in new_classes)
+            raise LabelError(
+                f"{table.where(row)}: label {table.labels[row]!r} is not one of the classes "
+                f"{self.classes!r}. Fix the label, or pass the full list as classes=."
+            )
+        n_workers = len(self.worker_ids) + len(new_workers)
+
+        open_items = [(i, entry) for i, d in enumerate(item_ids) if (entry := held.get(d))]
+        n_held = sum(len(entry.worker) for _, entry in open_items)
+        item = np.fromiter(map(position.__getitem__, table.item_ids), np.int64, len(workers))
+        weight = np.ones(len(workers)) if table.weights is None else np.asarray(table.weights)
+        if open_items:  # earlier labels of open items come before the table's own rows
+            item = np.concatenate([*(np.full(len(e.worker), i) for i, e in open_items), item])
+            workers = np.concatenate([*(e.worker for _, e in open_items), workers])
+            labels = np.concatenate([*(e.label for _, e in open_items), labels])
+            weight = np.concatenate([*(e.weight for _, e in open_items), weight])
+        keep, tally = self._apply_repeats(table, item, workers, n_workers, n_held)
+
+        item_keys = np.fromiter(map(id_key, item_ids), np.uint64, len(item_ids))
+        returned = held.was_closed(item_keys)
+        returned[[i for i, _ in open_items]] = False
+        chunk = make_chunk(
+            item[keep],
+            workers[keep],
+            labels[keep],
+            weight=weight[keep],
+            known=keep < n_held,
+            item_keys=item_keys,
+            n_items=len(item_ids),
+            n_workers=n_workers,
+            n_classes=len(self.classes) + len(new_classes),
+        )
+        return Intake(
+            chunk=chunk._replace(worker_keys=self._keys_of(chunk.workers, new_workers)),
+            item_ids=item_ids,
+            order=np.fromiter(map(position.__getitem__, appearance), np.intp, len(appearance)),
+            new_workers=new_workers,
+            new_classes=new_classes,
+            groups=_first_groups(table, item_ids),
+            tally=tally._replace(
+                late_items=len(open_items),
+                returned_items=int(returned.sum()),
+                skipped=table.skipped,
+            ),
+            returned=returned,
+        )
+
+    def admit(self, intake: Intake) -> None:
+        """Make an intake's new workers and classes known."""
+        for worker in intake.new_workers:
+            self._worker_index[worker] = len(self.worker_ids)
+            self.worker_ids.append(worker)
+        for label in intake.new_classes:
+            self._class_index[label] = len(self.classes)
+            self.classes.append(label)
+        self._worker_keys.extend(map(id_key, intake.new_workers))
+
+    def _keys_of(
+        self, workers: NDArray[np.int32], new_workers: list[Hashable]
+    ) -> NDArray[np.uint64]:
+        known, fresh = self._worker_keys, list(map(id_key, new_workers))
+        keys = (known[k] if k < len(known) else fresh[k - len(known)] for k in workers.tolist())
+        return np.fromiter(keys, np.uint64, len(workers))
+
+    def _apply_repeats(
+        self,
+        table: LabelTable,
+        item: NDArray[np.int64],
+        workers: NDArray[np.int64],
+        n_workers: int,
+        n_held: int,
+    ) -> tuple[NDArray[np.intp], Tally]:
+        """Choose the rows that count; the first `n_held` are those of open items."""
+        tally = Tally(rows=len(table.item_ids))
+        everything = np.arange(len(item))
+        pair = item * max(n_workers, 1) + workers
+        if self.space.repeats == "all" or len(np.unique(pair)) == len(pair):
+            return everything, tally
+        arrival = np.concatenate([everything[:n_held], n_held + _arrival(table)])
+        by_arrival = np.argsort(arrival, kind="stable")
+        by_pair = by_arrival[np.argsort(pair[by_arrival], kind="stable")]
+        same = pair[by_pair][1:] == pair[by_pair][:-1]
+        if self.space.repeats == "error":
+            row = int(by_pair[1:][same].min()) - n_held
+            raise LabelError(
+                f"{table.where(row)}: worker {table.worker_ids[row]!r} has labelled task "
+                f"{table.item_ids[row]!r} already, and repeats='error' allows one label each. "
+                "Remove one, or choose repeats='last', 'first' or 'all'."
+            )
+        wins = np.ones(len(by_pair), bool)
+        if self.space.repeats == "last":
+            wins[:-1] = ~same
+        else:
+            wins[1:] = ~same
+        keep = np.sort(by_pair[wins])
+        lost = np.setdiff1d(everything, keep)
+        old = int((lost < n_held).sum())
+        again = np.isin(pair[lost[lost >= n_held]], pair[:n_held])
+        refused = int(again.sum()) if self.space.repeats == "first" else 0
+        return keep, tally._replace(
+            corrected=old, refused=refused, repeated=len(lost) - old - refused
+        )
+
+
+def _index(
+    values: Sequence[Hashable], known: MutableMapping[Hashable, int], first: int
+) -> tuple[NDArray[np.int64], list[Hashable]]:
+    """Number values by a known index, new ones from `first` on in canonical order."""
+    new = sorted({value for value in values if value not in known}, key=id_order)
+    lookup: Mapping[Hashable, int] = known
+    if new:
+        lookup = ChainMap({value: first + n for n, value in enumerate(new)}, known)
+    return np.fromiter(map(lookup.__getitem__, values), np.int64, len(values)), new
+
+
+def _arrival(table: LabelTable) -> NDArray[np.intp]:
+    """The rank of each row in time: by timestamp where there is one, else as they came."""
+    ranks = np.arange(len(table.item_ids))
+    if table.timestamps is None:
+        return ranks
+    stamps: Sequence[Any] = table.timestamps
+    try:
+        in_time = sorted(ranks, key=lambda row: stamps[row])
+    except TypeError as error:
+        raise LabelError(
+            f"{table.source}: column 'timestamp' must hold values that can be compared "
+            f"({error}). Give every row one kind of timestamp, or leave the column out."
+        ) from error
+    ranks[np.array(in_time, np.intp)] = np.arange(len(ranks))
+    return ranks
+
+
+def _first_groups(table: LabelTable, item_ids: list[Hashable]) -> list[Hashable] | None:
+    if table.groups is None:
+        return None
+    first = dict(zip(reversed(table.item_ids), reversed(table.groups), strict=True))
+    return [first[item_id] for item_id in item_ids]

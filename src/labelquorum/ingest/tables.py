@@ -1,0 +1,232 @@
+"""Labels already in memory → a checked `LabelTable`: frames, Arrow tables, matrices, dicts.
+
+No frame library is imported here: pandas, polars and pyarrow frames are told by their types,
+which are there once somebody has made one.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum.errors import LabelError
+from labelquorum.ingest.events import MISSING, LabelSpace, LabelTable, is_missing
+from labelquorum.ingest.rules import (
+    ANY_LABEL,
+    COLUMNS,
+    SKIP,
+    Fault,
+    checked,
+    find_columns,
+    role_of,
+    shown,
+)
+
+__all__ = [
+    "check_workers",
+    "collect",
+    "is_hole",
+    "is_tabular",
+    "read_dict",
+    "read_matrix",
+    "read_table",
+    "require_pyarrow",
+]
+
+_FRAMES = (
+    ("pandas", "DataFrame"),
+    ("polars", "DataFrame"),
+    ("pyarrow", "Table"),
+    ("pyarrow", "RecordBatch"),
+)
+
+
+def read_table(table: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
+    """Read a table in memory: one row a label, columns task, worker and label.
+
+    Parameters
+    ----------
+    table
+        A pandas or polars DataFrame, a pyarrow Table, or anything that gives an Arrow stream
+        (`__arrow_c_stream__`; this takes pyarrow). A NumPy array is read by `read_matrix`.
+    space
+        What a label may be, and what happens to bad rows.
+    """
+    if isinstance(table, np.ndarray):
+        return read_matrix(table, space)
+    return checked(collect(_frame(table), type(table).__name__), space, unit="row")
+
+
+def read_dict(answers: Mapping[Any, Any], space: LabelSpace = ANY_LABEL) -> LabelTable:
+    """Read labels in the form `{task: {worker: label}}`.
+
+    Parameters
+    ----------
+    answers
+        The labels of each worker, by task.
+    space
+        What a label may be, and what happens to bad rows.
+
+    Examples
+    --------
+    >>> read_dict({"q1": {"ann": "cat", "bob": "dog"}}).labels
+    ['cat', 'dog']
+    """
+    rows: list[tuple[Any, Any, Any]] = []
+    faults = []
+    for task, labels in answers.items():
+        if isinstance(labels, Mapping):
+            rows.extend((task, worker, label) for worker, label in labels.items())
+        else:
+            rule = f"task {shown(task)} must have a dict of workers and their labels"
+            sentence = f"{rule}. Got {shown(labels)}. {SKIP}"
+            faults.append(Fault(len(rows), "malformed row", sentence))
+    items, workers, said = zip(*rows, strict=True) if rows else ([], [], [])
+    return checked(LabelTable(items, workers, said, source="dict"), space, faults, unit="row")
+
+
+def read_matrix(matrix: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
+    """Read a matrix of labels in memory: one row a task, one column a worker.
+
+    None, NaN, −1 and empty text stand for "no label" and are no error here.
+
+    Parameters
+    ----------
+    matrix
+        A NumPy array (tasks and workers are then its row and column numbers) or a DataFrame
+        whose columns are the workers. Its tasks are a column called task (or item, example,
+        question); without one, they are a pandas frame's index, another frame's first column.
+    space
+        What a label may be, and what happens to bad rows.
+
+    Examples
+    --------
+    >>> table = read_matrix(np.array([[0, -1], [1, 0]]))
+    >>> table.item_ids, table.worker_ids, table.labels
+    ([0, 1, 1], [0, 0, 1], [0, 1, 0])
+    """
+    source = type(matrix).__name__
+    tasks: Sequence[Any]
+    workers: Sequence[Any]
+    if isinstance(matrix, np.ndarray):
+        values = matrix
+        if values.ndim != 2:
+            raise LabelError(
+                f"{source}: a matrix of labels has two axes, tasks and workers. "
+                f"Got {values.ndim}. Reshape it, or pass a table with task, worker and label."
+            )
+        tasks, workers = range(values.shape[0]), range(values.shape[1])
+    else:
+        tasks, workers, values = _split_frame(_frame(matrix), source)
+    if values.dtype.kind in "biuf":
+        held = (values != MISSING) & (values == values)  # NaN does not equal itself
+    else:
+        values = values.astype(object)
+        held = ~np.frompyfunc(is_hole, 1, 1)(values).astype(bool)
+    rows, columns = (axis.tolist() for axis in np.nonzero(held))
+    return checked(
+        LabelTable(
+            [tasks[row] for row in rows],
+            [workers[column] for column in columns],
+            values[held].tolist(),
+            source=source,
+            lines=rows,
+        ),
+        space,
+        unit="row",
+    )
+
+
+def is_hole(cell: Any) -> bool:
+    """Tell whether a cell of a matrix holds no label: empty, NaN or −1."""
+    if isinstance(cell, str):
+        return cell.strip().lower() in ("", "nan", "-1", "-1.0")
+    return is_missing(cell) or bool(cell == MISSING)
+
+
+def check_workers(names: Sequence[object], source: str) -> None:
+    """Every column of a matrix is one worker, so no name may stand twice."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise LabelError(
+            f"{source}: every column of a matrix is one worker, and {twice[0]!r} stands over "
+            "more than one. Rename or merge these columns."
+        )
+
+
+def collect(frame: Any, source: str, lines: Sequence[int] | None = None) -> LabelTable:
+    """Take the columns of a frame as Python lists, not yet checked."""
+    names = _names(frame)
+    found = find_columns(
+        names, source, "Rename a column, or read one column per worker with read_wide."
+    )
+    cells: dict[str, Any] = {COLUMNS[role]: _cells(frame, names[at]) for role, at in found.items()}
+    return LabelTable(**cells, source=source, lines=lines)
+
+
+def is_tabular(source: object) -> bool:
+    """Tell whether `read_table` can read this."""
+    return isinstance(source, (np.ndarray, *_frame_types())) or hasattr(
+        source, "__arrow_c_stream__"
+    )
+
+
+def require_pyarrow(module: str) -> Any:
+    """Import pyarrow, or say how to get it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise LabelError(
+            "Reading Parquet and Arrow takes pyarrow, which is not installed. "
+            "Run pip install labelquorum[parquet], or write the labels as CSV."
+        ) from error
+
+
+def _frame_types() -> list[Any]:
+    # A frame cannot come from a package that nobody has imported.
+    return [getattr(sys.modules[module], name) for module, name in _FRAMES if module in sys.modules]
+
+
+def _frame(table: Any) -> Any:
+    """Take a frame as it is where we know its kind, else its Arrow stream as a pyarrow table."""
+    if isinstance(table, tuple(_frame_types())):
+        return table
+    if hasattr(table, "__arrow_c_stream__"):
+        return require_pyarrow("pyarrow").table(table)
+    raise LabelError(
+        f"Labels cannot be read from a {type(table).__name__}. Pass a DataFrame with the columns "
+        "task, worker and label, a dict {task: {worker: label}}, a matrix of tasks × workers, "
+        "or the path of a file."
+    )
+
+
+def _names(frame: Any) -> list[Any]:
+    # The `columns` of pyarrow's tables are the data.
+    is_arrow = type(frame).__module__.startswith("pyarrow")
+    return list(frame.schema.names if is_arrow else frame.columns)
+
+
+def _cells(frame: Any, name: object) -> list[Any]:
+    column = frame[name]
+    cells: list[Any] = column.to_pylist() if hasattr(column, "to_pylist") else column.to_list()
+    return cells
+
+
+def _split_frame(frame: Any, source: str) -> tuple[list[Any], list[Any], NDArray[Any]]:
+    """Split a wide frame into its tasks, its workers and their labels, (N, K)."""
+    names = _names(frame)
+    check_workers(names, source)
+    first = next((name for name in names if role_of(name) == "task"), None)
+    if first is None and hasattr(frame, "index"):
+        tasks, workers = frame.index.tolist(), names
+    else:
+        first = names[0] if first is None else first
+        tasks, workers = _cells(frame, first), [name for name in names if name != first]
+    values = np.empty((len(tasks), len(workers)), dtype=object)
+    for column, worker in enumerate(workers):
+        values[:, column] = _cells(frame, worker)
+    return tasks, workers, values

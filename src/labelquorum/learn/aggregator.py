@@ -1,0 +1,108 @@
+"""The contract: an aggregator is three pure functions over a state handed from one to the next.
+
+    init(chunk, seed) → State    update(state, chunk) → (State, Info)    aggregate(state, chunk)
+
+`State` is what the next step needs, `Info` is for people and plots, `Aggregation` is for users.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum.ingest.chunks import Chunk
+
+__all__ = ["Aggregation", "Aggregator", "break_ties", "vote_counts", "vote_shares"]
+
+State = Any
+Info = Any
+
+TIE_TOLERANCE = 1e-6
+"""Classes whose log scores differ by no more than this are tied."""
+
+
+class Aggregation(NamedTuple):
+    """The consensus on a chunk's items."""
+
+    aggregated: NDArray[np.int32]  # (N,) the winning class
+    probs: NDArray[np.float32]  # (N, C)
+    log_evidence: NDArray[np.float32]  # (B, C) what each label said for each class
+
+
+class Aggregator(NamedTuple):
+    """Three pure functions, two views of the state, and what the laws must excuse.
+
+    `confusion(state, workers)` gives P(worker says z | truth c), (P, C, C); `class_prior(state)`
+    gives (C,). `exceptions` names a law of `trial.checks` this aggregator does not obey, with
+    the reason.
+    """
+
+    name: str
+    state_type: type
+    init: Callable[[Chunk, int], State]
+    update: Callable[[State, Chunk], tuple[State, Info]]
+    aggregate: Callable[[State, Chunk], Aggregation]
+    confusion: Callable[[State, NDArray[np.integer[Any]]], NDArray[np.float32]]
+    class_prior: Callable[[State], NDArray[np.float64]]
+    forget: Callable[[State, int], State]
+    exceptions: Mapping[str, str] = {}
+
+
+def vote_shares(chunk: Chunk) -> NDArray[np.float64]:
+    """The share of each item's labels that each class got, (N, C); no labels, no shares."""
+    cell = chunk.item * chunk.n_classes + chunk.label
+    votes = np.bincount(cell, chunk.weight, chunk.n_items * chunk.n_classes)
+    votes = votes.reshape(chunk.n_items, chunk.n_classes)
+    total = votes.sum(axis=1, keepdims=True)
+    return np.divide(votes, total, out=np.zeros_like(votes), where=total > 0)
+
+
+def vote_counts(chunk: Chunk) -> NDArray[np.float64]:
+    """How each present worker's labels z went with the vote c, (P, C, C).
+
+    An item's vote is one for the class with most labels, shared by tied classes; labels already
+    counted in an earlier chunk are left out.
+    """
+    shares = vote_shares(chunk)
+    best = shares >= shares.max(axis=1, keepdims=True, initial=0) - TIE_TOLERANCE
+    majority = np.where(best, 1.0, 0.0) / best.sum(axis=1, keepdims=True)
+    n_classes, n_workers = chunk.n_classes, len(chunk.workers)
+    fresh = np.where(chunk.known, 0.0, chunk.weight)
+    cell = (chunk.local_worker[:, None] * n_classes + np.arange(n_classes)) * n_classes
+    counts = np.bincount(
+        (cell + chunk.label[:, None]).ravel(),
+        (fresh[:, None] * majority[chunk.item]).ravel(),
+        n_workers * n_classes * n_classes,
+    )
+    return counts.reshape(n_workers, n_classes, n_classes)
+
+
+def break_ties(
+    log_scores: NDArray[np.floating[Any]], item_keys: NDArray[np.uint64], seed: int
+) -> NDArray[np.int32]:
+    """Choose the best class of each item; a tie falls to a class drawn by seed and item.
+
+    The draw is a hash of the seed, the item's id and the class: the same item is always decided
+    the same way, whatever stands beside it.
+
+    Parameters
+    ----------
+    log_scores
+        (N, C).
+    item_keys
+        (N,).
+    """
+    if not log_scores.size:
+        return np.zeros(len(log_scores), np.int32)
+    tied = log_scores >= log_scores.max(axis=1, keepdims=True) - TIE_TOLERANCE
+    classes = np.arange(log_scores.shape[1], dtype=np.uint64)
+    lot = _mix(item_keys[:, None] ^ _mix(classes + np.uint64(seed % 2**63) * np.uint64(0x10001)))
+    return np.where(tied, lot >> np.uint64(1), 0).argmax(axis=1).astype(np.int32)
+
+
+def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scramble 64 bits (the finaliser of SplitMix64)."""
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))

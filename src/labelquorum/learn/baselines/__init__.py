@@ -1,0 +1,1 @@
+"""The methods BiLA is held against, one file each."""

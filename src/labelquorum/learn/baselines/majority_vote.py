@@ -1,0 +1,114 @@
+"""Majority vote: the class most workers named.
+
+The oldest aggregator there is, and the shape every other one follows.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum.ingest.chunks import Chunk
+from labelquorum.ingest.events import LabelSpace
+from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, vote_counts, vote_shares
+from labelquorum.learn.rows import WorkerRows
+
+__all__ = ["Info", "State", "aggregate", "init", "majority_vote", "update"]
+
+
+class State(NamedTuple):
+    """How each worker's labels went with the vote; the vote itself needs nothing."""
+
+    rows: WorkerRows  # "votes" (K, C, C): labels z of worker k where the vote said c
+    shares: NDArray[np.float64]  # (C,) sum over items of the vote
+    seed: int
+
+
+class Info(NamedTuple):
+    """What an update did."""
+
+    n_labels: int
+
+
+def init(chunk: Chunk, seed: int) -> State:
+    """Know nobody."""
+    votes = np.zeros((0, chunk.n_classes, chunk.n_classes))
+    return State(WorkerRows({"votes": votes}), np.zeros(chunk.n_classes), seed)
+
+
+def update(state: State, chunk: Chunk) -> tuple[State, Info]:
+    """Count how the chunk's workers agreed with its vote."""
+    state = _grow(state, chunk)
+    if not chunk.n_labels:
+        return state, Info(0)
+    votes = state.rows.gather(chunk.workers)["votes"] + vote_counts(chunk)
+    rows = state.rows.scatter(chunk.workers, {"votes": votes})
+    shares = state.shares + vote_shares(chunk).sum(axis=0)
+    return State(rows, shares, state.seed), Info(chunk.n_labels)
+
+
+def aggregate(state: State, chunk: Chunk) -> Aggregation:
+    """Give each item the class with most votes; ties fall by seed and item."""
+    shares = vote_shares(chunk)
+    # An item without a counted label gets every class alike.
+    shares[shares.sum(axis=1) == 0] = 1 / max(chunk.n_classes, 1)
+    evidence = np.eye(chunk.n_classes, dtype=np.float32)[chunk.label] * chunk.weight[:, None]
+    return Aggregation(
+        break_ties(shares, chunk.item_keys, state.seed), shares.astype(np.float32), evidence
+    )
+
+
+def majority_vote(space: LabelSpace | None = None) -> Aggregator:
+    """Build the majority vote.
+
+    Examples
+    --------
+    >>> from labelquorum.ingest.chunks import make_chunk
+    >>> chunk = make_chunk([0, 0, 0, 1], [0, 1, 2, 0], [1, 1, 0, 0])
+    >>> vote = majority_vote()
+    >>> state, _ = vote.update(vote.init(chunk, 0), chunk)
+    >>> vote.aggregate(state, chunk).aggregated.tolist()
+    [1, 0]
+    """
+    return Aggregator(
+        name="majority_vote",
+        state_type=State,
+        init=init,
+        update=update,
+        aggregate=aggregate,
+        confusion=_confusion,
+        class_prior=_class_prior,
+        forget=_forget,
+    )
+
+
+def _confusion(state: State, workers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
+    """How each worker's labels went with the vote, (P, C, C), half a label added to each cell."""
+    votes = np.zeros((len(workers), *state.rows.gather(np.zeros(0, np.intp))["votes"].shape[1:]))
+    known = workers < state.rows.n_workers
+    votes[known] = state.rows.gather(workers[known])["votes"]
+    votes += 0.5
+    return (votes / votes.sum(axis=2, keepdims=True)).astype(np.float32)
+
+
+def _class_prior(state: State) -> NDArray[np.float64]:
+    return (state.shares + 0.5) / (state.shares + 0.5).sum()
+
+
+def _forget(state: State, worker: int) -> State:
+    blank = np.zeros((1, len(state.shares), len(state.shares)))
+    return state._replace(rows=state.rows.scatter(np.array([worker]), {"votes": blank}))
+
+
+def _grow(state: State, chunk: Chunk) -> State:
+    more = chunk.n_classes - len(state.shares)
+    if more > 0:
+        votes = np.pad(state.rows.to_arrays()["votes"], ((0, 0), (0, more), (0, more)))
+        state = state._replace(
+            rows=WorkerRows({"votes": votes}), shares=np.pad(state.shares, (0, more))
+        )
+    new = np.arange(state.rows.n_workers, chunk.n_workers)
+    if len(new):
+        blank = np.zeros((len(new), len(state.shares), len(state.shares)))
+        state = state._replace(rows=state.rows.scatter(new, {"votes": blank}))
+    return state

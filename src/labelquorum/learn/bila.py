@@ -1,0 +1,404 @@
+"""BiLA: an encoder q and a generative model p, trained chunk by chunk on an exact loss.
+
+Hong, Ghiassi, Zhou, Birke, Chen: Online Label Aggregation: A Variational Bayesian Approach,
+WWW 2021. `docs/paper.md` maps every equation to a function and numbers every departure.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum.errors import LabelError, StateError
+from labelquorum.ingest.chunks import Chunk
+from labelquorum.ingest.events import LabelSpace
+from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, vote_counts
+from labelquorum.learn.batch import bucket, labels_in_minibatch, pack
+from labelquorum.learn.encoder import ENCODERS, Encoder
+from labelquorum.learn.generative import GENERATIVE_MODELS, GenerativeModel
+from labelquorum.learn.objective import (
+    ClassPrior,
+    check_class_prior,
+    count_labels,
+    log_class_prior,
+)
+from labelquorum.learn.optimizer import OPTIMIZERS
+from labelquorum.learn.rows import WorkerRows
+from labelquorum.learn.training import Engine, build_engine
+
+__all__ = ["PRESETS", "Info", "State", "bila"]
+
+PredictBy = Literal["likelihood", "posterior", "encoder"]
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    # What we would use ourselves; docs/paper.md numbers each departure.
+    "default": {},
+    # Algorithm 1 to the letter.
+    "www2021": {
+        "labels_as": "index",
+        "hidden_sizes": (64, 32),
+        "init_strength": 0.0,
+        "class_prior": "warmup",
+        "optimizer": "bounded_rmsprop",
+        "learning_rate": 1e-3,
+        "epochs": 100,
+        "tolerance": 1e-3,
+        "predict_by": "likelihood",
+    },
+    # As the authors' released code behaves.
+    "authors": {
+        "labels_as": "index",
+        "hidden_sizes": (64, 32),
+        "init_from": "frequencies",
+        "init_strength": 0.0,
+        "class_prior": "chunk",
+        "optimizer": "rmsprop",
+        "learning_rate": 1e-4,
+        "epochs": 20,
+        "tolerance": 0.0,
+        "predict_by": "likelihood",
+    },
+}
+
+
+class State(NamedTuple):
+    """All the next chunk needs; no label is in it."""
+
+    shared: dict[str, NDArray[Any]]  # what all workers share of θ and of the optimiser
+    rows: WorkerRows  # what each worker has of them; "seen", and "step" when last learned from
+    label_counts: NDArray[np.float64]  # (C,) behind the class prior
+    crowd_votes: NDArray[np.float64]  # (C, C) labels z where the majority said c
+    step: int  # t, minibatches learned from
+    chunk_index: int
+    seed: int
+
+
+class Info(NamedTuple):
+    """What an update did."""
+
+    n_labels: int
+    epochs: int
+    steps: int
+    losses: NDArray[np.float32]  # (epochs,) mean loss of each
+
+
+def bila(
+    space: LabelSpace | None = None,
+    *,
+    generative: str | GenerativeModel = "confusion_matrix",
+    encoder: str | Encoder = "mlp",
+    hidden_sizes: Sequence[int] = (),
+    labels_as: Literal["one_hot", "index"] = "one_hot",
+    init_from: Literal["log_frequencies", "frequencies"] = "log_frequencies",
+    init_strength: float = 4.0,
+    kl_weight: float = 0.1,
+    class_prior: ClassPrior = "running",
+    optimizer: Literal["bounded_rmsprop", "rmsprop", "adam"] = "bounded_rmsprop",
+    learning_rate: float = 0.01,
+    decay: float = 0.9,
+    minibatch_items: int = 50,
+    epochs: int = 10,
+    tolerance: float = 1e-3,
+    predict_by: PredictBy = "posterior",
+) -> Aggregator:
+    """Build BiLA.
+
+    Parameters
+    ----------
+    generative
+        p: a name in `GENERATIVE_MODELS`, or one of your own.
+    encoder
+        q: a name in `ENCODERS`, or one of your own.
+    hidden_sizes, labels_as
+        Of the encoder "mlp".
+    init_from, init_strength
+        Of the generative model "confusion_matrix" (the latter of "worker_ability" too).
+    kl_weight
+        ζ of Eq. (minilossprac).
+    class_prior
+        p(y) counted from the first chunk ("warmup", the paper), from all so far ("running"),
+        from each chunk alone ("chunk", the authors' code), "uniform", or "learned" with θ.
+    optimizer, learning_rate, decay
+        "bounded_rmsprop" is the paper's; "rmsprop" has clipped gradients; "adam" is Adam.
+        learning_rate is μ, decay is γ.
+    minibatch_items, epochs, tolerance
+        M, the most epochs a chunk, and the relative change of the mean loss that ends them early.
+    predict_by
+        Answer by p's "likelihood" alone (the paper), by the "posterior", or by the "encoder".
+
+    Examples
+    --------
+    >>> from labelquorum.ingest.chunks import make_chunk
+    >>> labels = make_chunk([0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2], [1, 1, 0, 0, 0, 1])
+    >>> method = bila()
+    >>> state, info = method.update(method.init(labels, 0), labels)
+    >>> method.aggregate(state, labels).aggregated.tolist()
+    [1, 0]
+    """
+    _check_number("kl_weight", kl_weight, 0)
+    _check_number("tolerance", tolerance, 0)
+    _check_number("minibatch_items", minibatch_items, 1)
+    _check_number("epochs", epochs, 1)
+    _check_name("predict_by", predict_by, ("likelihood", "posterior", "encoder"))
+    _check_name("optimizer", optimizer, tuple(OPTIMIZERS))
+    check_class_prior(class_prior)
+    p = _generative(generative, init_from, init_strength)
+    q = _encoder(encoder, hidden_sizes, labels_as)
+    descent = OPTIMIZERS[optimizer](learning_rate, decay)
+    engine = build_engine(
+        q,
+        p,
+        descent,
+        kl_weight=kl_weight,
+        minibatch_items=minibatch_items,
+        learn_prior=class_prior == "learned",
+    )
+    # Where absent workers' rows move too, every step must see them all.
+    everybody = q.dense or descent.row_decay is None
+    if space is not None and space.classes is not None:
+        _check_classes(p, len(space.classes))
+
+    def init(chunk: Chunk, seed: int) -> State:
+        """Alg. 1 line 4: initialise θ using L*."""
+        _check_classes(p, chunk.n_classes)
+        shared, rows = _start(engine, seed, chunk.n_workers, np.zeros((chunk.n_classes,) * 2))
+        blank = State(
+            shared=shared,
+            rows=WorkerRows(rows),
+            label_counts=np.zeros(chunk.n_classes),
+            crowd_votes=np.zeros((chunk.n_classes, chunk.n_classes)),
+            step=0,
+            chunk_index=0,
+            seed=seed,
+        )
+        return _welcome(engine, blank, chunk, vote_counts(chunk))
+
+    def update(state: State, chunk: Chunk) -> tuple[State, Info]:
+        """Alg. 1 lines 10–27: learn from a chunk."""
+        if not chunk.n_labels:
+            return state, Info(0, 0, 0, np.zeros(0, np.float32))
+        _check_classes(p, chunk.n_classes)
+        votes = vote_counts(chunk)
+        state = _welcome(engine, state, chunk, votes)
+        counts = _count_classes(state.label_counts, chunk, class_prior)
+        workers = np.arange(state.rows.n_workers) if everybody else chunk.workers
+        before = state.rows.gather(workers)
+        packed = pack(chunk, workers)
+        one_batch = chunk.n_items <= minibatch_items
+        trained = engine.train(
+            state.shared,
+            *_leaves(before, len(packed.worker_mask), state.step),
+            packed,
+            log_class_prior(counts),
+            state.seed,
+            state.chunk_index,
+            tolerance,
+            n_labels=None if one_batch else labels_in_minibatch(packed, minibatch_items),
+            epochs=epochs,
+        )
+        ran, step = int(trained.epochs), state.step + int(trained.steps)
+        rows = {name: np.asarray(leaf)[: len(workers)] for name, leaf in trained.rows.items()}
+        rows |= {"seen": before["seen"], "step": np.full(len(workers), step)}
+        following = state._replace(
+            shared={name: np.asarray(leaf) for name, leaf in trained.shared.items()},
+            rows=state.rows.scatter(workers, rows),
+            label_counts=counts,
+            crowd_votes=state.crowd_votes + votes.sum(axis=0),
+            step=step,
+            chunk_index=state.chunk_index + 1,
+        )
+        return following, Info(chunk.n_labels, ran, step - state.step, np.asarray(trained.losses)[:ran])
+
+    def aggregate(state: State, chunk: Chunk) -> Aggregation:
+        """Alg. 1 lines 28–30: infer the chunk's labels with the present θ."""
+        state = _welcome(engine, state, chunk, votes=None)
+        workers = np.arange(state.rows.n_workers) if everybody else chunk.workers
+        packed = pack(chunk, workers)
+        rows, _ = _leaves(state.rows.gather(workers), len(packed.worker_mask), state.step)
+        scores = engine.score(state.shared, rows, packed, log_class_prior(state.label_counts))
+        if predict_by == "encoder":
+            log_scores = np.asarray(scores.class_log_probs)
+        else:
+            log_scores = np.asarray(scores.log_likelihood)
+            if predict_by == "posterior":
+                log_scores = log_scores + np.asarray(scores.log_prior)
+        log_scores = log_scores[: chunk.n_items]
+        evidence = np.asarray(scores.log_evidence)[: chunk.n_labels]
+        return Aggregation(
+            aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
+            probs=_softmax(log_scores),
+            log_evidence=evidence * chunk.weight[:, None],
+        )
+
+    def confusion(state: State, workers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
+        length = bucket(len(workers), 32)
+        rows, _ = _leaves(state.rows.gather(workers), length, state.step)
+        return np.asarray(engine.confusion(state.shared, rows))[: len(workers)]
+
+    def prior(state: State) -> NDArray[np.float64]:
+        if class_prior == "learned":
+            return _softmax(state.shared["params.prior_logits"][None])[0].astype(np.float64)
+        return np.exp(log_class_prior(state.label_counts).astype(np.float64))
+
+    def forget(state: State, worker: int) -> State:
+        shape = state.crowd_votes.shape
+        _, rows = _start(engine, state.seed, state.rows.n_workers, state.crowd_votes, np.zeros((1, *shape)))
+        return state._replace(rows=state.rows.scatter(np.array([worker]), rows))
+
+    return Aggregator(
+        name="bila",
+        state_type=State,
+        init=init,
+        update=update,
+        aggregate=aggregate,
+        confusion=confusion,
+        class_prior=prior,
+        forget=forget,
+    )
+
+
+def _start(
+    engine: Engine,
+    seed: int,
+    n_workers: int,
+    crowd_votes: NDArray[np.float64],
+    votes: NDArray[np.float64] | None = None,
+    keys: NDArray[np.uint64] | None = None,
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """First parameters: what is shared, and a row for each of the P workers with votes.
+
+    Rows come back as of workers nobody has seen.
+    """
+    n = 0 if votes is None else len(votes)
+    padded = np.zeros((bucket(n, 8), *crowd_votes.shape), np.float32)
+    bits = np.zeros(len(padded), np.uint32)
+    if votes is not None:
+        padded[:n] = votes
+    if keys is not None:
+        bits[:n] = keys.astype(np.uint32)
+    shared, rows = engine.start(
+        padded, crowd_votes.astype(np.float32), bits, np.uint32(seed % 2**32), n_workers
+    )
+    leaves = {name: np.asarray(leaf)[:n] for name, leaf in rows.items()}
+    leaves |= {"seen": np.zeros(n, np.bool_), "step": np.zeros(n, np.int64)}
+    return {name: np.asarray(leaf) for name, leaf in shared.items()}, leaves
+
+
+def _welcome(
+    engine: Engine, state: State, chunk: Chunk, votes: NDArray[np.float64] | None
+) -> State:
+    """Make room for classes and workers the state has not met; nobody else's numbers change.
+
+    A worker's first row comes from his votes (P, C, C) in the chunk where he first appears, or,
+    when only asked about (`votes` is None), from what the crowd does on average.
+    """
+    if chunk.n_classes > len(state.label_counts):
+        state = _grow_classes(engine, state, chunk.n_classes)
+    known = state.rows.n_workers
+    shape = state.crowd_votes.shape
+    if chunk.n_workers > known:
+        room = chunk.n_workers - known
+        _, blank = _start(engine, state.seed, known + room, state.crowd_votes, np.zeros((1, *shape)))
+        blank = {name: np.repeat(leaf, room, axis=0) for name, leaf in blank.items()}
+        state = state._replace(rows=state.rows.scatter(np.arange(known, known + room), blank))
+    unseen = ~state.rows.gather(chunk.workers, ("seen",))["seen"]
+    if not unseen.any():
+        return state
+    first = np.zeros((unseen.sum(), *shape)) if votes is None else votes[unseen]
+    keys = chunk.worker_keys[unseen]
+    _, rows = _start(engine, state.seed, state.rows.n_workers, state.crowd_votes, first, keys)
+    rows |= {"seen": np.ones(len(first), np.bool_), "step": np.full(len(first), state.step)}
+    return state._replace(rows=state.rows.scatter(chunk.workers[unseen], rows))
+
+
+def _grow_classes(engine: Engine, state: State, n_classes: int) -> State:
+    """Start afresh with more classes, then lay everything learned so far over it."""
+    more = n_classes - len(state.label_counts)
+    crowd_votes = np.pad(state.crowd_votes, ((0, more), (0, more)))
+    shape = (1, n_classes, n_classes)
+    shared, blank = _start(
+        engine, state.seed, state.rows.n_workers, crowd_votes, np.zeros(shape)
+    )
+    known = state.rows.to_arrays()
+    fresh = {name: np.repeat(leaf, state.rows.n_workers, axis=0) for name, leaf in blank.items()}
+    return state._replace(
+        shared={name: _overlay(leaf, state.shared[name]) for name, leaf in shared.items()},
+        rows=WorkerRows({name: _overlay(leaf, known[name]) for name, leaf in fresh.items()}),
+        label_counts=np.pad(state.label_counts, (0, more)),
+        crowd_votes=crowd_votes,
+    )
+
+
+def _overlay(fresh: NDArray[Any], learned: NDArray[Any]) -> NDArray[Any]:
+    grown = np.array(fresh)
+    grown[tuple(slice(size) for size in learned.shape)] = learned
+    return grown
+
+
+def _leaves(
+    rows: Mapping[str, NDArray[Any]], length: int, step: int
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.int32]]:
+    """Rows as compiled code takes them: padded with zeros; and the steps each was idle."""
+    padded = {
+        name: np.concatenate([leaf, np.zeros((length - len(leaf), *leaf.shape[1:]), leaf.dtype)])
+        for name, leaf in rows.items()
+        if name != "seen"
+    }
+    return padded, (step - padded.pop("step")).astype(np.int32)
+
+
+def _count_classes(
+    counts: NDArray[np.float64], chunk: Chunk, class_prior: ClassPrior
+) -> NDArray[np.float64]:
+    """The label counts behind the class prior once this chunk has come, (C,)."""
+    if class_prior == "uniform":
+        return np.ones_like(counts)
+    if class_prior == "chunk":
+        return count_labels(chunk.label, chunk.weight, len(counts))
+    if class_prior == "warmup" and counts.any():
+        return counts
+    fresh = np.where(chunk.known, 0, chunk.weight)
+    return counts + count_labels(chunk.label, fresh, len(counts))
+
+
+def _generative(
+    generative: str | GenerativeModel, init_from: str, init_strength: float
+) -> GenerativeModel:
+    if isinstance(generative, GenerativeModel):
+        return generative
+    _check_name("generative", generative, tuple(GENERATIVE_MODELS))
+    options: dict[str, Any] = {"init_strength": init_strength}
+    if generative == "confusion_matrix":
+        options["init_from"] = init_from
+    return GENERATIVE_MODELS[generative](**options)
+
+
+def _encoder(encoder: str | Encoder, hidden_sizes: Sequence[int], labels_as: str) -> Encoder:
+    if isinstance(encoder, Encoder):
+        return encoder
+    _check_name("encoder", encoder, tuple(ENCODERS))
+    return ENCODERS[encoder](hidden_sizes=hidden_sizes, labels_as=labels_as)
+
+
+def _check_number(name: str, value: float, least: float) -> None:
+    if not (isinstance(value, int | float) and value >= least):
+        raise StateError(f"`{name}` of bila must be a number ≥ {least}. Got {value!r}.")
+
+
+def _check_name(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise StateError(f"`{name}` of bila must be one of {list(known)}. Got {value!r}.")
+
+
+def _check_classes(model: GenerativeModel, n_classes: int) -> None:
+    if model.max_classes is not None and n_classes > model.max_classes:
+        raise LabelError(
+            f"The generative model {model.name!r} knows at most {model.max_classes} classes. "
+            f"Got {n_classes}. Use generative='confusion_matrix'."
+        )
+
+
+def _softmax(log_scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    probs = np.exp(log_scores - log_scores.max(axis=1, keepdims=True, initial=-np.inf))
+    return (probs / probs.sum(axis=1, keepdims=True)).astype(np.float32)

@@ -1,0 +1,106 @@
+"""q, the encoder: a network that reads an item's labels and says how likely each class is.
+
+An encoder is one differentiable function of its parameters and a way to start:
+
+    init(newcomers)             → Params
+    class_logits(params, batch) → (M, C)
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from labelquorum.errors import StateError
+from labelquorum.learn.batch import Batch, sum_by_item
+from labelquorum.learn.generative import Newcomers, Params
+
+__all__ = ["ENCODERS", "Encoder", "mlp"]
+
+
+class Encoder(NamedTuple):
+    """q: a way to start and the class logits; `dense` when every worker's row moves each step."""
+
+    name: str
+    init: Callable[[Newcomers], Params]
+    class_logits: Callable[[Params, Batch], jax.Array]
+    dense: bool = False
+
+
+def mlp(
+    hidden_sizes: Sequence[int] = (64, 32),
+    labels_as: Literal["one_hot", "index"] = "one_hot",
+    vote_scale: float = 1.0,
+) -> Encoder:
+    """A fully connected network, tanh between layers, softmax at the end.
+
+    Parameters
+    ----------
+    hidden_sizes
+        Units of each hidden layer; () is a linear softmax layer.
+    labels_as
+        "one_hot": an input for each (worker, label); absent workers say nothing. "index": the
+        paper's input, the class number or −1; it makes classes ordinal and lets absent workers
+        speak, so each step moves every worker's row.
+    vote_scale
+        A one-hot network without hidden layers starts as a vote of this weight: each label adds
+        it to the logit of its class.
+
+    Examples
+    --------
+    >>> mlp().name, mlp(labels_as="index").dense
+    ('mlp', True)
+    """
+    sizes = tuple(hidden_sizes)
+    if any(not isinstance(size, int) or size < 1 for size in sizes):
+        raise StateError(
+            f"`hidden_sizes` of mlp must be whole numbers ≥ 1. Got {list(hidden_sizes)!r}."
+        )
+    if labels_as not in ("one_hot", "index"):
+        raise StateError(f"`labels_as` of mlp must be 'one_hot' or 'index'. Got {labels_as!r}.")
+    one_hot = labels_as == "one_hot"
+
+    def init(newcomers: Newcomers) -> Params:
+        n_classes = newcomers.n_classes
+        widths = (*sizes, n_classes)
+        keys = jax.random.split(newcomers.shared_key, len(widths))
+        shared: dict[str, Any] = {"b1": jnp.zeros(widths[0])}
+        for layer, (fan_in, fan_out) in enumerate(pairwise(widths), start=2):
+            shared[f"w{layer}"] = _glorot(keys[layer - 1], fan_in, (fan_in, fan_out))
+            shared[f"b{layer}"] = jnp.zeros(fan_out)
+        row_shape = (n_classes, widths[0]) if one_hot else (widths[0],)
+        if one_hot and not sizes:
+            vote = vote_scale * jnp.eye(n_classes)
+            rows = jnp.broadcast_to(vote, (len(newcomers.keys), *vote.shape))
+        else:
+            fan_in = newcomers.n_workers * (n_classes if one_hot else 1)
+            rows = jax.vmap(lambda key: _glorot(key, fan_in, row_shape))(newcomers.keys)
+        return Params(shared, {"w1": rows})
+
+    def class_logits(params: Params, batch: Batch) -> jax.Array:
+        # Alg. 1 line 18: h = W_2 tanh(W_1 l_i + b_1) + b_2, with any number of layers
+        weights, first = params.shared, params.per_worker["w1"]
+        if one_hot:
+            hidden = sum_by_item(first[batch.worker, batch.label], batch)
+        else:
+            # l_ik is the class number, −1 where worker k is absent: Σ_k W_k l_ik
+            # = Σ_{k present} W_k (l_ik + 1) − Σ_k W_k, and no dense matrix is needed.
+            spoken = first[batch.worker] * (batch.label[:, None] + 1.0)
+            hidden = sum_by_item(spoken, batch) - batch.worker_mask @ first
+        hidden = hidden + weights["b1"]
+        for layer in range(2, len(sizes) + 2):
+            hidden = jnp.tanh(hidden) @ weights[f"w{layer}"] + weights[f"b{layer}"]
+        return hidden
+
+    return Encoder("mlp", init, class_logits, dense=not one_hot)
+
+
+ENCODERS: dict[str, Callable[..., Encoder]] = {"mlp": mlp}
+
+
+def _glorot(key: jax.Array, fan_in: jax.Array | int, shape: tuple[int, ...]) -> jax.Array:
+    """Uniform weights of Glorot and Bengio (2010), (…, fan_out)."""
+    limit = jnp.sqrt(6.0 / (fan_in + shape[-1]))
+    return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0) * limit

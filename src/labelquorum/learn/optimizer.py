@@ -1,0 +1,200 @@
+"""The paper's stochastic optimiser, Algorithm 1 lines 22–27, and its regret bound, Theorem 1.
+
+RMSProp whose element-wise step size is bias-corrected, clipped between two bounds that close in
+on each other, and divided by √t.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from numpy.typing import NDArray
+
+from labelquorum.errors import StateError
+
+__all__ = [
+    "OPTIMIZERS",
+    "BoundedRMSPropState",
+    "Optimizer",
+    "bounded_rmsprop",
+    "clipped_rmsprop",
+    "constant_bounds",
+    "dynamic_bounds",
+    "regret_bound",
+    "regret_constants",
+]
+
+Bounds = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+"""η_l(t) and η_u(t), functions of the step t = 1, 2, …"""
+
+
+class BoundedRMSPropState(NamedTuple):
+    """t − 1 and v of Algorithm 1."""
+
+    step: jax.Array  # ()
+    second_moment: Any  # as the parameters
+
+
+class Optimizer(NamedTuple):
+    """An optax transformation, and what it does to a parameter whose gradient is zero.
+
+    `row_decay` is the factor by which one step shrinks all it remembers of such a parameter, the
+    parameter itself staying put: rows of absent workers can then wait. None: it moves them.
+    """
+
+    name: str
+    transform: optax.GradientTransformation
+    row_decay: float | None
+
+
+def dynamic_bounds(decay: float = 0.9, final: float = 0.1) -> Bounds:
+    """Bounds that meet at `final` (Savarese 2019): wide at first, so early steps adapt freely."""
+    return (
+        lambda t: final - final / ((1 - decay) * t + 1),
+        lambda t: final + final / ((1 - decay) * t),
+    )
+
+
+def constant_bounds(low: float, high: float) -> Bounds:
+    """The same bounds at every step."""
+    if not 0 < low <= high:
+        raise StateError(f"constant bounds must satisfy 0 < low ≤ high. Got {low} and {high}.")
+    return (lambda t: 0.0 * t + low, lambda t: 0.0 * t + high)
+
+
+def bounded_rmsprop(
+    learning_rate: float = 0.01, decay: float = 0.9, bounds: Bounds | None = None
+) -> optax.GradientTransformation:
+    """Algorithm 1, lines 22–27, as an optax transformation.
+
+    Parameters
+    ----------
+    learning_rate
+        μ.
+    decay
+        γ, in [0, 1).
+    bounds
+        η_l(t) and η_u(t); `dynamic_bounds(decay)` unless given.
+
+    Examples
+    --------
+    >>> optimizer = bounded_rmsprop()
+    >>> state = optimizer.init(jnp.array([3.0]))
+    >>> updates, state = optimizer.update(jnp.array([6.0]), state)
+    >>> print(f"{updates[0]:.4f}")
+    -0.0545
+    """
+    if not learning_rate > 0:
+        raise StateError(
+            f"`learning_rate` of bounded_rmsprop must be a number > 0. Got {learning_rate!r}."
+        )
+    if not 0 <= decay < 1:
+        raise StateError(f"`decay` of bounded_rmsprop must lie in [0, 1). Got {decay!r}.")
+    step_floor, step_ceiling = dynamic_bounds(decay) if bounds is None else bounds
+
+    def init(params: optax.Params) -> BoundedRMSPropState:
+        return BoundedRMSPropState(
+            jnp.zeros((), jnp.int32), jax.tree.map(jnp.zeros_like, params)
+        )
+
+    def update(
+        grads: optax.Updates, state: BoundedRMSPropState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, BoundedRMSPropState]:
+        t = (state.step + 1).astype(jnp.float32)
+        # Line 23: v_t = γ v_{t−1} + (1 − γ) g_t ⊙ g_t
+        second_moment = jax.tree.map(
+            lambda v, g: decay * v + (1 - decay) * g * g, state.second_moment, grads
+        )
+        # Line 24: μ_t = μ √(1 − γ^t)
+        corrected_rate = learning_rate * jnp.sqrt(1 - decay**t)
+
+        def step(v: jax.Array, g: jax.Array) -> jax.Array:
+            # Line 25: η_t = Clip(μ_t / √v_t, η_l(t), η_u(t)) / √t
+            step_size = jnp.clip(corrected_rate / jnp.sqrt(v), step_floor(t), step_ceiling(t))
+            # Line 26: θ_{t+1} = θ_t − η_t ⊙ g_t
+            return -step_size / jnp.sqrt(t) * g
+
+        return (
+            jax.tree.map(step, second_moment, grads),
+            BoundedRMSPropState(state.step + 1, second_moment),  # line 27
+        )
+
+    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
+
+
+def clipped_rmsprop(
+    learning_rate: float = 1e-4, decay: float = 0.9, clip: float = 1.0
+) -> optax.GradientTransformation:
+    """RMSProp at a constant rate with gradients clipped to ±clip, as in the authors' code."""
+    return optax.chain(optax.clip(clip), optax.rmsprop(learning_rate, decay=decay, eps=1e-7))
+
+
+def regret_constants(bounds: Bounds, n_steps: int) -> tuple[float, float]:
+    """The two conditions of Theorem 1, evaluated: the least R∞ and B that satisfy them.
+
+    R∞ ≥ η_u(t) and B ≥ t/η_l(t) − (t−1)/η_u(t−1) for all t ≤ T.
+
+    Examples
+    --------
+    >>> ceiling, spread = regret_constants(dynamic_bounds(0.9), 1000)
+    >>> print(f"R∞ = {ceiling:.2f}, B = {spread:.1f} ≤ 10 + 20/(1−γ) = 210")
+    R∞ = 1.10, B = 208.9 ≤ 10 + 20/(1−γ) = 210
+    """
+    step_floor, step_ceiling = bounds
+    t = np.arange(1, n_steps + 1, dtype=np.float64)
+    before = np.divide(t - 1, step_ceiling(np.maximum(t - 1, 1)))
+    return float(np.max(step_ceiling(t))), float(np.max(t / step_floor(t) - before))
+
+
+def regret_bound(
+    first_step_size: NDArray[np.float64],
+    diameter: float,
+    gradient_norm: float,
+    n_steps: int,
+    bounds: Bounds,
+) -> float:
+    """The right-hand side of Theorem 1.
+
+    Parameters
+    ----------
+    first_step_size
+        η_1, (d,).
+    diameter
+        D∞: no two points of the box χ differ by more in any coordinate.
+    gradient_norm
+        G: no gradient is longer.
+    n_steps
+        T.
+    bounds
+        η_l(t) and η_u(t).
+    """
+    ceiling, spread = regret_constants(bounds, n_steps)
+    root = np.sqrt(n_steps)
+    d = len(first_step_size)
+    # R(T) ≤ ½ D∞² [2dB(√T − 1) + Σ_i 1/η_{1,i}] + (√T − ½) R∞ G²
+    return float(
+        0.5 * diameter**2 * (2 * d * spread * (root - 1) + np.sum(1 / first_step_size))
+        + (root - 0.5) * ceiling * gradient_norm**2
+    )
+
+
+def _bounded(learning_rate: float, decay: float) -> Optimizer:
+    return Optimizer("bounded_rmsprop", bounded_rmsprop(learning_rate, decay), decay)
+
+
+def _clipped(learning_rate: float, decay: float) -> Optimizer:
+    return Optimizer("rmsprop", clipped_rmsprop(learning_rate, decay), decay)
+
+
+def _adam(learning_rate: float, decay: float) -> Optimizer:
+    return Optimizer("adam", optax.adam(learning_rate), None)
+
+
+OPTIMIZERS: dict[str, Callable[[float, float], Optimizer]] = {
+    "bounded_rmsprop": _bounded,
+    "rmsprop": _clipped,
+    "adam": _adam,
+}

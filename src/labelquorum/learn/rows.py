@@ -1,0 +1,116 @@
+"""Worker rows: one row per worker in a table whose earlier versions stay usable.
+
+Learning from a chunk changes the rows of a few workers among perhaps a million. `scatter`
+returns a new version and costs only those rows: the newest version owns the table itself, an
+older one remembers just the rows it had otherwise, and looking at it puts them back (Baker's
+rerooting, 1978). A version nobody holds any more costs nothing.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Leaves", "WorkerRows"]
+
+Leaves = Mapping[str, NDArray[Any]]
+"""Named arrays that share their leading axis, one entry a worker."""
+
+
+class _Table:
+    """The arrays behind all versions; only the version at the root sees them as they are."""
+
+    def __init__(self, leaves: Leaves) -> None:
+        self.leaves = dict(leaves)
+        self.lock = threading.RLock()
+
+    def reserve(self, n_workers: int) -> None:
+        for name, leaf in self.leaves.items():
+            if len(leaf) < n_workers:
+                larger = np.empty((max(n_workers, len(leaf) * 3 // 2), *leaf.shape[1:]), leaf.dtype)
+                larger[: len(leaf)] = leaf
+                self.leaves[name] = larger
+
+    def take(
+        self, workers: NDArray[np.integer[Any]], names: Iterable[str] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        return {name: self.leaves[name][workers] for name in names or self.leaves}
+
+    def put(self, workers: NDArray[np.integer[Any]], rows: Leaves) -> None:
+        for name, leaf in self.leaves.items():
+            leaf[workers] = rows[name]
+
+
+class WorkerRows:
+    """An immutable table of `n_workers` rows.
+
+    Parameters
+    ----------
+    leaves
+        Named arrays (K, …); they are copied.
+
+    Examples
+    --------
+    >>> old = WorkerRows({"skill": np.array([0.5, 0.5])})
+    >>> new = old.scatter(np.array([1]), {"skill": np.array([0.9])})
+    >>> new.to_arrays()["skill"].tolist(), old.to_arrays()["skill"].tolist()
+    ([0.5, 0.9], [0.5, 0.5])
+    """
+
+    __slots__ = ("_changed", "_newer", "_table", "_undo", "n_workers")
+
+    def __init__(self, leaves: Leaves) -> None:
+        self.n_workers = len(next(iter(leaves.values())))
+        self._table = _Table({name: np.array(leaf) for name, leaf in leaves.items()})
+        self._newer: WorkerRows | None = None  # towards the version that owns the table
+        self._changed: NDArray[Any] = np.zeros(0, np.intp)  # rows in which that one differs
+        self._undo: Leaves = {}  # what stands in those rows here
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the leaves."""
+        return tuple(self._table.leaves)
+
+    def gather(
+        self, workers: NDArray[np.integer[Any]], names: Iterable[str] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Copy out the rows of some workers, (P, …) each; all leaves unless named."""
+        with self._table.lock:
+            self._reroot()
+            return self._table.take(workers, names)
+
+    def scatter(self, workers: NDArray[np.integer[Any]], rows: Leaves) -> "WorkerRows":
+        """A version in which these workers have these rows; workers beyond the last are added.
+
+        Added workers must follow on the last one without a gap.
+        """
+        newer = object.__new__(WorkerRows)
+        newer._table, newer._newer = self._table, None
+        newer._changed, newer._undo = np.zeros(0, np.intp), {}
+        highest = int(workers.max()) + 1 if len(workers) else 0
+        newer.n_workers = max(self.n_workers, highest)
+        with self._table.lock:
+            self._reroot()
+            self._table.reserve(newer.n_workers)
+            self._newer, self._changed, self._undo = newer, workers, self._table.take(workers)
+            self._table.put(workers, rows)
+        return newer
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Copy out all rows."""
+        with self._table.lock:
+            self._reroot()
+            return {name: leaf[: self.n_workers].copy() for name, leaf in self._table.leaves.items()}
+
+    def _reroot(self) -> None:
+        """Make the table show this version, and the others remember their difference to it."""
+        path = [self]
+        while (newer := path[-1]._newer) is not None:
+            path.append(newer)
+        for owner, heir in zip(path[:0:-1], path[-2::-1], strict=True):
+            mine = self._table.take(heir._changed)
+            self._table.put(heir._changed, heir._undo)
+            owner._newer, owner._changed, owner._undo = heir, heir._changed, mine
+            heir._newer, heir._changed, heir._undo = None, np.zeros(0, np.intp), {}

@@ -1,0 +1,242 @@
+"""Training: epochs of minibatches inside one compiled call.
+
+The parameters and what the optimiser remembers travel as flat, named leaves of two kinds: shared
+ones, and rows that only the workers of the chunk bring along.
+"""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from labelquorum.learn.batch import Batch, Packed, minibatch, minibatch_order, whole
+from labelquorum.learn.encoder import Encoder
+from labelquorum.learn.generative import GenerativeModel, Newcomers
+from labelquorum.learn.objective import loss
+from labelquorum.learn.optimizer import Optimizer
+
+__all__ = ["Engine", "Scores", "Trained", "build_engine"]
+
+Named = dict[str, jax.Array]
+
+
+class Trained(NamedTuple):
+    """The result of training on a chunk."""
+
+    shared: Named
+    rows: Named
+    losses: jax.Array  # (epochs,) mean loss of each epoch, NaN where it was not run
+    epochs: jax.Array  # () epochs run
+    steps: jax.Array  # () minibatches learned from
+
+
+class Scores(NamedTuple):
+    """What the model says of a chunk, all in logs."""
+
+    log_likelihood: jax.Array  # (N, C) of p
+    class_log_probs: jax.Array  # (N, C) of q
+    log_evidence: jax.Array  # (B, C) of each label
+    log_prior: jax.Array  # (C,)
+
+
+class Engine(NamedTuple):
+    """Compiled functions over named leaves."""
+
+    start: Callable[..., tuple[Named, Named]]
+    train: Callable[..., Trained]
+    score: Callable[..., Scores]
+    confusion: Callable[[Named, Named], jax.Array]
+
+
+def build_engine(
+    encoder: Encoder,
+    generative: GenerativeModel,
+    optimizer: Optimizer,
+    *,
+    kl_weight: float,
+    minibatch_items: int,
+    learn_prior: bool,
+) -> Engine:
+    """Compile q, p and the optimiser into the things done with them."""
+    keep_compiled_code()
+
+    def start_tree(newcomers: Newcomers) -> Any:
+        params = {"encoder": encoder.init(newcomers), "generative": generative.init(newcomers)}
+        if learn_prior:
+            params["prior_logits"] = jnp.zeros(newcomers.n_classes)
+        return {"params": params, "optimizer": optimizer.transform.init(params)}
+
+    join, split = _layout(start_tree)
+
+    def log_prior_of(params: Any, counted: jax.Array) -> jax.Array:
+        return jax.nn.log_softmax(params["prior_logits"]) if learn_prior else counted
+
+    def objective(params: Any, batch: Batch, counted: jax.Array) -> jax.Array:
+        # Alg. 1 line 19: q = softmax(h)
+        class_log_probs = jax.nn.log_softmax(encoder.class_logits(params["encoder"], batch))
+        log_likelihood = generative.log_likelihood(params["generative"], batch)
+        return loss(
+            class_log_probs,
+            log_likelihood,
+            log_prior_of(params, counted),
+            batch.item_mask,
+            kl_weight,
+        )
+
+    def learn(tree: Any, batch: Batch, counted: jax.Array) -> tuple[Any, jax.Array]:
+        # Alg. 1 line 22: g_t = ∇f_t(θ_t); lines 23–27 are the optimiser's.
+        value, grads = jax.value_and_grad(objective)(tree["params"], batch, counted)
+        updates, memory = optimizer.transform.update(grads, tree["optimizer"], tree["params"])
+        params = jax.tree.map(jnp.add, tree["params"], updates)
+        return {"params": params, "optimizer": memory}, value
+
+    @jax.jit
+    def start(
+        votes: jax.Array, crowd_votes: jax.Array, worker_keys: jax.Array, seed: int, n_workers: int
+    ) -> tuple[Named, Named]:
+        key = jax.random.key(seed)
+        keys = jax.vmap(lambda bits: jax.random.fold_in(key, bits))(worker_keys)
+        shared_key = jax.random.fold_in(key, 0)
+        return split(start_tree(Newcomers(votes, crowd_votes, keys, shared_key, n_workers)))
+
+    @partial(jax.jit, static_argnames=("n_labels", "epochs"))
+    def train(
+        shared: Named,
+        rows: Named,
+        idle_steps: jax.Array,
+        packed: Packed,
+        counted: jax.Array,
+        seed: int,
+        chunk_index: int,
+        tolerance: float,
+        *,
+        n_labels: int | None,
+        epochs: int,
+    ) -> Trained:
+        # A worker who was absent for n steps had gradient 0 in each: his v decayed by γ^n.
+        if optimizer.row_decay is not None:
+            faded = optimizer.row_decay ** idle_steps.astype(jnp.float32)
+            rows = {
+                name: leaf * faded.reshape(-1, *[1] * (leaf.ndim - 1))
+                if name.startswith("optimizer")
+                else leaf
+                for name, leaf in rows.items()
+            }
+        chunk_key = jax.random.fold_in(jax.random.key(seed), chunk_index)
+        n_batches = -(-packed.n_items // minibatch_items)
+
+        def epoch(carry: Any) -> Any:
+            number, tree, before, losses = carry
+            if n_labels is None:  # the whole chunk fits one minibatch
+                tree, mean = learn(tree, whole(packed), counted)
+            else:
+                order = minibatch_order(
+                    jax.random.fold_in(chunk_key, number), len(packed.start), packed.n_items
+                )
+                order = jnp.pad(order, (0, minibatch_items))
+
+                # Alg. 1 lines 12–13: for each minibatch L^(M) of L^(s)
+                def visit(b: jax.Array, carry: Any) -> Any:
+                    tree, total = carry
+                    items = jax.lax.dynamic_slice(order, (b * minibatch_items,), (minibatch_items,))
+                    position = b * minibatch_items + jnp.arange(minibatch_items)
+                    mask = (position < packed.n_items).astype(jnp.float32)
+                    batch = minibatch(packed, items, mask, n_labels)
+                    tree, value = learn(tree, batch, counted)
+                    return tree, total + value * mask.sum()
+
+                tree, total = jax.lax.fori_loop(0, n_batches, visit, (tree, jnp.float32(0)))
+                mean = total / packed.n_items
+            return number + 1, tree, (before[1], mean), losses.at[number].set(mean)
+
+        def unfinished(carry: Any) -> jax.Array:
+            number, _, (before, now), _ = carry
+            settled = jnp.abs(now - before) < tolerance * jnp.abs(before)
+            return (number < epochs) & ~((number > 1) & settled)
+
+        # Alg. 1 line 11: for each epoch, until the mean loss settles
+        first = (jnp.float32(jnp.inf), jnp.float32(jnp.inf))
+        number, tree, _, losses = jax.lax.while_loop(
+            unfinished, epoch, (0, join(shared, rows), first, jnp.full(epochs, jnp.nan))
+        )
+        shared, rows = split(tree)
+        return Trained(shared, rows, losses, number, number * n_batches)
+
+    @jax.jit
+    def score(shared: Named, rows: Named, packed: Packed, counted: jax.Array) -> Scores:
+        params = join(shared, rows)["params"]
+        batch = whole(packed)
+        log_confusion = jnp.log(generative.confusion(params["generative"]))
+        return Scores(
+            log_likelihood=generative.log_likelihood(params["generative"], batch),
+            class_log_probs=jax.nn.log_softmax(encoder.class_logits(params["encoder"], batch)),
+            log_evidence=log_confusion[batch.worker, :, batch.label],
+            log_prior=log_prior_of(params, counted),
+        )
+
+    @jax.jit
+    def confusion(shared: Named, rows: Named) -> jax.Array:
+        # Alg. 1 line 28: the confusion matrices π of the updated β
+        return generative.confusion(join(shared, rows)["params"]["generative"])
+
+    return Engine(start, train, score, confusion)
+
+
+def _layout(
+    start_tree: Callable[[Newcomers], Any],
+) -> tuple[Callable[[Named, Named], Any], Callable[[Any], tuple[Named, Named]]]:
+    """Name the leaves of a tree of parameters and tell which of them have a row a worker.
+
+    Those are the leaves whose leading axis follows the number of workers.
+    """
+
+    def shapes(n_workers: int) -> Any:
+        def build() -> Any:
+            keys = jax.random.split(jax.random.key(0), n_workers)
+            votes = jnp.zeros((n_workers, 2, 2))
+            return start_tree(Newcomers(votes, votes[0], keys, keys[0], jnp.int32(n_workers)))
+
+        return jax.eval_shape(build)
+
+    few, structure = jax.tree.flatten_with_path(shapes(3))
+    many = jax.tree.leaves(shapes(5))
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in few]
+    has_rows = {
+        name: leaf.shape != other.shape
+        for name, (_, leaf), other in zip(names, few, many, strict=True)
+    }
+
+    def join(shared: Named, rows: Named) -> Any:
+        return jax.tree.unflatten(
+            structure, [rows[name] if has_rows[name] else shared[name] for name in names]
+        )
+
+    def split(tree: Any) -> tuple[Named, Named]:
+        leaves = dict(zip(names, jax.tree.leaves(tree), strict=True))
+        return (
+            {name: leaf for name, leaf in leaves.items() if not has_rows[name]},
+            {name: leaf for name, leaf in leaves.items() if has_rows[name]},
+        )
+
+    return join, split
+
+
+def keep_compiled_code() -> None:
+    """Let JAX keep what it compiles in the user's cache folder, so the next process starts warm.
+
+    `LABELQUORUM_CACHE` names another folder, or nothing for none; a cache the user already set up
+    is left alone.
+    """
+    if jax.config.jax_compilation_cache_dir is not None:
+        return
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = os.environ.get("LABELQUORUM_CACHE", str(Path(base) / "labelquorum" / "compiled"))
+    if not folder:
+        return
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

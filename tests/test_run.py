@@ -1,0 +1,280 @@
+"""run.py in a small checkout of its own, where a stand-in for uv only notes what it was asked."""
+
+import ast
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCKS = ["requirements.lock", "requirements-nodeps.lock"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+UV = """#!/bin/sh
+echo "$*" >> "{folder}/asked"
+if [ -e "{folder}/slow" ]; then sleep 60; fi
+if [ -e "{folder}/broken" ]; then echo "no such package" >&2; exit 9; fi
+"""
+
+
+class Checkout:
+    """A folder with run.py, made-up pins and the stand-in for uv."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.venv = folder / ".venv"
+        self.stamp = self.venv / "installed-by-run"
+        shutil.copy(ROOT / "run.py", folder)
+        for name in [*LOCKS, "pyproject.toml"]:
+            (folder / name).write_text("one\n")
+        uv = folder / "bin" / "uv"
+        uv.parent.mkdir()
+        uv.write_text(UV.format(folder=folder))
+        uv.chmod(0o755)
+        self.environment = {**os.environ, "PATH": f"{uv.parent}:/usr/bin:/bin"}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(self.folder / "run.py"), *arguments],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+    def asked(self) -> list[str]:
+        """Give what uv was asked since the last look."""
+        file = self.folder / "asked"
+        lines = file.read_text().splitlines() if file.exists() else []
+        file.unlink(missing_ok=True)
+        return lines
+
+    def module(self) -> ModuleType:
+        spec = importlib.util.spec_from_file_location("run", self.folder / "run.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+@pytest.fixture
+def installed(checkout: Checkout) -> Checkout:
+    code, _, err = checkout.run("python", "-c", "")
+    assert code == 0, err
+    checkout.asked()
+    (checkout.venv / "old").touch()  # gone once .venv is made anew
+    return checkout
+
+
+def test_first_run_installs_the_pins_then_the_project(checkout: Checkout) -> None:
+    code, out, err = checkout.run("python", "-c", "import sys; print(sys.prefix)")
+    assert (code, out) == (0, f"{checkout.venv}\n")
+    pins, project = checkout.asked()
+    assert "--require-hashes" in pins
+    assert all(f"-r {checkout.folder / name}" in pins for name in LOCKS)
+    assert "--no-build-isolation" in project
+    assert project.endswith(f"-e {checkout.folder}")
+    assert "Installing" in err
+
+
+def test_second_run_installs_nothing(installed: Checkout) -> None:
+    code, out, err = installed.run("python", "-c", "print('hello')")
+    assert (code, out, err) == (0, "hello\n", "")
+    assert installed.asked() == []
+
+
+def test_exit_code_passes_through(installed: Checkout) -> None:
+    assert installed.run("python", "-c", "raise SystemExit(7)")[0] == 7
+
+
+def test_arguments_pass_through(installed: Checkout) -> None:
+    script = "import sys; print(sys.argv[1:])"
+    assert installed.run("python", "-c", script, "--help", "a b")[1] == "['--help', 'a b']\n"
+
+
+def test_failed_install_leaves_no_stamp_and_the_next_run_repairs_it(installed: Checkout) -> None:
+    (installed.folder / "requirements.lock").write_text("two\n")
+    (installed.folder / "broken").touch()
+    code, out, err = installed.run("python", "-c", "print('not reached')")
+    assert (code, out) == (1, "")
+    assert "no such package" in err
+    assert "Traceback" not in err
+    assert not installed.stamp.exists()
+
+    (installed.folder / "broken").unlink()
+    (installed.venv / "half").touch()
+    assert installed.run("python", "-c", "")[0] == 0
+    assert installed.stamp.exists()
+    assert not (installed.venv / "half").exists()
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_new_pins_make_a_new_environment(installed: Checkout, name: str) -> None:
+    (installed.folder / name).write_text("two\n")
+    assert installed.run("python", "-c", "")[0] == 0
+    assert len(installed.asked()) == 2
+    assert not (installed.venv / "old").exists()
+
+
+def test_new_pyproject_reinstalls_the_project_alone(installed: Checkout) -> None:
+    (installed.folder / "pyproject.toml").write_text("two\n")
+    assert installed.run("python", "-c", "")[0] == 0
+    (asked,) = installed.asked()
+    assert asked.endswith(f"-e {installed.folder}")
+    assert (installed.venv / "old").exists()
+
+
+def test_broken_interpreter_is_replaced(installed: Checkout) -> None:
+    python = installed.venv / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/nowhere/python3")
+    assert installed.run("python", "-c", "")[0] == 0
+    assert not (installed.venv / "old").exists()
+
+
+def test_another_python_or_folder_wants_another_environment(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = checkout.module()
+    packages, project = run.wanted_stamp().splitlines()
+    for target, name, value in [
+        (sys.implementation, "cache_tag", "cpython-399"),
+        (run, "ROOT", Path("/elsewhere")),
+    ]:
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, value)
+            changed = run.wanted_stamp().splitlines()
+        assert changed[0] != packages
+        assert changed[1] == project
+
+
+def test_missing_venv_package_gives_one_helpful_sentence(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = checkout.module()
+    monkeypatch.setattr(run.shutil, "which", lambda name: None)
+    monkeypatch.setattr(run.importlib.util, "find_spec", lambda name: name != "ensurepip" or None)
+    with pytest.raises(SystemExit) as stop:
+        run.ensure_environment()
+    assert stop.value.code == 1
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert "no ensurepip module" in sentence
+    assert "python3-venv" in sentence
+    assert not checkout.venv.exists()
+
+
+def test_ctrl_c_while_installing_is_clean(checkout: Checkout) -> None:
+    (checkout.folder / "slow").touch()
+    process = checkout.start("python", "-c", "print('not reached')")
+    deadline = time.monotonic() + 30
+    while not (checkout.folder / "asked").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.endswith("Stopped.\n")
+    assert "Traceback" not in out + err
+    assert not checkout.stamp.exists()
+
+
+def test_every_step_runs_and_the_failed_one_is_named(
+    installed: Checkout, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = installed.module()
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # run() changes both, so put them back
+    monkeypatch.setenv("VIRTUAL_ENV", "")
+    monkeypatch.chdir(installed.folder)
+    bad, good = ["python", "-c", "raise SystemExit(3)"], ["python", "-c", "print('good ran')"]
+    assert run.run(run.Command("", [bad, good]), []) == 1
+    out, err = capfd.readouterr()
+    assert out == "good ran\n"
+    assert err.endswith("Failed: python -c raise SystemExit(3).\n")
+    assert run.run(run.Command("", [good, good]), []) == 0
+
+
+def test_help_lists_every_command_and_a_wrong_one_is_refused(checkout: Checkout) -> None:
+    code, out, _ = checkout.run("--help")
+    assert code == 0
+    for name in [*checkout.module().COMMANDS, "lock"]:
+        assert re.search(rf"^  {name} +[A-Z]", out, re.MULTILINE), name
+    code, out, err = checkout.run("tset")
+    assert (code, out) == (2, "")
+    assert "'tset'" in err
+    assert not checkout.venv.exists()
+
+
+def test_old_python_is_told_so_in_one_sentence() -> None:
+    source = (ROOT / "run.py").read_text()
+    ast.parse(source, feature_version=(3, 7))  # an old Python reads the whole file first
+    pretend = "import sys; sys.version_info = (3, 9); exec(sys.argv[1])"
+    old = subprocess.run([sys.executable, "-c", pretend, source], capture_output=True, text=True)
+    assert old.returncode == 1
+    assert re.fullmatch(r"labelquorum needs Python 3\.11 or newer\. This is .+\.\n", old.stderr)
+
+
+def read_lock(name: str) -> dict[str, str]:
+    """Read a lock file as versions by package. Every line must be a pin, a hash or a comment."""
+    versions = {}
+    text = re.sub(r"^\s*#.*\n", "", (ROOT / name).read_text(), flags=re.MULTILINE)
+    for entry in text.replace("\\\n", "").splitlines():
+        pin = re.fullmatch(
+            r"([\w.-]+)==(\S+)( ; [^#]+?)?((?: +--hash=sha256:[0-9a-f]{64})+)", entry
+        )
+        assert pin, f"{name}: not a pin with hashes: {entry[:80]}"
+        versions[canonicalize_name(pin[1])] = pin[2]
+    return versions
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_lock_holds_hashed_pins_and_no_address(name: str) -> None:
+    assert read_lock(name)
+    text = (ROOT / name).read_text()
+    assert "http" not in text
+    assert "://" not in text
+    assert str(ROOT) not in text
+
+
+def test_lock_satisfies_pyproject_and_stays_light() -> None:
+    project, groups = PYPROJECT["project"], PYPROJECT["dependency-groups"]
+    extras = [one for extra in project["optional-dependencies"].values() for one in extra]
+    wanted = [
+        *project["dependencies"],
+        *extras,
+        *groups["dev"],
+        *PYPROJECT["build-system"]["requires"],
+    ]
+    for name, requirements in zip(LOCKS, [wanted, groups["no-deps"]], strict=True):
+        versions = read_lock(name)
+        for requirement in map(Requirement, requirements):
+            version = versions.get(canonicalize_name(requirement.name), "0")
+            assert requirement.specifier.contains(version), (
+                f"{name}: {requirement}. Run run.py lock."
+            )
+        assert not {"torch", "transformers"} & set(versions)
+
+
+def test_installed_version_is_the_one_in_pyproject() -> None:
+    assert importlib.metadata.version("labelquorum") == PYPROJECT["project"]["version"]

@@ -1,0 +1,225 @@
+"""Seeded crowds: what the paper says of them, and what their own matrices promise."""
+
+import numpy as np
+import pytest
+
+from labelquorum.errors import StateError
+from labelquorum.trial.crowds import (
+    Crowd,
+    balanced_truth,
+    bimodal_crowd,
+    bimodal_noise,
+    chunks,
+    class_conditional_crowd,
+    label_table,
+    oracle,
+    oracle_error,
+    oracle_probs,
+)
+
+PENDIGITS_ITEMS = 10_992
+
+
+@pytest.fixture(scope="module")
+def paper_crowd() -> Crowd:
+    return bimodal_crowd(balanced_truth(PENDIGITS_ITEMS, seed=2), seed=2)
+
+
+def make_crowd(kind: str, seed: int) -> Crowd:
+    if kind == "bimodal":
+        return bimodal_crowd(balanced_truth(400, seed=1), n_workers=6, spread=0.3, seed=seed)
+    return class_conditional_crowd(400, 12, 3, 4, class_prior=[0.6, 0.3, 0.1], seed=seed)
+
+
+both_kinds = pytest.mark.parametrize("kind", ["bimodal", "class_conditional"])
+
+
+def vote_counts(crowd: Crowd) -> np.ndarray:
+    counts = np.zeros((crowd.truth.size, crowd.class_prior.size))
+    np.add.at(counts, (crowd.item, crowd.label), 1)
+    return counts
+
+
+def test_noise_law_has_the_modes_and_widths_of_the_paper():
+    law = bimodal_noise()
+    assert law.sum() == pytest.approx(1)
+    # Densities at the indices, written out: 1/2 N(3, 1) and 1/2 N(7, 0.5).
+    assert law[7] / law[3] == pytest.approx(2.0, abs=0.01)
+    assert law[8] / law[7] == pytest.approx(np.exp(-2), abs=0.01)
+    assert law[2] / law[3] == pytest.approx(np.exp(-0.5), abs=0.01)
+
+
+def test_bimodal_labels_are_wrong_as_often_as_the_paper_says(paper_crowd):
+    wrong = paper_crowd.label != paper_crowd.truth[paper_crowd.item]
+    assert wrong.mean() == pytest.approx(0.54, abs=0.01)
+
+
+def test_majority_vote_errs_on_a_quarter_of_the_bimodal_crowd(paper_crowd):
+    counts = vote_counts(paper_crowd)
+    winners = counts == counts.max(axis=1, keepdims=True)
+    # The chance that a random tie-break finds the truth, exactly.
+    chance = winners[np.arange(PENDIGITS_ITEMS), paper_crowd.truth] / winners.sum(axis=1)
+    assert 1 - chance.mean() == pytest.approx(0.25, abs=0.01)
+
+
+def test_oracle_errs_on_nine_per_cent_of_the_bimodal_crowd(paper_crowd):
+    assert oracle_error(paper_crowd) == pytest.approx(0.09, abs=0.005)
+
+
+def test_missing_rate_is_the_share_of_labels_lost(paper_crowd):
+    assert paper_crowd.label.size / (10 * PENDIGITS_ITEMS) == pytest.approx(0.9, abs=0.005)
+
+
+def test_an_item_that_lost_all_its_labels_gets_one_back():
+    crowd = bimodal_crowd(balanced_truth(500), missing_rate=1.0, seed=3)
+    assert np.array_equal(crowd.item, np.arange(500))
+    assert np.unique(crowd.worker).size == 10  # from anyone, not from a favourite
+
+
+def test_spread_makes_workers_differ_and_keeps_their_mean():
+    crowd = bimodal_crowd(balanced_truth(20_000), spread=0.3, missing_rate=0.0, seed=4)
+    wrong = crowd.label != crowd.truth[crowd.item]
+    rates = np.bincount(crowd.worker, wrong) / np.bincount(crowd.worker)
+    hit = bimodal_noise().mean()  # balanced truth: noise is right one time in ten
+    assert rates.min() == pytest.approx(0.3 * (1 - hit), abs=0.02)
+    assert rates.max() == pytest.approx(0.9 * (1 - hit), abs=0.02)
+    assert rates.mean() == pytest.approx(0.6 * (1 - hit), abs=0.01)
+
+
+def test_without_noise_everyone_tells_the_truth():
+    crowd = bimodal_crowd([1, 0, 1], n_workers=2, noise_rate=0, missing_rate=0, n_classes=2)
+    assert np.array_equal(crowd.label, [1, 1, 0, 0, 1, 1])
+    assert oracle_error(crowd) == 0
+
+
+def test_balanced_truth_has_equal_classes_in_no_order():
+    truth = balanced_truth(103, n_classes=10, seed=5)
+    assert set(np.bincount(truth)) == {10, 11}
+    assert not np.array_equal(truth, np.sort(truth))
+
+
+@both_kinds
+def test_same_seed_gives_the_same_crowd_and_another_seed_another(kind):
+    first, again, other = make_crowd(kind, 7), make_crowd(kind, 7), make_crowd(kind, 8)
+    for one, two in zip(first, again, strict=True):
+        assert np.array_equal(one, two)
+    assert not np.array_equal(first.label, other.label)
+
+
+@both_kinds
+def test_rows_of_every_matrix_and_the_prior_sum_to_one(kind):
+    crowd = make_crowd(kind, 9)
+    assert np.allclose(crowd.confusion.sum(axis=2), 1)
+    assert crowd.confusion.min() >= 0
+    assert crowd.class_prior.sum() == pytest.approx(1)
+
+
+@both_kinds
+def test_labels_lie_in_whole_item_order_with_each_worker_once_an_item(kind):
+    crowd = make_crowd(kind, 10)
+    assert np.array_equal(np.unique(crowd.item), np.arange(crowd.truth.size))
+    pair = crowd.item * len(crowd.confusion) + crowd.worker
+    assert np.all(np.diff(pair) > 0)  # sorted by item, then worker, and no pair twice
+
+
+def test_label_frequencies_match_the_matrices():
+    crowd = class_conditional_crowd(60_000, 5, 3, 5, class_prior=[0.5, 0.3, 0.2], seed=11)
+    counts = np.zeros_like(crowd.confusion)
+    np.add.at(counts, (crowd.worker, crowd.truth[crowd.item], crowd.label), 1)
+    shown = counts / counts.sum(axis=2, keepdims=True)
+    deviation = np.sqrt(crowd.confusion * (1 - crowd.confusion) / counts.sum(axis=2, keepdims=True))
+    assert np.all(np.abs(shown - crowd.confusion) <= 4 * deviation)
+    assert np.bincount(crowd.truth) / 60_000 == pytest.approx(crowd.class_prior, abs=0.01)
+
+
+def test_skill_is_the_mean_of_the_diagonal():
+    crowd = class_conditional_crowd(1, 4000, 4, 1, skill=(0.6, 0.8), concentration=5, seed=12)
+    accuracy = np.diagonal(crowd.confusion, axis1=1, axis2=2)
+    assert accuracy.mean() == pytest.approx(0.7, abs=0.01)
+    close = class_conditional_crowd(1, 50, 4, 1, skill=(0.7, 0.7), concentration=1e6, seed=12)
+    assert np.diagonal(close.confusion, axis1=1, axis2=2) == pytest.approx(0.7, abs=0.01)
+
+
+def test_every_worker_labels_equally_often():
+    crowd = class_conditional_crowd(20_000, 7, 2, 3, seed=13)
+    assert np.bincount(crowd.worker) / 20_000 == pytest.approx(3 / 7, abs=0.02)
+    full = class_conditional_crowd(10, 4, 2, 4, seed=13)
+    assert np.array_equal(full.worker, np.tile(np.arange(4), 10))
+
+
+def test_oracle_is_bayes_rule_written_out():
+    crowd = make_crowd("class_conditional", 14)
+    for i in (0, 123, 399):
+        probs = crowd.class_prior.copy()
+        for row in np.flatnonzero(crowd.item == i):
+            probs *= crowd.confusion[crowd.worker[row], :, crowd.label[row]]
+        assert oracle_probs(crowd)[i] == pytest.approx(probs / probs.sum())
+        assert oracle(crowd)[i] == np.argmax(probs)
+
+
+def test_oracle_is_as_sure_as_it_is_right(paper_crowd):
+    confidence = oracle_probs(paper_crowd).max(axis=1)
+    assert 1 - confidence.mean() == pytest.approx(oracle_error(paper_crowd), abs=0.01)
+
+
+def test_oracle_of_two_thousand_labels_on_one_item_does_not_underflow():
+    crowd = class_conditional_crowd(2, 2000, 10, 2000, skill=(0.2, 0.3), seed=15)
+    assert np.allclose(oracle_probs(crowd).sum(axis=1), 1)
+    assert oracle_error(crowd) == 0
+
+
+def test_oracle_takes_certain_workers_and_absent_classes():
+    crowd = bimodal_crowd([3, 3, 4], n_workers=3, noise_rate=0.5, spread=0.5, seed=16)
+    assert crowd.class_prior[0] == 0
+    assert 0 in crowd.confusion  # the best worker never errs
+    assert np.all(np.isfinite(oracle_probs(crowd)))
+
+
+def test_chunks_hold_whole_items_and_lose_nothing():
+    crowd = make_crowd("bimodal", 17)
+    parts = list(chunks(crowd, 150))
+    assert [np.unique(item).size for item, _, _ in parts] == [150, 150, 100]
+    for column, joined in zip(crowd, map(np.concatenate, zip(*parts, strict=True)), strict=False):
+        assert np.array_equal(column, joined)
+
+
+@pytest.mark.parametrize(
+    ("warmup_items", "sizes"), [(130, [130, 150, 120]), (400, [400]), (999, [400])]
+)
+def test_warmup_is_a_first_chunk_of_its_own(warmup_items, sizes):
+    parts = chunks(make_crowd("bimodal", 17), 150, warmup_items=warmup_items)
+    assert [np.unique(item).size for item, _, _ in parts] == sizes
+
+
+def test_label_table_names_items_and_workers_in_sortable_text():
+    crowd = make_crowd("class_conditional", 18)
+    table = label_table(crowd)
+    assert table.item_ids[:5] == ["t000"] * 4 + ["t001"]
+    assert set(table.worker_ids) == {f"w{k:02d}" for k in range(12)}
+    assert table.labels == crowd.label.tolist()
+    numbered = label_table(crowd, text_ids=False)
+    assert numbered.item_ids == crowd.item.tolist()
+    assert all(type(k) is int for k in numbered.worker_ids)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: bimodal_crowd([0], noise_rate=1.4), "`noise_rate` .* from 0 to 1. Got 1.4"),
+        (lambda: bimodal_crowd([0], missing_rate=-1), "`missing_rate` .* Got -1"),
+        (lambda: bimodal_crowd([0], spread=0.5), "`spread` .* Got 0.5"),
+        (lambda: bimodal_crowd([0, 10]), "`truth` .* from 0 to 9"),
+        (lambda: bimodal_crowd([]), "`truth` .* at least one"),
+        (lambda: bimodal_crowd([0.5]), "`truth` .* whole number"),
+        (lambda: bimodal_crowd([0], n_workers=0), "`n_workers` .* ≥ 1. Got 0"),
+        (lambda: class_conditional_crowd(5, 2, 2, 3), "`labels_per_item` .* at most"),
+        (lambda: class_conditional_crowd(5, 2, 1, 1), "`n_classes` .* ≥ 2"),
+        (lambda: class_conditional_crowd(5, 2, 2, 1, skill=(0.9, 0.1)), "`skill` .* lower first"),
+        (lambda: class_conditional_crowd(5, 2, 2, 1, class_prior=[1, 1]), "`class_prior` .* sum 1"),
+        (lambda: class_conditional_crowd(5, 2, 2, 1, concentration=0), "`concentration` .* ≥ 1"),
+        (lambda: list(chunks(make_crowd("bimodal", 1), 0)), "`chunk_items` .* ≥ 1. Got 0"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_with_a_sentence(make, sentence):
+    with pytest.raises(StateError, match=sentence):
+        make()
