@@ -112,7 +112,6 @@ def ensure_environment() -> None:
         wanted, present = wanted_stamp(), present_stamp()
         if present == wanted:  # another run.py made it while this one waited
             return
-        STAMP.unlink(missing_ok=True)
         uv = shutil.which("uv")
         if present.splitlines()[:1] != wanted.splitlines()[:1]:
             make_environment(uv)
@@ -148,6 +147,7 @@ def make_environment(uv: str | None) -> None:
     # The Python of an activated .venv is about to be deleted: use the one it was made from.
     python = getattr(sys, "_base_executable", sys.executable)
     options = ["--clear", "--without-pip"] if uv else ["--clear"]
+    STAMP.unlink(missing_ok=True)
     install([python, "-m", "venv", *options, str(VENV)])
 
 
@@ -188,7 +188,7 @@ def install(arguments: list[str]) -> None:
     if terminal:
         sys.stderr.write("\033[K")
     if process.returncode:
-        fail("The installation stopped there. Run the same command again to repair it.")
+        fail("The installation stopped. Once the cause above is gone, run the same command again.")
 
 
 def run(command: Command, arguments: list[str]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
-from labelquorum.errors import LabelError, StateError
+from labelquorum.errors import StateError
 
 __all__ = [
     "COLUMN_ALIASES",
@@ -127,12 +127,3 @@ def _truth(value: Any) -> bool:
         return bool(value)
     except TypeError:  # pandas.NA refuses to be true or false
         return False
-
-
-def check_unrepeated(table: LabelTable, row: int) -> None:
-    """Refuse a second label of one worker on one item (`repeats="error"`)."""
-    raise LabelError(
-        f"{table.where(row)}: worker {table.worker_ids[row]!r} labelled task "
-        f"{table.item_ids[row]!r} twice, and repeats='error' allows one label each. "
-        "Remove one row, or choose repeats='last', 'first' or 'all'."
-    )

@@ -30,6 +30,7 @@ from labelquorum.ingest.rules import (
     find_columns,
     match_columns,
     role_of,
+    shown,
 )
 from labelquorum.ingest.tables import (
     check_workers,
@@ -296,8 +297,8 @@ def _parse_csv(name: str, lines: Iterator[str]) -> _Parsed:
 def _parse_wide(name: str, lines: Iterator[str]) -> _Parsed:
     records = _csv_records(lines)
     header = _header(records, name, "task,ann,bob")
-    check_workers(header, name)
     workers = header[1:]
+    check_workers(workers, name)
 
     def rows() -> Iterator[tuple[Any, ...] | Fault]:
         for line, cells in _even(records, len(header)):
@@ -421,6 +422,11 @@ def _text(lines: Iterable[str] | Iterable[bytes], name: str) -> Iterator[str]:
     try:
         for line in lines:
             text = line.decode("utf-8", "surrogateescape") if isinstance(line, bytes) else line
+            if not isinstance(text, str):
+                raise LabelError(
+                    f"{name}: labels are read from a path or from lines of text. "
+                    f"Got {shown(line)}. Pass a table or a NumPy matrix instead."
+                )
             yield text.removeprefix(mark) if mark else text
             mark = ""
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

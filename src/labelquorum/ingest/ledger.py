@@ -8,7 +8,7 @@ hashes remembers only that it was there.
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,17 @@ from numpy.typing import NDArray
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk, id_key, make_chunk
 
-__all__ = ["Ledger", "OpenItem"]
+__all__ = ["Ledger", "Note", "OpenItem"]
 
 CLOSED_SLOTS = 1 << 17
 """How many closed items' hashes are remembered; a newer one takes its slot from an older."""
+
+
+class Note(NamedTuple):
+    """What is kept of an item for reports alone."""
+
+    group: Hashable = None
+    timestamp: Any = None  # the latest
 
 
 class OpenItem(NamedTuple):
@@ -30,6 +37,7 @@ class OpenItem(NamedTuple):
     weight: NDArray[np.float32]  # (n,)
     log_evidence: NDArray[np.float32]  # (n, C) what each label said for each class
     probs: NDArray[np.float32]  # (C,) the answer given
+    note: Note = Note()
 
 
 class Ledger:
@@ -68,13 +76,18 @@ class Ledger:
             n_classes=n_classes,
         )
 
+    @property
+    def notes(self) -> list[Note]:
+        """The notes on the open items."""
+        return [held.note for held in self._items.values()]
+
     def probs(self, n_classes: int) -> NDArray[np.float32]:
         """The answers given to the open items, (N, C); a class unknown then has probability 0."""
         return np.nan_to_num(_pad([held.probs[None] for held in self._items.values()], n_classes))
 
     def was_closed(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Tell which items were answered and let go before, as far back as hashes reach."""
-        return self._closed[keys % CLOSED_SLOTS] == keys
+        return np.equal(self._closed[keys % CLOSED_SLOTS], keys)
 
     def record(
         self,
@@ -83,6 +96,7 @@ class Ledger:
         chunk: Chunk,
         log_evidence: NDArray[np.float32],
         probs: NDArray[np.float32],
+        notes: Sequence[Note] | None = None,
     ) -> None:
         """Keep a chunk's items as the most recent, in order of appearance; let older ones go."""
         starts = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1))
@@ -98,6 +112,7 @@ class Ledger:
                 chunk.weight[rows].copy(),
                 log_evidence[rows].copy(),
                 probs[position].copy(),
+                Note() if notes is None else notes[position],
             )
             self._items.move_to_end(item_ids[position])
         overflow = len(self._items) - self.open_items
@@ -119,8 +134,8 @@ class Ledger:
     def _close(self, keys: NDArray[np.uint64]) -> None:
         self._closed[keys % CLOSED_SLOTS] = keys
 
-    def to_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Everything but the ids as flat arrays, for saving; classes padded with NaN."""
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything but ids and notes as flat arrays, for saving; classes padded with NaN."""
         items = list(self._items.values())
         n_classes = max((len(held.probs) for held in items), default=0)
         slots = np.flatnonzero(self._closed)
@@ -139,12 +154,14 @@ class Ledger:
         cls,
         open_items: int,
         item_ids: Sequence[Hashable],
-        arrays: dict[str, NDArray[np.generic]],
+        notes: Sequence[Note],
+        arrays: dict[str, NDArray[Any]],
     ) -> "Ledger":
         """Rebuild what `to_arrays` wrote."""
         ledger = cls(open_items)
         ends = np.cumsum(arrays["counts"])
-        for position, (item_id, end) in enumerate(zip(item_ids, ends, strict=True)):
+        kept = zip(item_ids, notes, ends, strict=True)
+        for position, (item_id, note, end) in enumerate(kept):
             rows = slice(end - arrays["counts"][position], end)
             probs = arrays["probs"][position]
             known = ~np.isnan(probs)
@@ -154,12 +171,13 @@ class Ledger:
                 arrays["weight"][rows],
                 arrays["log_evidence"][rows][:, known],
                 probs[known],
+                note,
             )
         ledger._close(arrays["closed"])
         return ledger
 
 
-def _join(parts: Sequence[NDArray[np.generic]], dtype: type) -> NDArray[np.generic]:
+def _join(parts: Sequence[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from labelquorum.errors import LabelError
 from labelquorum.ingest.chunks import Chunk, id_key, id_order, make_chunk
 from labelquorum.ingest.events import LabelSpace, LabelTable
-from labelquorum.ingest.ledger import Ledger
+from labelquorum.ingest.ledger import Ledger, Note
 
 __all__ = ["Intake", "Roster", "Tally"]
 
@@ -25,11 +25,9 @@ class Tally(NamedTuple):
     rows: int = 0
     """Rows that were read and had an item, a worker and a label."""
     repeated: int = 0
-    """Rows set aside because the same worker labelled the same item again in this table."""
+    """Labels set aside because the same worker labelled the same item more than once."""
     corrected: int = 0
-    """Labels of open items replaced by a later one of the same worker."""
-    refused: int = 0
-    """Rows set aside because the open item already has that worker's label (`repeats="first"`)."""
+    """Labels of open items that gave way to another one of the same worker."""
     late_items: int = 0
     """Items that were open and got more labels, or other ones."""
     returned_items: int = 0
@@ -46,7 +44,7 @@ class Intake(NamedTuple):
     order: NDArray[np.intp]  # (N,) positions in order of first appearance
     new_workers: list[Hashable]
     new_classes: list[Hashable]
-    groups: list[Hashable] | None  # one an item, in the chunk's order
+    notes: list[Note] | None  # one an item, in the chunk's order
     tally: Tally
     returned: NDArray[np.bool_]  # (N,) items that were closed before
 
@@ -104,7 +102,8 @@ class Roster:
             workers = np.concatenate([*(e.worker for _, e in open_items), workers])
             labels = np.concatenate([*(e.label for _, e in open_items), labels])
             weight = np.concatenate([*(e.weight for _, e in open_items), weight])
-        keep, tally = self._apply_repeats(table, item, workers, n_workers, n_held)
+        pair = item * max(n_workers, 1) + workers
+        keep, tally = self._apply_repeats(table, pair, labels, n_held)
 
         item_keys = np.fromiter(map(id_key, item_ids), np.uint64, len(item_ids))
         returned = held.was_closed(item_keys)
@@ -126,7 +125,7 @@ class Roster:
             order=np.fromiter(map(position.__getitem__, appearance), np.intp, len(appearance)),
             new_workers=new_workers,
             new_classes=new_classes,
-            groups=_first_groups(table, item_ids),
+            notes=_notes(table, item_ids, held),
             tally=tally._replace(
                 late_items=len(open_items),
                 returned_items=int(returned.sum()),
@@ -155,20 +154,20 @@ class Roster:
     def _apply_repeats(
         self,
         table: LabelTable,
-        item: NDArray[np.int64],
-        workers: NDArray[np.int64],
-        n_workers: int,
+        pair: NDArray[np.int64],
+        labels: NDArray[np.int64],
         n_held: int,
     ) -> tuple[NDArray[np.intp], Tally]:
-        """Choose the rows that count; the first `n_held` are those of open items."""
+        """Choose the rows that count among those of equal (item, worker) pair.
+
+        The first `n_held` rows are the labels held of open items.
+        """
         tally = Tally(rows=len(table.item_ids))
-        everything = np.arange(len(item))
-        pair = item * max(n_workers, 1) + workers
+        everything = np.arange(len(pair))
         if self.space.repeats == "all" or len(np.unique(pair)) == len(pair):
             return everything, tally
         arrival = np.concatenate([everything[:n_held], n_held + _arrival(table)])
-        by_arrival = np.argsort(arrival, kind="stable")
-        by_pair = by_arrival[np.argsort(pair[by_arrival], kind="stable")]
+        by_pair = np.lexsort((arrival, pair))
         same = pair[by_pair][1:] == pair[by_pair][:-1]
         if self.space.repeats == "error":
             row = int(by_pair[1:][same].min()) - n_held
@@ -182,14 +181,14 @@ class Roster:
             wins[:-1] = ~same
         else:
             wins[1:] = ~same
+        winner = np.empty_like(everything)  # of each row's pair
+        groups = np.concatenate([[0], np.cumsum(~same)])
+        winner[by_pair] = by_pair[wins][groups]
         keep = np.sort(by_pair[wins])
         lost = np.setdiff1d(everything, keep)
-        old = int((lost < n_held).sum())
-        again = np.isin(pair[lost[lost >= n_held]], pair[:n_held])
-        refused = int(again.sum()) if self.space.repeats == "first" else 0
-        return keep, tally._replace(
-            corrected=old, refused=refused, repeated=len(lost) - old - refused
-        )
+        # A held label that gives way to another one is corrected; all else only repeats.
+        corrected = int((labels[lost] != labels[winner[lost]])[lost < n_held].sum())
+        return keep, tally._replace(corrected=corrected, repeated=len(lost) - corrected)
 
 
 def _index(
@@ -210,7 +209,7 @@ def _arrival(table: LabelTable) -> NDArray[np.intp]:
         return ranks
     stamps: Sequence[Any] = table.timestamps
     try:
-        in_time = sorted(ranks, key=lambda row: stamps[row])
+        in_time = sorted(range(len(stamps)), key=stamps.__getitem__)
     except TypeError as error:
         raise LabelError(
             f"{table.source}: column 'timestamp' must hold values that can be compared "
@@ -220,8 +219,21 @@ def _arrival(table: LabelTable) -> NDArray[np.intp]:
     return ranks
 
 
-def _first_groups(table: LabelTable, item_ids: list[Hashable]) -> list[Hashable] | None:
-    if table.groups is None:
-        return None
-    first = dict(zip(reversed(table.item_ids), reversed(table.groups), strict=True))
-    return [first[item_id] for item_id in item_ids]
+def _notes(table: LabelTable, item_ids: list[Hashable], ledger: Ledger) -> list[Note] | None:
+    """Each item's first group and latest timestamp; what an open item has stays."""
+    if table.groups is None and table.timestamps is None:
+        if not any(item_id in ledger for item_id in item_ids):
+            return None
+        return [held.note if (held := ledger.get(d)) else Note() for d in item_ids]
+    empty = [None] * len(table.item_ids)
+    groups: dict[Hashable, Hashable] = {}
+    latest: dict[Hashable, Any] = {}
+    by_time = np.argsort(_arrival(table), kind="stable").tolist()
+    for row in by_time:
+        item_id = table.item_ids[row]
+        groups.setdefault(item_id, (table.groups or empty)[row])
+        latest[item_id] = (table.timestamps or empty)[row]
+    for item_id in item_ids:
+        if (held := ledger.get(item_id)) and held.note.group is not None:
+            groups[item_id] = held.note.group
+    return [Note(groups[item_id], latest[item_id]) for item_id in item_ids]

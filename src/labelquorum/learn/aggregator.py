@@ -52,10 +52,11 @@ class Aggregator(NamedTuple):
 def vote_shares(chunk: Chunk) -> NDArray[np.float64]:
     """The share of each item's labels that each class got, (N, C); no labels, no shares."""
     cell = chunk.item * chunk.n_classes + chunk.label
-    votes = np.bincount(cell, chunk.weight, chunk.n_items * chunk.n_classes)
+    votes: NDArray[np.float64] = np.zeros(chunk.n_items * chunk.n_classes)
+    votes += np.bincount(cell, chunk.weight, len(votes))
     votes = votes.reshape(chunk.n_items, chunk.n_classes)
     total = votes.sum(axis=1, keepdims=True)
-    return np.divide(votes, total, out=np.zeros_like(votes), where=total > 0)
+    return np.asarray(np.divide(votes, total, out=np.zeros_like(votes), where=total > 0))
 
 
 def vote_counts(chunk: Chunk) -> NDArray[np.float64]:
@@ -70,10 +71,11 @@ def vote_counts(chunk: Chunk) -> NDArray[np.float64]:
     n_classes, n_workers = chunk.n_classes, len(chunk.workers)
     fresh = np.where(chunk.known, 0.0, chunk.weight)
     cell = (chunk.local_worker[:, None] * n_classes + np.arange(n_classes)) * n_classes
-    counts = np.bincount(
+    counts = np.zeros(n_workers * n_classes * n_classes)
+    counts += np.bincount(
         (cell + chunk.label[:, None]).ravel(),
         (fresh[:, None] * majority[chunk.item]).ravel(),
-        n_workers * n_classes * n_classes,
+        len(counts),
     )
     return counts.reshape(n_workers, n_classes, n_classes)
 
@@ -98,7 +100,7 @@ def break_ties(
     tied = log_scores >= log_scores.max(axis=1, keepdims=True) - TIE_TOLERANCE
     classes = np.arange(log_scores.shape[1], dtype=np.uint64)
     lot = _mix(item_keys[:, None] ^ _mix(classes + np.uint64(seed % 2**63) * np.uint64(0x10001)))
-    return np.where(tied, lot >> np.uint64(1), 0).argmax(axis=1).astype(np.int32)
+    return np.asarray(np.where(tied, lot >> np.uint64(1), 0).argmax(axis=1), np.int32)
 
 
 def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -13,31 +13,46 @@ from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk
 
-__all__ = ["Batch", "Packed", "bucket", "minibatch", "minibatch_order", "pack", "sum_by_item", "whole"]
+__all__ = [
+    "Batch",
+    "Leaf",
+    "Packed",
+    "bucket",
+    "labels_in_minibatch",
+    "minibatch",
+    "minibatch_order",
+    "pack",
+    "sum_by_item",
+    "whole",
+]
+
+
+Leaf = Any
+"""An array: NumPy's outside compiled code, JAX's inside it."""
 
 
 class Batch(NamedTuple):
     """What q and p see: M items' labels as flat rows, some of them padding of weight 0."""
 
-    item: jax.Array  # (B,) position in the batch, below M
-    worker: jax.Array  # (B,) row of the worker in the parameters
-    label: jax.Array  # (B,)
-    weight: jax.Array  # (B,)
-    item_mask: jax.Array  # (M,) 1 for an item, 0 for padding
-    worker_mask: jax.Array  # (K,) 1 for a worker, 0 for padding
+    item: Leaf  # (B,) position in the batch, below M
+    worker: Leaf  # (B,) row of the worker in the parameters
+    label: Leaf  # (B,)
+    weight: Leaf  # (B,)
+    item_mask: Leaf  # (M,) 1 for an item, 0 for padding
+    worker_mask: Leaf  # (K,) 1 for a worker, 0 for padding
 
 
 class Packed(NamedTuple):
     """A chunk padded to its bucket; rows sorted by item."""
 
-    item: NDArray[np.int32]  # (B,)
-    worker: NDArray[np.int32]  # (B,)
-    label: NDArray[np.int32]  # (B,)
-    weight: NDArray[np.float32]  # (B,)
-    start: NDArray[np.int32]  # (N,) first row of each item
-    count: NDArray[np.int32]  # (N,) rows of each item
-    worker_mask: NDArray[np.float32]  # (K,)
-    n_items: NDArray[np.int32]  # () items that are no padding
+    item: Leaf  # (B,)
+    worker: Leaf  # (B,)
+    label: Leaf  # (B,)
+    weight: Leaf  # (B,)
+    start: Leaf  # (N,) first row of each item
+    length: Leaf  # (N,) rows of each item
+    worker_mask: Leaf  # (K,)
+    n_items: Leaf  # () items that are no padding
 
 
 def bucket(count: int, smallest: int) -> int:
@@ -50,7 +65,7 @@ def bucket(count: int, smallest: int) -> int:
 
 
 def pack(chunk: Chunk, workers: NDArray[np.integer[Any]]) -> Packed:
-    """Pad a chunk; `workers` are the rows the parameters hold, ascending, and theirs is the order."""
+    """Pad a chunk; `workers` are those the parameters have rows of, ascending."""
     n_labels = bucket(chunk.n_labels, 64)
     n_items = bucket(chunk.n_items, 16)
     edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1)).astype(np.int32)
@@ -60,7 +75,7 @@ def pack(chunk: Chunk, workers: NDArray[np.integer[Any]]) -> Packed:
         label=_pad(chunk.label, n_labels, 0),
         weight=_pad(chunk.weight, n_labels, 0),
         start=_pad(edges[:-1], n_items, 0),
-        count=_pad(np.diff(edges), n_items, 0),
+        length=_pad(np.diff(edges), n_items, 0),
         worker_mask=_pad(np.ones(len(workers), np.float32), bucket(len(workers), 32), 0),
         n_items=np.int32(chunk.n_items),
     )
@@ -74,26 +89,24 @@ def _pad(values: NDArray[Any], length: int, filler: int) -> NDArray[Any]:
 
 def labels_in_minibatch(packed: Packed, minibatch_items: int) -> int:
     """The most rows any minibatch can need, as a bucket: those of the items with most labels."""
-    largest = np.sort(packed.count)[::-1][:minibatch_items]
+    largest = np.sort(packed.length)[::-1][:minibatch_items]
     return min(bucket(int(largest.sum()), 64), len(packed.item))
 
 
 def whole(packed: Packed) -> Batch:
     """All items as one batch."""
     mask = (jnp.arange(len(packed.start)) < packed.n_items).astype(jnp.float32)
-    return Batch(
-        packed.item, packed.worker, packed.label, packed.weight, mask, packed.worker_mask
-    )
+    return Batch(packed.item, packed.worker, packed.label, packed.weight, mask, packed.worker_mask)
 
 
 def minibatch(packed: Packed, items: jax.Array, item_mask: jax.Array, n_labels: int) -> Batch:
     """The rows of some items, (M,), as a batch of at most `n_labels` rows."""
-    count = jnp.where(item_mask > 0, packed.count[items], 0)
-    end = jnp.cumsum(count)
+    length = jnp.where(item_mask > 0, packed.length[items], 0)
+    end = jnp.cumsum(length)
     slot = jnp.arange(n_labels)
     owner = jnp.searchsorted(end, slot, side="right").clip(0, len(items) - 1)
     used = slot < end[-1]
-    row = jnp.where(used, packed.start[items][owner] + slot - (end - count)[owner], 0)
+    row = jnp.where(used, packed.start[items][owner] + slot - (end - length)[owner], 0)
     return Batch(
         item=owner,
         worker=packed.worker[row],

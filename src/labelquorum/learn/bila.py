@@ -5,6 +5,7 @@ WWW 2021. `docs/paper.md` maps every equation to a function and numbers every de
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -94,7 +95,7 @@ def bila(
     init_strength: float = 4.0,
     kl_weight: float = 0.1,
     class_prior: ClassPrior = "running",
-    optimizer: Literal["bounded_rmsprop", "rmsprop", "adam"] = "bounded_rmsprop",
+    optimizer: Literal["bounded_rmsprop", "rmsprop", "adam"] = "rmsprop",
     learning_rate: float = 0.01,
     decay: float = 0.9,
     minibatch_items: int = 50,
@@ -143,19 +144,20 @@ def bila(
     _check_name("predict_by", predict_by, ("likelihood", "posterior", "encoder"))
     _check_name("optimizer", optimizer, tuple(OPTIMIZERS))
     check_class_prior(class_prior)
-    p = _generative(generative, init_from, init_strength)
-    q = _encoder(encoder, hidden_sizes, labels_as)
-    descent = OPTIMIZERS[optimizer](learning_rate, decay)
-    engine = build_engine(
-        q,
-        p,
-        descent,
+    engine, p, everybody = _compile(
+        generative=generative,
+        encoder=encoder,
+        hidden_sizes=tuple(hidden_sizes),
+        labels_as=labels_as,
+        init_from=init_from,
+        init_strength=init_strength,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        decay=decay,
         kl_weight=kl_weight,
         minibatch_items=minibatch_items,
         learn_prior=class_prior == "learned",
     )
-    # Where absent workers' rows move too, every step must see them all.
-    everybody = q.dense or descent.row_decay is None
     if space is not None and space.classes is not None:
         _check_classes(p, len(space.classes))
 
@@ -208,7 +210,9 @@ def bila(
             step=step,
             chunk_index=state.chunk_index + 1,
         )
-        return following, Info(chunk.n_labels, ran, step - state.step, np.asarray(trained.losses)[:ran])
+        return following, Info(
+            chunk.n_labels, ran, step - state.step, np.asarray(trained.losses)[:ran]
+        )
 
     def aggregate(state: State, chunk: Chunk) -> Aggregation:
         """Alg. 1 lines 28–30: infer the chunk's labels with the present θ."""
@@ -238,13 +242,12 @@ def bila(
 
     def prior(state: State) -> NDArray[np.float64]:
         if class_prior == "learned":
-            return _softmax(state.shared["params.prior_logits"][None])[0].astype(np.float64)
-        return np.exp(log_class_prior(state.label_counts).astype(np.float64))
+            return np.asarray(_softmax(state.shared["params.prior_logits"][None])[0], np.float64)
+        return np.asarray(np.exp(log_class_prior(state.label_counts)), np.float64)
 
     def forget(state: State, worker: int) -> State:
-        shape = state.crowd_votes.shape
-        _, rows = _start(engine, state.seed, state.rows.n_workers, state.crowd_votes, np.zeros((1, *shape)))
-        return state._replace(rows=state.rows.scatter(np.array([worker]), rows))
+        blank = _blank_row(engine, state)
+        return state._replace(rows=state.rows.scatter(np.array([worker]), blank))
 
     return Aggregator(
         name="bila",
@@ -285,6 +288,12 @@ def _start(
     return {name: np.asarray(leaf) for name, leaf in shared.items()}, leaves
 
 
+def _blank_row(engine: Engine, state: State) -> dict[str, NDArray[Any]]:
+    """The row that keeps the place of a worker nobody has seen."""
+    votes = np.zeros((1, *state.crowd_votes.shape))
+    return _start(engine, state.seed, state.rows.n_workers, state.crowd_votes, votes)[1]
+
+
 def _welcome(
     engine: Engine, state: State, chunk: Chunk, votes: NDArray[np.float64] | None
 ) -> State:
@@ -299,8 +308,7 @@ def _welcome(
     shape = state.crowd_votes.shape
     if chunk.n_workers > known:
         room = chunk.n_workers - known
-        _, blank = _start(engine, state.seed, known + room, state.crowd_votes, np.zeros((1, *shape)))
-        blank = {name: np.repeat(leaf, room, axis=0) for name, leaf in blank.items()}
+        blank = {n: np.repeat(leaf, room, axis=0) for n, leaf in _blank_row(engine, state).items()}
         state = state._replace(rows=state.rows.scatter(np.arange(known, known + room), blank))
     unseen = ~state.rows.gather(chunk.workers, ("seen",))["seen"]
     if not unseen.any():
@@ -317,9 +325,7 @@ def _grow_classes(engine: Engine, state: State, n_classes: int) -> State:
     more = n_classes - len(state.label_counts)
     crowd_votes = np.pad(state.crowd_votes, ((0, more), (0, more)))
     shape = (1, n_classes, n_classes)
-    shared, blank = _start(
-        engine, state.seed, state.rows.n_workers, crowd_votes, np.zeros(shape)
-    )
+    shared, blank = _start(engine, state.seed, state.rows.n_workers, crowd_votes, np.zeros(shape))
     known = state.rows.to_arrays()
     fresh = {name: np.repeat(leaf, state.rows.n_workers, axis=0) for name, leaf in blank.items()}
     return state._replace(
@@ -362,27 +368,48 @@ def _count_classes(
     return counts + count_labels(chunk.label, fresh, len(counts))
 
 
-def _generative(
-    generative: str | GenerativeModel, init_from: str, init_strength: float
-) -> GenerativeModel:
-    if isinstance(generative, GenerativeModel):
-        return generative
-    _check_name("generative", generative, tuple(GENERATIVE_MODELS))
-    options: dict[str, Any] = {"init_strength": init_strength}
-    if generative == "confusion_matrix":
-        options["init_from"] = init_from
-    return GENERATIVE_MODELS[generative](**options)
+@lru_cache(maxsize=64)
+def _compile(
+    *,
+    generative: str | GenerativeModel,
+    encoder: str | Encoder,
+    hidden_sizes: tuple[int, ...],
+    labels_as: Literal["one_hot", "index"],
+    init_from: Literal["log_frequencies", "frequencies"],
+    init_strength: float,
+    optimizer: str,
+    learning_rate: float,
+    decay: float,
+    kl_weight: float,
+    minibatch_items: int,
+    learn_prior: bool,
+) -> tuple[Engine, GenerativeModel, bool]:
+    """The engine of these settings, compiled once for all models that share them.
 
-
-def _encoder(encoder: str | Encoder, hidden_sizes: Sequence[int], labels_as: str) -> Encoder:
-    if isinstance(encoder, Encoder):
-        return encoder
-    _check_name("encoder", encoder, tuple(ENCODERS))
-    return ENCODERS[encoder](hidden_sizes=hidden_sizes, labels_as=labels_as)
+    Also tells p, and whether each step must see every worker's row.
+    """
+    p, q = generative, encoder
+    if not isinstance(p, GenerativeModel):
+        _check_name("generative", p, tuple(GENERATIVE_MODELS))
+        start = {"init_from": init_from} if p == "confusion_matrix" else {}
+        p = GENERATIVE_MODELS[p](init_strength=init_strength, **start)
+    if not isinstance(q, Encoder):
+        _check_name("encoder", q, tuple(ENCODERS))
+        q = ENCODERS[q](hidden_sizes=hidden_sizes, labels_as=labels_as)
+    descent = OPTIMIZERS[optimizer](learning_rate, decay)
+    engine = build_engine(
+        q,
+        p,
+        descent,
+        kl_weight=kl_weight,
+        minibatch_items=minibatch_items,
+        learn_prior=learn_prior,
+    )
+    return engine, p, q.dense or descent.row_decay is None
 
 
 def _check_number(name: str, value: float, least: float) -> None:
-    if not (isinstance(value, int | float) and value >= least):
+    if not value >= least:
         raise StateError(f"`{name}` of bila must be a number ≥ {least}. Got {value!r}.")
 
 
@@ -401,4 +428,4 @@ def _check_classes(model: GenerativeModel, n_classes: int) -> None:
 
 def _softmax(log_scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     probs = np.exp(log_scores - log_scores.max(axis=1, keepdims=True, initial=-np.inf))
-    return (probs / probs.sum(axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(probs / probs.sum(axis=1, keepdims=True), np.float32)

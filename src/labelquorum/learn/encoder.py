@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from labelquorum.errors import StateError
-from labelquorum.learn.batch import Batch, sum_by_item
+from labelquorum.learn.batch import Batch, Leaf, sum_by_item
 from labelquorum.learn.generative import Newcomers, Params
 
 __all__ = ["ENCODERS", "Encoder", "mlp"]
@@ -54,7 +54,7 @@ def mlp(
     ('mlp', True)
     """
     sizes = tuple(hidden_sizes)
-    if any(not isinstance(size, int) or size < 1 for size in sizes):
+    if any(size < 1 for size in sizes):
         raise StateError(
             f"`hidden_sizes` of mlp must be whole numbers ≥ 1. Got {list(hidden_sizes)!r}."
         )
@@ -75,11 +75,11 @@ def mlp(
             vote = vote_scale * jnp.eye(n_classes)
             rows = jnp.broadcast_to(vote, (len(newcomers.keys), *vote.shape))
         else:
-            fan_in = newcomers.n_workers * (n_classes if one_hot else 1)
-            rows = jax.vmap(lambda key: _glorot(key, fan_in, row_shape))(newcomers.keys)
+            inputs = newcomers.n_workers * (n_classes if one_hot else 1)
+            rows = jax.vmap(lambda key: _glorot(key, inputs, row_shape))(newcomers.keys)
         return Params(shared, {"w1": rows})
 
-    def class_logits(params: Params, batch: Batch) -> jax.Array:
+    def class_logits(params: Params, batch: Batch) -> Leaf:
         # Alg. 1 line 18: h = W_2 tanh(W_1 l_i + b_1) + b_2, with any number of layers
         weights, first = params.shared, params.per_worker["w1"]
         if one_hot:
@@ -89,7 +89,7 @@ def mlp(
             # = Σ_{k present} W_k (l_ik + 1) − Σ_k W_k, and no dense matrix is needed.
             spoken = first[batch.worker] * (batch.label[:, None] + 1.0)
             hidden = sum_by_item(spoken, batch) - batch.worker_mask @ first
-        hidden = hidden + weights["b1"]
+        hidden += weights["b1"]
         for layer in range(2, len(sizes) + 2):
             hidden = jnp.tanh(hidden) @ weights[f"w{layer}"] + weights[f"b{layer}"]
         return hidden
@@ -100,7 +100,7 @@ def mlp(
 ENCODERS: dict[str, Callable[..., Encoder]] = {"mlp": mlp}
 
 
-def _glorot(key: jax.Array, fan_in: jax.Array | int, shape: tuple[int, ...]) -> jax.Array:
+def _glorot(key: jax.Array, fan_in: Leaf, shape: tuple[int, ...]) -> jax.Array:
     """Uniform weights of Glorot and Bengio (2010), (…, fan_out)."""
     limit = jnp.sqrt(6.0 / (fan_in + shape[-1]))
     return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0) * limit

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from labelquorum.errors import StateError
-from labelquorum.learn.batch import Batch, sum_by_item
+from labelquorum.learn.batch import Batch, Leaf, sum_by_item
 
 __all__ = [
     "GENERATIVE_MODELS",
@@ -40,12 +40,12 @@ class Newcomers(NamedTuple):
     crowd_votes: jax.Array  # (C, C) the same summed over everybody before
     keys: jax.Array  # (P,) one random key a worker, from seed and id
     shared_key: jax.Array  # () the random key of what is shared
-    n_workers: jax.Array  # () workers known, these included
+    n_workers: Leaf  # () workers known, these included
 
     @property
     def n_classes(self) -> int:
         """C, all classes known so far."""
-        return self.votes.shape[-1]
+        return int(self.votes.shape[-1])
 
 
 class GenerativeModel(NamedTuple):

@@ -58,7 +58,7 @@ def count_labels(
 def log_class_prior(counts: NDArray[np.float64]) -> NDArray[np.float32]:
     """Eq. (priorest): the share of the labels that named each class, in logs, (C,)."""
     floored = np.maximum(counts, LABEL_FLOOR)
-    return np.log(floored / floored.sum()).astype(np.float32)
+    return np.asarray(np.log(floored / floored.sum()), np.float32)
 
 
 def check_class_prior(class_prior: str) -> None:

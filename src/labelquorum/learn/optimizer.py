@@ -96,9 +96,7 @@ def bounded_rmsprop(
     step_floor, step_ceiling = dynamic_bounds(decay) if bounds is None else bounds
 
     def init(params: optax.Params) -> BoundedRMSPropState:
-        return BoundedRMSPropState(
-            jnp.zeros((), jnp.int32), jax.tree.map(jnp.zeros_like, params)
-        )
+        return BoundedRMSPropState(jnp.zeros((), jnp.int32), jax.tree.map(jnp.zeros_like, params))
 
     def update(
         grads: optax.Updates, state: BoundedRMSPropState, params: optax.Params | None = None
@@ -141,7 +139,7 @@ def regret_constants(bounds: Bounds, n_steps: int) -> tuple[float, float]:
     --------
     >>> ceiling, spread = regret_constants(dynamic_bounds(0.9), 1000)
     >>> print(f"R∞ = {ceiling:.2f}, B = {spread:.1f} ≤ 10 + 20/(1−γ) = 210")
-    R∞ = 1.10, B = 208.9 ≤ 10 + 20/(1−γ) = 210
+    R∞ = 1.10, B = 209.0 ≤ 10 + 20/(1−γ) = 210
     """
     step_floor, step_ceiling = bounds
     t = np.arange(1, n_steps + 1, dtype=np.float64)

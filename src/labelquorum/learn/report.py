@@ -1,16 +1,20 @@
-"""The report: items and workers in the words of cleanlab, with the crowd's agreement."""
+"""Tables for people: a chunk's answers, and the report in the words of cleanlab."""
 
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk
+from labelquorum.ingest.ledger import Note
+from labelquorum.ingest.roster import Intake
+from labelquorum.learn.aggregator import Aggregation
 from labelquorum.learn.agreement import class_agreement, krippendorff_alpha
 
-__all__ = ["Report", "item_report", "worker_report"]
+__all__ = ["Answer", "Report", "id_index", "item_report", "worker_report"]
 
 
 class Report(NamedTuple):
@@ -18,7 +22,7 @@ class Report(NamedTuple):
 
     items: pd.DataFrame
     """Index task: consensus_label, consensus_quality_score, annotator_agreement,
-    num_annotations, and group where labels had one."""
+    num_annotations; and group, timestamp (the latest) where labels had them."""
     workers: pd.DataFrame
     """Index worker: annotator_quality, agreement_with_consensus, num_examples_labeled,
     worst_class."""
@@ -29,14 +33,49 @@ class Report(NamedTuple):
     (`agreement`) and beyond chance (`alpha`)."""
 
 
+class Answer:
+    """A chunk's answers; tables are made when somebody looks."""
+
+    def __init__(self, intake: Intake, result: Aggregation, classes: list[Hashable]) -> None:
+        self.parts = intake, result, classes
+
+    @cached_property
+    def _tasks(self) -> pd.Index:
+        intake, _, _ = self.parts
+        return id_index((intake.item_ids[i] for i in intake.order), "task")
+
+    @cached_property
+    def labels(self) -> pd.Series:
+        """The consensus, Series `agg_label`, in order of appearance."""
+        intake, result, classes = self.parts
+        chosen = [classes[c] for c in result.aggregated[intake.order]]
+        dtype = None if chosen else object
+        return pd.Series(chosen, index=self._tasks, name="agg_label", dtype=dtype)
+
+    @cached_property
+    def probas(self) -> pd.DataFrame:
+        """The probabilities, task × class, in order of appearance."""
+        intake, result, classes = self.parts
+        columns = id_index(classes, "label")
+        return pd.DataFrame(result.probs[intake.order], index=self._tasks, columns=columns)
+
+
+def id_index(ids: Iterable[Hashable], name: str) -> pd.Index:
+    """The user's ids as an index, types kept."""
+    values: list[Any] = list(ids)
+    index: pd.Index[Any] = pd.Index(values, name=name)
+    return index
+
+
 def item_report(
     chunk: Chunk,
     item_ids: Sequence[Hashable],
     probs: NDArray[np.float32],
-    aggregated: NDArray[np.int32],
     classes: Sequence[Hashable],
+    notes: Sequence[Note] | None,
 ) -> tuple[pd.DataFrame, float, pd.DataFrame]:
     """The items of a chunk as a table, Krippendorff's alpha, and the agreement by class."""
+    aggregated = probs.argmax(axis=1)
     agrees = chunk.label == aggregated[chunk.item]
     total = np.bincount(chunk.item, chunk.weight, chunk.n_items)
     share = np.bincount(chunk.item, chunk.weight * agrees, chunk.n_items)
@@ -49,14 +88,18 @@ def item_report(
             ),
             "num_annotations": np.bincount(chunk.item, minlength=chunk.n_items),
         },
-        index=pd.Index(item_ids, name="task"),
+        index=id_index(item_ids, "task"),
     )
+    for column in Note._fields:
+        values = [getattr(note, column) for note in notes or ()]
+        if any(value is not None for value in values):
+            items[column] = values
     alpha = krippendorff_alpha(chunk.item, chunk.label, len(classes), chunk.weight)
     agreement = class_agreement(chunk.item, chunk.label, len(classes), chunk.weight)
     return (
         items,
         alpha,
-        pd.DataFrame(agreement._asdict(), index=pd.Index(list(classes), name="label")),
+        pd.DataFrame(agreement._asdict(), index=id_index(classes, "label")),
     )
 
 
@@ -82,5 +125,5 @@ def worker_report(
             "num_examples_labeled": n_labels,
             "worst_class": worst,
         },
-        index=pd.Index(worker_ids, name="worker"),
+        index=id_index(worker_ids, "worker"),
     )

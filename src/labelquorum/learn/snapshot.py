@@ -20,7 +20,14 @@ from safetensors.numpy import save_file
 from labelquorum.errors import StateError
 from labelquorum.learn.rows import WorkerRows
 
-__all__ = ["FORMAT_VERSION", "Snapshot", "read_snapshot", "state_arrays", "state_from_arrays", "write_snapshot"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Snapshot",
+    "read_snapshot",
+    "state_arrays",
+    "state_from_arrays",
+    "write_snapshot",
+]
 
 FORMAT_VERSION = 1
 

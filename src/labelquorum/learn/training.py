@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from labelquorum.learn.batch import Batch, Packed, minibatch, minibatch_order, whole
+from labelquorum.learn.batch import Batch, Leaf, Packed, minibatch, minibatch_order, whole
 from labelquorum.learn.encoder import Encoder
 from labelquorum.learn.generative import GenerativeModel, Newcomers
 from labelquorum.learn.objective import loss
@@ -21,7 +21,7 @@ from labelquorum.learn.optimizer import Optimizer
 
 __all__ = ["Engine", "Scores", "Trained", "build_engine"]
 
-Named = dict[str, jax.Array]
+Named = dict[str, Leaf]
 
 
 class Trained(NamedTuple):
@@ -30,8 +30,8 @@ class Trained(NamedTuple):
     shared: Named
     rows: Named
     losses: jax.Array  # (epochs,) mean loss of each epoch, NaN where it was not run
-    epochs: jax.Array  # () epochs run
-    steps: jax.Array  # () minibatches learned from
+    epochs: Leaf  # () epochs run
+    steps: Leaf  # () minibatches learned from
 
 
 class Scores(NamedTuple):
@@ -65,7 +65,10 @@ def build_engine(
     keep_compiled_code()
 
     def start_tree(newcomers: Newcomers) -> Any:
-        params = {"encoder": encoder.init(newcomers), "generative": generative.init(newcomers)}
+        params: dict[str, Any] = {
+            "encoder": encoder.init(newcomers),
+            "generative": generative.init(newcomers),
+        }
         if learn_prior:
             params["prior_logits"] = jnp.zeros(newcomers.n_classes)
         return {"params": params, "optimizer": optimizer.transform.init(params)}
@@ -153,7 +156,7 @@ def build_engine(
                 mean = total / packed.n_items
             return number + 1, tree, (before[1], mean), losses.at[number].set(mean)
 
-        def unfinished(carry: Any) -> jax.Array:
+        def unfinished(carry: Any) -> Leaf:
             number, _, (before, now), _ = carry
             settled = jnp.abs(now - before) < tolerance * jnp.abs(before)
             return (number < epochs) & ~((number > 1) & settled)
@@ -231,12 +234,15 @@ def keep_compiled_code() -> None:
     `LABELQUORUM_CACHE` names another folder, or nothing for none; a cache the user already set up
     is left alone.
     """
-    if jax.config.jax_compilation_cache_dir is not None:
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = os.environ.get("LABELQUORUM_CACHE", str(Path(base) / "labelquorum" / "compiled"))
     if not folder:
         return
-    jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    for setting, value in (
+        ("jax_compilation_cache_dir", folder),
+        ("jax_persistent_cache_min_compile_time_secs", 0.05),
+        ("jax_persistent_cache_min_entry_size_bytes", 0),
+    ):
+        jax.config.update(setting, value)  # type: ignore[no-untyped-call]

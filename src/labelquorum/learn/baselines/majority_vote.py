@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.events import LabelSpace
-from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, vote_counts, vote_shares
+from labelquorum.learn.aggregator import (
+    Aggregation,
+    Aggregator,
+    break_ties,
+    vote_counts,
+    vote_shares,
+)
 from labelquorum.learn.rows import WorkerRows
 
 __all__ = ["Info", "State", "aggregate", "init", "majority_vote", "update"]
@@ -84,15 +90,13 @@ def majority_vote(space: LabelSpace | None = None) -> Aggregator:
 
 def _confusion(state: State, workers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
     """How each worker's labels went with the vote, (P, C, C), half a label added to each cell."""
-    votes = np.zeros((len(workers), *state.rows.gather(np.zeros(0, np.intp))["votes"].shape[1:]))
-    known = workers < state.rows.n_workers
-    votes[known] = state.rows.gather(workers[known])["votes"]
-    votes += 0.5
-    return (votes / votes.sum(axis=2, keepdims=True)).astype(np.float32)
+    votes = state.rows.gather(workers)["votes"] + 0.5
+    return np.asarray(votes / votes.sum(axis=2, keepdims=True), np.float32)
 
 
 def _class_prior(state: State) -> NDArray[np.float64]:
-    return (state.shares + 0.5) / (state.shares + 0.5).sum()
+    shares = state.shares + 0.5
+    return np.asarray(shares / shares.sum())
 
 
 def _forget(state: State, worker: int) -> State:

@@ -1,0 +1,451 @@
+"""The door: any aggregator behind the verbs of scikit-learn and the tables of Crowd-Kit.
+
+It is thin: ids are mapped to integers and back, and no mathematics lives here. The methods that
+stand behind it are in `estimator.py`.
+"""
+
+import inspect
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from labelquorum.errors import LabelError, StateError
+from labelquorum.ingest.chunks import concatenate
+from labelquorum.ingest.events import LabelSpace, LabelTable, OnBad, Repeats
+from labelquorum.ingest.formats import read_labels
+from labelquorum.ingest.ledger import Ledger, Note
+from labelquorum.ingest.roster import Intake, Roster, Tally
+from labelquorum.learn import AGGREGATORS
+from labelquorum.learn.aggregator import Aggregation, Aggregator
+from labelquorum.learn.encoder import Encoder
+from labelquorum.learn.generative import GenerativeModel
+from labelquorum.learn.report import Answer, Report, id_index, item_report, worker_report
+from labelquorum.learn.rows import WorkerRows
+from labelquorum.learn.snapshot import (
+    Snapshot,
+    read_snapshot,
+    state_arrays,
+    state_from_arrays,
+    write_snapshot,
+)
+
+__all__ = ["Estimator"]
+
+LOSSES_KEPT = 10_000
+
+
+class _Memory(NamedTuple):
+    """All a model has learned; a new one is put in place only when a chunk is through."""
+
+    roster: Roster
+    ledger: Ledger
+    state: Any  # of the aggregator; None until there was a label
+    book: WorkerRows  # "labels" and "agreed" with the consensus, counted by worker
+    held: list[LabelTable]  # chunks waiting for the warm-up to be complete
+
+
+class Estimator(ABC):
+    """What every method can do; see `BiLA`.
+
+    A method of its own names its aggregator, takes its settings in `__init__` (these seven and
+    those of the aggregator), keeps them as they came, and says which go to the aggregator.
+    """
+
+    method: ClassVar[str]
+
+    seed: int
+    classes: Sequence[Hashable] | None
+    repeats: Repeats
+    on_bad: OnBad
+    abstain: Hashable
+    open_items: int
+    warmup_items: int
+
+    @abstractmethod
+    def _options(self) -> dict[str, Any]:
+        """The aggregator's own keyword arguments."""
+
+    def _keep(self, settings: Mapping[str, Any]) -> None:
+        for name in _settings(type(self)):
+            setattr(self, name, settings[name])
+
+    # ── learning ─────────────────────────────────────────────────────────────────────────
+
+    def partial_fit(self, labels: Any) -> Self:
+        """Learn from one more chunk and answer its tasks.
+
+        Parameters
+        ----------
+        labels
+            A table with the columns task, worker, label (pandas, polars, Arrow), a path, a wide
+            matrix or a dict {task: {worker: label}}. A chunk that is refused changes nothing.
+        """
+        return self._learn(read_labels(labels, self._space), self.warmup_items)
+
+    def fit(self, labels: Any) -> Self:
+        """Learn offline: forget everything, then take all tasks at once."""
+        fresh = type(self)(**self.get_params())
+        fresh._learn(read_labels(labels, self._space), warmup_items=0)
+        vars(self).update(vars(fresh))
+        return self
+
+    def fit_predict(self, labels: Any) -> pd.Series:
+        """Learn offline and give the consensus: Series `agg_label`, index `task`."""
+        return self.fit(labels).labels_
+
+    def fit_predict_proba(self, labels: Any) -> pd.DataFrame:
+        """Learn offline and give the probabilities, task × class."""
+        return self.fit(labels).probas_
+
+    def predict(self, labels: Any) -> pd.Series:
+        """Answer with the present model from these labels alone, learning nothing."""
+        return Answer(*self._ask(labels)).labels
+
+    def predict_proba(self, labels: Any) -> pd.DataFrame:
+        """Probabilities with the present model from these labels alone, learning nothing."""
+        return Answer(*self._ask(labels)).probas
+
+    def forget(self, worker: Hashable) -> Self:
+        """Remove a worker: his rows, his labels on open tasks, his id.
+
+        What he already contributed to shared numbers (the class prior, the crowd's average, the
+        network's shared layers, other workers' rows) stays: it names nobody.
+        """
+        memory = self._fitted()
+        if memory.roster.worker_index(worker) is None:
+            raise LabelError(
+                f"Worker {worker!r} is not known. See model.workers_ for those who are."
+            )
+        k = memory.roster.forget(worker)
+        memory.ledger.forget_worker(k)
+        nothing = {name: np.zeros(1, np.int64) for name in memory.book.names}
+        self._memory = memory._replace(
+            state=self._aggregator.forget(memory.state, k),
+            book=memory.book.scatter(np.array([k]), nothing),
+        )
+        return self
+
+    def _learn(self, table: LabelTable, warmup_items: int) -> Self:
+        memory = self._memory
+        if memory.state is None and warmup_items:
+            held = [*memory.held, table]
+            if len({item for part in held for item in part.item_ids}) < warmup_items:
+                self._memory = memory._replace(held=held)
+                self._answer = Answer(*self._nothing(memory.roster))
+                self.tally_ = Tally(rows=len(table.item_ids), skipped=table.skipped)
+                return self
+            table = concatenate(held)
+        intake = memory.roster.read(table, memory.ledger)
+        self.tally_ = intake.tally
+        if not intake.chunk.n_labels:
+            self._answer = Answer(*self._nothing(memory.roster))
+            return self
+        method = self._aggregator
+        state = method.init(intake.chunk, self.seed) if memory.state is None else memory.state
+        state, info = method.update(state, intake.chunk)
+        result = method.aggregate(state, intake.chunk)
+        # Nothing was changed so far; from here on nothing can fail.
+        memory.roster.admit(intake)
+        memory.ledger.record(
+            intake.item_ids,
+            intake.order,
+            intake.chunk,
+            result.log_evidence,
+            result.probs,
+            intake.notes,
+        )
+        self._memory = _Memory(
+            memory.roster, memory.ledger, state, _count_agreement(memory.book, intake, result), []
+        )
+        self._losses.extend(getattr(info, "losses", [])[-1:])
+        self._answer = Answer(intake, result, list(memory.roster.classes))
+        return self
+
+    def _ask(self, labels: Any) -> tuple[Intake, Aggregation, list[Hashable]]:
+        memory = self._fitted()
+        intake = memory.roster.read(read_labels(labels, self._space))
+        classes = [*memory.roster.classes, *intake.new_classes]
+        return intake, self._aggregator.aggregate(memory.state, intake.chunk), classes
+
+    def _nothing(self, roster: Roster) -> tuple[Intake, Aggregation, list[Hashable]]:
+        intake = roster.read(LabelTable([], [], []))
+        width = (0, len(roster.classes))
+        empty = np.zeros(width, np.float32)
+        return intake, Aggregation(np.zeros(0, np.int32), empty, empty), list(roster.classes)
+
+    # ── what was learned ─────────────────────────────────────────────────────────────────
+
+    tally_: Tally
+    """What became of the rows of the last table."""
+
+    @property
+    def labels_(self) -> pd.Series:
+        """The consensus on the last chunk's tasks, in order of appearance."""
+        self._fitted(allow_warmup=True)
+        return self._answer.labels
+
+    @property
+    def probas_(self) -> pd.DataFrame:
+        """The probabilities of the last chunk's tasks, task × class."""
+        self._fitted(allow_warmup=True)
+        return self._answer.probas
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The classes known so far; the first chunk's in natural order, later ones after them."""
+        return self._class_index().to_numpy()
+
+    @property
+    def workers_(self) -> pd.Index:
+        """The workers known so far."""
+        return id_index(self._known()[0], "worker")
+
+    @property
+    def confusion_(self) -> NDArray[np.float32]:
+        """P(worker k says z | truth c) as an array [k, c, z]; order of `workers_`, `classes_`."""
+        memory = self._fitted()
+        return self._aggregator.confusion(memory.state, self._known()[1])
+
+    @property
+    def errors_(self) -> pd.DataFrame:
+        """The confusion matrices in Crowd-Kit's layout: rows (worker, label), columns truth."""
+        classes = self._memory.roster.classes
+        confusion = self.confusion_.swapaxes(1, 2)  # [k, z, c]
+        index = pd.MultiIndex.from_product([self.workers_, classes], names=["worker", "label"])
+        return pd.DataFrame(
+            confusion.reshape(-1, len(classes)), index=index, columns=self._class_index()
+        )
+
+    @property
+    def priors_(self) -> pd.Series:
+        """The class prior."""
+        prior = self._aggregator.class_prior(self._fitted().state)
+        return pd.Series(prior, index=self._class_index(), name="prior")
+
+    @property
+    def skills_(self) -> pd.Series:
+        """How often each worker is right, on average over the classes as they occur."""
+        right = np.diagonal(self.confusion_, axis1=1, axis2=2) @ self.priors_.to_numpy()
+        return pd.Series(right, index=self.workers_, name="skill")
+
+    @property
+    def loss_history_(self) -> list[float]:
+        """The last mean loss of each chunk, of the last 10,000 chunks."""
+        return [float(loss) for loss in self._losses]
+
+    def report(self) -> Report:
+        """Items and workers under cleanlab's column names, with the crowd's agreement.
+
+        Items are those still open (`open_items`); with none kept, those of the last chunk.
+        """
+        memory = self._fitted()
+        classes = memory.roster.classes
+        if len(memory.ledger):
+            chunk = memory.ledger.to_chunk(len(memory.roster.worker_ids), len(classes))
+            probs, item_ids = memory.ledger.probs(len(classes)), list(memory.ledger)
+            notes: list[Note] | None = memory.ledger.notes
+        else:
+            intake, result, _ = self._answer.parts
+            chunk, probs, item_ids = intake.chunk, result.probs, intake.item_ids
+            notes = intake.notes
+        items, alpha, agreement = item_report(chunk, item_ids, probs, classes, notes)
+        ids, index = self._known()
+        book = memory.book.gather(index)
+        workers = worker_report(
+            ids,
+            classes,
+            self.confusion_,
+            self.priors_.to_numpy(),
+            book["labels"],
+            book["agreed"],
+        )
+        return Report(items, workers, alpha, agreement)
+
+    # ── scikit-learn's habits ────────────────────────────────────────────────────────────
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings, by name."""
+        return {name: getattr(self, name) for name in _settings(type(self))}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings; the model forgets what it learned under the old ones."""
+        known = _settings(type(self))
+        for name, value in params.items():
+            if name not in known:
+                raise StateError(f"{type(self).__name__} has no setting {name!r}. It has {known}.")
+            setattr(self, name, value)
+        for stale in ("_memory", "_aggregator", "_space", "_losses", "_answer"):
+            self.__dict__.pop(stale, None)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self)).parameters
+        changed = [
+            f"{name}={value!r}"
+            for name, value in self.get_params().items()
+            if value != defaults[name].default
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    # ── files ────────────────────────────────────────────────────────────────────────────
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file; learning goes on from it as if it had never stopped."""
+        memory = self._memory
+        parts = {"book": memory.book.to_arrays(), "ledger": memory.ledger.to_arrays()}
+        if memory.state is not None:
+            parts["state"] = state_arrays(memory.state)
+        ids = {
+            "workers": memory.roster.worker_ids,
+            "classes": memory.roster.classes,
+            "open_items": list(memory.ledger),
+            "open_groups": [note.group for note in memory.ledger.notes],
+            "open_timestamps": [_as_text(note.timestamp) for note in memory.ledger.notes],
+        }
+        if memory.held:
+            held = concatenate(memory.held)
+            for column in ("item_ids", "worker_ids", "labels", "weights", "groups", "timestamps"):
+                values = getattr(held, column)
+                if values is not None:
+                    ids[f"held_{column}"] = [_as_text(value) for value in values]
+        header = {
+            "method": self.method,
+            "settings": {name: _plain(value) for name, value in self.get_params().items()},
+            "losses": self.loss_history_,
+        }
+        arrays = {f"{part}/{n}": a for part, named in parts.items() for n, a in named.items()}
+        write_snapshot(path, Snapshot(header, ids, arrays))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **own: Any) -> Self:
+        """Read a saved model.
+
+        Parameters
+        ----------
+        path
+            A file that `save` wrote.
+        own
+            A generative model or encoder of your own, given again by the name of its setting:
+            code is never saved.
+        """
+        return cls.from_snapshot(path, read_snapshot(path), own)
+
+    @classmethod
+    def from_snapshot(
+        cls, path: str | os.PathLike[str], snapshot: Snapshot, own: Mapping[str, Any]
+    ) -> Self:
+        """Take over what was read from a file."""
+        if snapshot.header["method"] != cls.method:
+            raise StateError(
+                f"{path}: this is a model of the method {snapshot.header['method']!r}, not of "
+                f"{cls.method!r}. Use labelquorum.load, which reads both."
+            )
+        settings = {**snapshot.header["settings"], **own}
+        for name, value in settings.items():
+            if isinstance(value, Mapping):
+                raise StateError(
+                    f"{path}: this model was made with a {name} of your own, {value['custom']!r}. "
+                    f"Give it again: load(path, {name}=…)."
+                )
+        return cls(**settings)._restore(snapshot)
+
+    def _restore(self, snapshot: Snapshot) -> Self:
+        def part(name: str) -> dict[str, NDArray[Any]]:
+            named = snapshot.arrays.items()
+            return {n.removeprefix(f"{name}/"): a for n, a in named if n.startswith(f"{name}/")}
+
+        ids, state = snapshot.ids, part("state")
+        held: dict[str, Any] = {
+            n.removeprefix("held_"): column for n, column in ids.items() if n.startswith("held_")
+        }
+        notes = list(map(Note, ids["open_groups"], ids["open_timestamps"]))
+        self._memory = _Memory(
+            Roster(self._space, ids["workers"], ids["classes"]),
+            Ledger.from_arrays(self.open_items, ids["open_items"], notes, part("ledger")),
+            state_from_arrays(self._aggregator.state_type, state) if state else None,
+            WorkerRows(part("book")),
+            [LabelTable(**held, source="held labels")] if held else [],
+        )
+        self._losses.extend(snapshot.header["losses"])
+        return self
+
+    # ── made when first needed ───────────────────────────────────────────────────────────
+
+    @cached_property
+    def _space(self) -> LabelSpace:
+        classes = None if self.classes is None else tuple(self.classes)
+        return LabelSpace(classes, self.repeats, self.on_bad, self.abstain)
+
+    @cached_property
+    def _aggregator(self) -> Aggregator:
+        return AGGREGATORS[self.method](self._space, **self._options())
+
+    @cached_property
+    def _memory(self) -> _Memory:
+        nobody = WorkerRows({"labels": np.zeros(0, np.int64), "agreed": np.zeros(0, np.int64)})
+        return _Memory(Roster(self._space), Ledger(self.open_items), None, nobody, [])
+
+    @cached_property
+    def _losses(self) -> deque[float]:
+        return deque(maxlen=LOSSES_KEPT)
+
+    @cached_property
+    def _answer(self) -> Answer:
+        return Answer(*self._nothing(self._memory.roster))
+
+    def _fitted(self, allow_warmup: bool = False) -> _Memory:
+        memory = self._memory
+        if memory.state is None and not allow_warmup:
+            held = sum(len(part.item_ids) for part in memory.held)
+            waiting = f" {held} labels are held for the warm-up." if held else ""
+            raise StateError(
+                f"This {type(self).__name__} has learned nothing yet.{waiting} "
+                "Call partial_fit or fit first."
+            )
+        return memory
+
+    def _known(self) -> tuple[list[Hashable], NDArray[np.intp]]:
+        """Tell ids and indices of all workers but the forgotten."""
+        ids = self._fitted().roster.worker_ids
+        index = [k for k, worker in enumerate(ids) if worker is not None]
+        return [ids[k] for k in index], np.array(index, np.intp)
+
+    def _class_index(self) -> pd.Index:
+        return id_index(self._memory.roster.classes, "label")
+
+
+def _settings(kind: type) -> list[str]:
+    return list(inspect.signature(kind).parameters)
+
+
+def _as_text(value: Any) -> Any:
+    """A value JSON can hold; a date becomes text."""
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON; a model of the user's own only by name."""
+    if isinstance(value, GenerativeModel | Encoder):
+        return {"custom": value.name}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _count_agreement(book: WorkerRows, intake: Intake, result: Aggregation) -> WorkerRows:
+    """Count each worker's labels, and those that went with the consensus."""
+    chunk = intake.chunk
+    new = np.arange(book.n_workers, chunk.n_workers)
+    if len(new):
+        book = book.scatter(new, {name: np.zeros(len(new), np.int64) for name in book.names})
+    fresh = ~chunk.known
+    agreed = fresh & (chunk.label == result.aggregated[chunk.item])
+    rows = book.gather(chunk.workers)
+    for name, counted in (("labels", fresh), ("agreed", agreed)):
+        rows[name] += np.bincount(chunk.local_worker[counted], minlength=len(chunk.workers))
+    return book.scatter(chunk.workers, rows)
