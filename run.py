@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -177,17 +178,20 @@ def installer(uv: str | None) -> list[str]:
 
 
 def install(arguments: list[str]) -> None:
-    """Run one step of the installation. Its errors are shown; of its talk, only what is fetched."""
+    """Run one step of the installation. Its errors are shown; its talk only when it fails."""
     terminal = sys.stderr.isatty()
+    talk = deque[str](maxlen=20)
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, encoding="utf-8", errors="replace"
     ) as process:
         for line in process.stdout or ():
+            talk.append(line)
             if terminal and line.startswith(("Collecting ", "Processing ", "Installing ")):
                 sys.stderr.write(f"\r\033[K  {' '.join(line.split()[:2])[:70]}\r")
     if terminal:
         sys.stderr.write("\033[K")
     if process.returncode:
+        sys.stderr.writelines(talk)
         fail("The installation stopped. Once the cause above is gone, run the same command again.")
 
 

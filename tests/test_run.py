@@ -25,7 +25,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 UV = """#!/bin/sh
 echo "$*" >> "{folder}/asked"
 if [ -e "{folder}/slow" ]; then sleep 60; fi
-if [ -e "{folder}/broken" ]; then echo "no such package" >&2; exit 9; fi
+if [ -e "{folder}/broken" ]; then echo "no such package" >&2; echo "in this index"; exit 9; fi
 """
 
 
@@ -121,6 +121,7 @@ def test_failed_install_leaves_no_stamp_and_the_next_run_repairs_it(installed: C
     code, out, err = installed.run("python", "-c", "print('not reached')")
     assert (code, out) == (1, "")
     assert "no such package" in err
+    assert "in this index" in err
     assert "Traceback" not in err
     assert not installed.stamp.exists()
 
@@ -188,7 +189,9 @@ def test_missing_venv_package_gives_one_helpful_sentence(
 
 def test_ctrl_c_while_installing_is_clean(checkout: Checkout) -> None:
     (checkout.folder / "slow").touch()
-    process = checkout.start("python", "-c", "print('not reached')")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background
+    process = checkout.start("python", "-c", "print('not reached')")  # may have it switched off
+    signal.signal(signal.SIGINT, before)
     deadline = time.monotonic() + 30
     while not (checkout.folder / "asked").exists() and time.monotonic() < deadline:
         time.sleep(0.01)

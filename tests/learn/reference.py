@@ -15,6 +15,8 @@ from labelquorum.learn.batch import minibatch_order
 
 MISSING = -1
 
+shuffle = jax.jit(minibatch_order, static_argnums=1)
+
 
 class Settings(NamedTuple):
     """What Algorithm 1 leaves open, at the values of the preset "www2021"."""
@@ -58,7 +60,7 @@ def update(learned, labels, log_prior, settings, seed, chunk_index):
         if n_items <= size:
             batches = [np.arange(n_items)]
         else:
-            order = np.asarray(minibatch_order(jax.random.fold_in(key, epoch), n_items, n_items))
+            order = np.asarray(shuffle(jax.random.fold_in(key, epoch), n_items, n_items))
             batches = [order[b : b + size] for b in range(0, n_items, size)]
         total = 0.0
         for batch in batches:  # lines 12–13

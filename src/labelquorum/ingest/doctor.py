@@ -74,8 +74,9 @@ def examine(tables: LabelTable | Iterable[LabelTable]) -> list[Finding]:
     Examples
     --------
     >>> table = LabelTable(["q1", "q1", "q1"], ["ann", "bob", "ann"], ["cat", "dog", "dog"])
-    >>> examine(table)[0].sentence
-    '1 row repeats a (task, worker) pair, and in 1 of 1 such pair the labels differ. ...'
+    >>> finding = examine(table)[0]
+    >>> finding.name, finding.count, finding.severity
+    ('repeated labels', 1, 'warning')
     """
     labels = _gather([tables] if isinstance(tables, LabelTable) else tables)
     findings = _find_skipped(labels)

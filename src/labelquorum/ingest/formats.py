@@ -66,6 +66,7 @@ TextSource = str | os.PathLike[str] | Iterable[str] | Iterable[bytes]
 
 _ROWS = 10_000
 _ALL_ROWS = 2**62
+_SHAPES = 1000  # sets of keys remembered, so that memory stays flat whatever is sent
 
 
 class _Parsed(NamedTuple):
@@ -332,6 +333,8 @@ def _parse_jsonl(name: str, lines: Iterator[str]) -> _Parsed:
                 continue
             keys = tuple(event)
             if keys not in shapes:  # most files have one shape, so this is done once
+                if len(shapes) == _SHAPES:
+                    shapes.clear()
                 shapes[keys] = _shape(keys)
                 present.update(filter(None, map(role_of, keys)))
             shape = shapes[keys]
@@ -411,7 +414,7 @@ def _opened(source: TextSource) -> Iterator[tuple[str, Iterator[str]]]:
     if not isinstance(source, str | os.PathLike):
         yield name, _text(source, name)
         return
-    opener: Callable[[str, str], Any] = gzip.open if name.endswith(".gz") else open
+    opener: Callable[[str, str], Any] = gzip.open if name.lower().endswith(".gz") else open
     with opener(name, "rb") as stream:
         yield name, _text(stream, name)
 
@@ -429,9 +432,9 @@ def _text(lines: Iterable[str] | Iterable[bytes], name: str) -> Iterator[str]:
                 )
             yield text.removeprefix(mark) if mark else text
             mark = ""
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
         raise LabelError(
-            f"{name}: the file cannot be unpacked to its end ({error}). Copy or pack it again."
+            f"{name}: cannot be read to its end ({error}). Check that it is whole, and UTF-8."
         ) from error
 
 

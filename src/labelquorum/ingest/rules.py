@@ -252,7 +252,7 @@ def _raise_first(
 def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str, unit: str) -> str:
     """Say which rule a row breaks, what it holds, and what to do."""
     if reason == "unknown class":
-        label, classes = raw.labels[row], list(space.classes or ())
+        label, classes = _plain(raw.labels[row]), list(space.classes or ())
         some = classes[:_SHOWN_CLASSES] + ["…"] * (len(classes) > _SHOWN_CLASSES)
         twins = [c for c in classes if str(c) == str(label)]
         hint = "".join(

@@ -7,6 +7,7 @@ which are there once somebody has made one.
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -169,9 +170,9 @@ def collect(frame: Any, source: str, lines: Sequence[int] | None = None) -> Labe
 
 
 def is_tabular(source: object) -> bool:
-    """Tell whether `read_table` can read this."""
-    return isinstance(source, (np.ndarray, *_frame_types())) or hasattr(
-        source, "__arrow_c_stream__"
+    """Tell whether this is a table or matrix in memory, which `read_table` may read."""
+    return (
+        isinstance(source, np.ndarray) or _is_frame(source) or hasattr(source, "__arrow_c_stream__")
     )
 
 
@@ -186,17 +187,19 @@ def require_pyarrow(module: str) -> Any:
         ) from error
 
 
-def _frame_types() -> list[Any]:
-    # A frame cannot come from a package that nobody has imported.
-    return [getattr(sys.modules[module], name) for module, name in _FRAMES if module in sys.modules]
+def _is_frame(table: object) -> bool:
+    kinds = [getattr(sys.modules.get(module), name, None) for module, name in _FRAMES]
+    return isinstance(table, tuple(kind for kind in kinds if kind is not None))
 
 
 def _frame(table: Any) -> Any:
     """Take a frame as it is where we know its kind, else its Arrow stream as a pyarrow table."""
-    if isinstance(table, tuple(_frame_types())):
+    if _is_frame(table):
         return table
     if hasattr(table, "__arrow_c_stream__"):
-        return require_pyarrow("pyarrow").table(table)
+        pyarrow = require_pyarrow("pyarrow")
+        with suppress(pyarrow.ArrowException):  # a column alone is a stream too, but no table
+            return pyarrow.table(table)
     raise LabelError(
         f"Labels cannot be read from a {type(table).__name__}. Pass a DataFrame with the columns "
         "task, worker and label, a dict {task: {worker: label}}, a matrix of tasks × workers, "

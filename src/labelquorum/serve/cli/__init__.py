@@ -1,0 +1,113 @@
+"""The command line: data to standard output, everything else to standard error.
+
+A file a noun: `settings` (the options commands share), `answers` (`aggregate`), `stream`,
+`reports` (`workers`, `doctor`). What takes long to import is imported by the command that needs
+it, so that `--help` is there at once.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from labelquorum.errors import LabelQuorumError
+from labelquorum.serve.cli.answers import aggregate
+from labelquorum.serve.cli.reports import doctor, workers
+from labelquorum.serve.cli.settings import Seed, tell
+from labelquorum.serve.cli.stream import stream
+
+__all__ = ["app", "main"]
+
+
+class _OneSentence(TyperGroup):
+    """Commands that say what went wrong in a sentence, not in a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except LabelQuorumError as error:
+            tell(str(error))
+        except BrokenPipeError:  # whoever read our output has gone: no news for anybody
+            raise
+        except OSError as error:
+            where = "" if error.filename is None else f"{error.filename}: "
+            tell(f"{where}{error.strerror or error}. Check the path and try again.")
+        raise typer.Exit(1)
+
+
+app = typer.Typer(
+    cls=_OneSentence,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: labelquorum aggregate labels.csv -o consensus.csv. "
+    "Every command has its own --help.",
+)
+app.command(
+    epilog="Example: labelquorum aggregate labels.csv -o consensus.csv --model crowd.lq",
+)(aggregate)
+app.command(
+    epilog="Example: tail -n +1 -f labels.csv | labelquorum stream --model crowd.lq",
+)(stream)
+app.command(epilog="Example: labelquorum workers crowd.lq --limit 10")(workers)
+app.command(epilog="Example: labelquorum doctor labels.csv")(doctor)
+
+
+@app.command(epilog="Example: labelquorum demo --output pictures --seed 7")
+def demo(
+    headless: Annotated[
+        bool, typer.Option("--headless", help="Plain lines instead of a live display.")
+    ] = False,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", file_okay=False, help="Folder for the two pictures."),
+    ] = Path("labelquorum-demo"),
+    seed: Seed = None,
+) -> None:
+    """Watch a simulated crowd being aggregated.
+
+    Some of its workers click at random, some always give the same answer,
+    one gives wrong ones on purpose. As the truth is known here, the error of
+    BiLA stands beside that of the majority vote and of an oracle that knows
+    every worker's habits. Two pictures are saved.
+    """
+    from labelquorum.serve.demo import run_demo
+
+    run_demo(output, headless=headless, seed=seed or 0)
+
+
+@app.command(epilog="Example: labelquorum version")
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version
+
+    typer.echo(version("labelquorum"))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def labelquorum(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
+        ),
+    ] = False,
+) -> None:
+    """Find the consensus of many noisy workers, and how far each can be trusted.
+
+    Labels come as files or as a stream: one row a label, with the columns
+    task, worker and label. What is learned about the workers can be saved
+    and taken up again.
+    """
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
