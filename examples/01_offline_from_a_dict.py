@@ -1,4 +1,4 @@
-"""Five people labelled six photos. What is on each photo, and who can be trusted?
+"""Five people labelled six photos: what is on each, and who can be trusted.
 
 Everything is at hand, so the model takes it at once: the offline mode.
 """
@@ -15,13 +15,14 @@ answers = {
     "photo 6": {"cleo": "dog", "dan": "cat"},  # one against one
 }
 
-model = lq.BiLA()
+model, vote = lq.BiLA(), lq.MajorityVote()
 consensus = model.fit_predict(answers)
-vote = lq.MajorityVote().fit_predict(answers)
+vote.fit(answers)
 
-print("task      consensus  sure  majority vote")
+print("task      consensus   majority")
 for task, label in consensus.items():
-    print(f"{task}   {label:9}  {model.probas_.loc[task, label]:4.0%}  {vote[task]}")
+    sure, share = model.probas_.loc[task, label], vote.probas_.loc[task, label]
+    print(f"{task}   {label}  {sure:4.0%}   {share:4.0%} said so")
 
 print("\nDan says the opposite of the others, so on photo 6 Cleo is believed.")
 print("How often is each of them right?")

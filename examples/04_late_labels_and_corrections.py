@@ -1,6 +1,6 @@
 """Labels come late, workers change their minds. Recent tasks stay open for both.
 
-    python examples/04_late_labels_and_corrections.py [TASKS]
+python examples/04_late_labels_and_corrections.py [TASKS]
 """
 
 import sys

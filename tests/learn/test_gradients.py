@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from learn import reference
 
 from labelquorum.ingest.chunks import make_chunk
@@ -20,7 +21,7 @@ MODELS = [
     pytest.param("worker_ability", 2, id="worker_ability"),
 ]
 CODINGS = ["index", "one_hot"]
-HIDDEN = [pytest.param(sizes, id=f"hidden{len(sizes)}") for sizes in ((), (6,), (6, 4))]
+HIDDEN = [pytest.param(sizes, id=f"hidden{len(sizes)}") for sizes in ((), (6, 4))]
 
 
 @pytest.fixture
@@ -101,12 +102,19 @@ def by_reference_name(grads):
     return named, padding
 
 
-def central_differences(function, tree, step=1e-6):
-    """∂function/∂leaf for every number of a pytree, one at a time."""
-    flat, unravel = jax.flatten_util.ravel_pytree(tree)
-    nudges = step * jnp.eye(flat.size)
-    at = jax.jit(jax.vmap(lambda nudge: function(unravel(flat + nudge))))
-    return unravel((at(nudges) - at(-nudges)) / (2 * step))
+def with_central_differences(function, tree, step=1e-6):
+    """The value, its gradient, and the gradient again from nudging one number at a time."""
+    flat, unravel = ravel_pytree(tree)
+
+    @jax.jit
+    def evaluate(flat):
+        value, grads = jax.value_and_grad(lambda flat: function(unravel(flat)))(flat)
+        nudges = step * jnp.eye(flat.size)
+        at = jax.vmap(lambda nudge: function(unravel(flat + nudge)))
+        return value, grads, (at(nudges) - at(-nudges)) / (2 * step)
+
+    value, grads, differences = evaluate(flat)
+    return value, unravel(grads), unravel(differences)
 
 
 def assert_close(ours, theirs, rtol):
@@ -149,8 +157,8 @@ def test_the_gradient_of_the_loss_is_that_of_finite_differences_and_of_hand(
     )
     log_prior = reference.log_label_shares(labels, n_classes)
     f = objective(generative, labels_as, hidden_sizes, batch, jnp.asarray(log_prior))
-    value, grads = jax.value_and_grad(f)(params)
-    assert_close(grads, central_differences(f, params), rtol=1e-8)
+    value, grads, differences = with_central_differences(f, params)
+    assert_close(grads, differences, rtol=1e-8)
 
     settings = reference.Settings(
         generative, labels_as, n_classes=n_classes, kl_weight=KL_WEIGHT
@@ -172,11 +180,10 @@ def test_the_gradient_of_p_is_that_of_finite_differences(generative, n_classes):
     _, (_, params) = random_params(generative, n_classes, "index", (), len(batch.worker_mask))
     pull = np.random.default_rng(0).normal(size=(len(batch.item_mask), n_classes))
     model = model_of(generative)
-    assert_close(
-        jax.grad(lambda p: (pull * model.log_likelihood(p, batch)).sum())(params),
-        central_differences(lambda p: (pull * model.log_likelihood(p, batch)).sum(), params),
-        rtol=1e-8,
+    _, grads, differences = with_central_differences(
+        lambda p: (pull * model.log_likelihood(p, batch)).sum(), params
     )
+    assert_close(grads, differences, rtol=1e-8)
 
 
 @pytest.mark.usefixtures("float64")
@@ -189,11 +196,10 @@ def test_the_gradient_of_q_is_that_of_finite_differences(labels_as):
     )
     pull = np.random.default_rng(0).normal(size=(len(batch.item_mask), 3))
     encoder = mlp((6, 4), labels_as)
-    assert_close(
-        jax.grad(lambda q: (pull * encoder.class_logits(q, batch)).sum())(params),
-        central_differences(lambda q: (pull * encoder.class_logits(q, batch)).sum(), params),
-        rtol=1e-8,
+    _, grads, differences = with_central_differences(
+        lambda q: (pull * encoder.class_logits(q, batch)).sum(), params
     )
+    assert_close(grads, differences, rtol=1e-8)
 
 
 @pytest.mark.usefixtures("float64")

@@ -14,7 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 from labelquorum.errors import LabelError
 from labelquorum.ingest.events import LabelTable
 
-__all__ = ["Chunk", "concatenate", "cut_chunks", "id_key", "id_order", "make_chunk"]
+__all__ = [
+    "Chunk",
+    "concatenate",
+    "cut_chunks",
+    "id_key",
+    "id_order",
+    "make_chunk",
+    "take_rows",
+    "with_news",
+]
 
 
 class Chunk(NamedTuple):
@@ -120,6 +129,26 @@ def make_chunk(
         worker_keys=keys,
         n_workers=n_workers,
         n_classes=n_classes,
+    )
+
+
+def with_news(chunk: Chunk) -> Chunk:
+    """The items that have a label no earlier chunk held; what was sent twice teaches nothing."""
+    if not chunk.known.any():
+        return chunk
+    news = np.bincount(chunk.item, ~chunk.known, chunk.n_items) > 0
+    rows = news[chunk.item]
+    position = np.cumsum(news) - 1
+    present = np.isin(chunk.workers, chunk.worker[rows])
+    return chunk._replace(
+        item=position[chunk.item[rows]].astype(np.int32),
+        worker=chunk.worker[rows],
+        label=chunk.label[rows],
+        weight=chunk.weight[rows],
+        known=chunk.known[rows],
+        item_keys=chunk.item_keys[news],
+        workers=chunk.workers[present],
+        worker_keys=chunk.worker_keys[present],
     )
 
 

@@ -104,11 +104,14 @@ class LabelTable(NamedTuple):
     skipped: Mapping[str, int] = {}
     """Rows left out while reading, by reason ("missing label", "unknown class", "abstained")."""
 
+    unit: str = "line"
+    """What `lines` counts: lines of a file from 1, or rows of a table from 0."""
+
     def where(self, row: int) -> str:
         """Name the place of a row as a person would look for it."""
         if self.lines is None:
             return f"{self.source} row {row}"
-        return f"{self.source} line {self.lines[row]}"
+        return f"{self.source} {self.unit} {self.lines[row]}"
 
 
 def is_missing(value: object) -> bool:
@@ -117,13 +120,9 @@ def is_missing(value: object) -> bool:
         return True
     if isinstance(value, str):
         return not value.strip()
-    # NaN and NaT (and pandas.NA, whose comparison is neither) do not equal themselves.
-    equal = value == value
-    return equal is not True and not (hasattr(equal, "__bool__") and _truth(equal))
-
-
-def _truth(value: Any) -> bool:
     try:
-        return bool(value)
+        return bool(value != value)  # NaN and NaT do not equal themselves
     except TypeError:  # pandas.NA refuses to be true or false
+        return True
+    except ValueError:  # an array is neither; it is no label either, but not a missing one
         return False

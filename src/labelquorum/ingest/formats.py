@@ -177,7 +177,7 @@ def read_parquet(source: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
         What a label may be, and what happens to bad rows.
     """
     with _opened_parquet(source) as (name, file, columns):
-        return checked(collect(file.read(columns), name), space, unit="row")
+        return checked(collect(file.read(columns), name), space)
 
 
 def iter_parquet(
@@ -190,7 +190,7 @@ def iter_parquet(
         empty = [file.schema_arrow.empty_table()] if not file.metadata.num_rows else []
         for batch in chain(empty, file.iter_batches(rows, columns=columns)):
             lines = range(start, start + batch.num_rows)
-            yield checked(collect(batch, name, lines), space, unit="row")
+            yield checked(collect(batch, name, lines), space)
             start += batch.num_rows
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError
 from labelquorum.ingest.chunks import Chunk, id_key, id_order, make_chunk
-from labelquorum.ingest.events import LabelSpace, LabelTable
+from labelquorum.ingest.events import LabelSpace, LabelTable, is_missing
 from labelquorum.ingest.ledger import Ledger, Note
 
 __all__ = ["Intake", "Roster", "Tally"]
@@ -103,7 +103,7 @@ class Roster:
             labels = np.concatenate([*(e.label for _, e in open_items), labels])
             weight = np.concatenate([*(e.weight for _, e in open_items), weight])
         pair = item * max(n_workers, 1) + workers
-        keep, tally = self._apply_repeats(table, pair, labels, n_held)
+        keep, known, tally = self._apply_repeats(table, pair, labels, n_held)
 
         item_keys = np.fromiter(map(id_key, item_ids), np.uint64, len(item_ids))
         returned = held.was_closed(item_keys)
@@ -113,7 +113,7 @@ class Roster:
             workers[keep],
             labels[keep],
             weight=weight[keep],
-            known=keep < n_held,
+            known=known,
             item_keys=item_keys,
             n_items=len(item_ids),
             n_workers=n_workers,
@@ -157,15 +157,17 @@ class Roster:
         pair: NDArray[np.int64],
         labels: NDArray[np.int64],
         n_held: int,
-    ) -> tuple[NDArray[np.intp], Tally]:
+    ) -> tuple[NDArray[np.intp], NDArray[np.bool_], Tally]:
         """Choose the rows that count among those of equal (item, worker) pair.
 
-        The first `n_held` rows are the labels held of open items.
+        The first `n_held` rows are the labels held of open items; tells which of the chosen
+        rows say nothing that was not held already.
         """
         tally = Tally(rows=len(table.item_ids))
         everything = np.arange(len(pair))
+        known = everything < n_held
         if self.space.repeats == "all" or len(np.unique(pair)) == len(pair):
-            return everything, tally
+            return everything, known, tally
         arrival = np.concatenate([everything[:n_held], n_held + _arrival(table)])
         by_pair = np.lexsort((arrival, pair))
         same = pair[by_pair][1:] == pair[by_pair][:-1]
@@ -187,8 +189,15 @@ class Roster:
         keep = np.sort(by_pair[wins])
         lost = np.setdiff1d(everything, keep)
         # A held label that gives way to another one is corrected; all else only repeats.
-        corrected = int((labels[lost] != labels[winner[lost]])[lost < n_held].sum())
-        return keep, tally._replace(corrected=corrected, repeated=len(lost) - corrected)
+        gave_way = lost[lost < n_held]
+        again = labels[gave_way] == labels[winner[gave_way]]
+        known[winner[gave_way[again]]] = True
+        corrected = int((~again).sum())
+        return (
+            keep,
+            known[keep],
+            tally._replace(corrected=corrected, repeated=len(lost) - corrected),
+        )
 
 
 def _index(
@@ -208,8 +217,12 @@ def _arrival(table: LabelTable) -> NDArray[np.intp]:
     if table.timestamps is None:
         return ranks
     stamps: Sequence[Any] = table.timestamps
-    try:
-        in_time = sorted(range(len(stamps)), key=stamps.__getitem__)
+
+    def time(row: int) -> tuple[bool, Any]:
+        return (False, 0) if is_missing(stamps[row]) else (True, stamps[row])
+
+    try:  # rows without a timestamp come first, as they came
+        in_time = sorted(range(len(stamps)), key=time)
     except TypeError as error:
         raise LabelError(
             f"{table.source}: column 'timestamp' must hold values that can be compared "

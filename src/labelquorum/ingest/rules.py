@@ -101,9 +101,7 @@ def role_of(name: object) -> str | None:
     return _ROLES.get(name.strip().lower()) if isinstance(name, str) else None
 
 
-def checked(
-    raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = (), unit: str = "line"
-) -> LabelTable:
+def checked(raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = ()) -> LabelTable:
     """Make a table keep the rules: the one gate every reader goes through.
 
     Rules are tested on the distinct values of a column, not row by row, so a sound table
@@ -117,8 +115,6 @@ def checked(
         What a label may be, and what happens to bad rows.
     faults
         Rows that are not in `raw` because they could not be split into cells.
-    unit
-        What `raw.lines` counts: lines of a file from 1, or rows of a table from 0.
     """
     bad: dict[int, str] = {}  # row: the first rule it breaks
     columns: dict[str, Any] = {}
@@ -143,7 +139,7 @@ def checked(
         columns["timestamps"] = [_moment(value) for value in raw.timestamps]
 
     if space.on_bad == "error":
-        _raise_first(raw, space, bad, faults, unit)
+        _raise_first(raw, space, bad, faults)
     if not bad and not faults:
         return raw._replace(**columns)
     good = [row not in bad for row in range(len(raw.labels))]
@@ -156,15 +152,14 @@ def checked(
 def _check_ids(role: str, column: Sequence[Any]) -> tuple[list[Any], dict[Hashable, str]]:
     """Bring a column to plain values, and say which of them break a rule, and why."""
     values = column if isinstance(column, list) else list(column)
-    if not set(map(type, values)) <= {str, int, bool}:
+    kinds = set(map(type, values))
+    if not kinds <= {str, int, bool}:
         values = [_plain(value) for value in values]
+        kinds = set(map(type, values))
+    if kinds <= {int, bool, float}:
+        return values, {}
     distinct = set(values)
-    texts = [value for value in distinct if isinstance(value, str)]
-    if (
-        set(map(type, distinct)) <= {str, int, bool, float}
-        and all(map(str.strip, texts))
-        and _is_utf8("".join(texts))
-    ):
+    if kinds == {str} and all(map(str.strip, distinct)) and _is_utf8("".join(distinct)):
         return values, {}
     reasons: dict[Hashable, str] = {}
     for value in distinct:
@@ -237,19 +232,18 @@ def _raise_first(
     space: LabelSpace,
     bad: Mapping[int, str],
     faults: Sequence[Fault],
-    unit: str,
 ) -> None:
     """Raise the error of the first bad row, if there is one."""
     lines = range(len(raw.labels)) if raw.lines is None else raw.lines
     first = min(faults, default=None)
     row = min((row for row, reason in bad.items() if reason != "abstained"), default=None)
     if row is not None and (first is None or lines[row] < first.line):
-        first = Fault(lines[row], bad[row], _sentence(raw, space, row, bad[row], unit))
+        first = Fault(lines[row], bad[row], _sentence(raw, space, row, bad[row]))
     if first is not None:
-        raise LabelError(f"{raw.source} {unit} {first.line}: {first.sentence}")
+        raise LabelError(f"{raw.source} {raw.unit} {first.line}: {first.sentence}")
 
 
-def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str, unit: str) -> str:
+def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str) -> str:
     """Say which rule a row breaks, what it holds, and what to do."""
     if reason == "unknown class":
         label, classes = _plain(raw.labels[row]), list(space.classes or ())
@@ -261,7 +255,7 @@ def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str, unit: s
         )
         remedy = (
             "Fix the file, or pass --classes."
-            if unit == "line"
+            if raw.unit == "line"
             else "Fix the table, or pass classes= (--classes on the command line)."
         )
         return f"label {shown(label)} is not one of the classes {some!r}.{hint} {remedy}"

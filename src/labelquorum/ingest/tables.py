@@ -59,7 +59,7 @@ def read_table(table: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
     """
     if isinstance(table, np.ndarray):
         return read_matrix(table, space)
-    return checked(collect(_frame(table), type(table).__name__), space, unit="row")
+    return checked(collect(_frame(table), type(table).__name__), space)
 
 
 def read_dict(answers: Mapping[Any, Any], space: LabelSpace = ANY_LABEL) -> LabelTable:
@@ -87,7 +87,7 @@ def read_dict(answers: Mapping[Any, Any], space: LabelSpace = ANY_LABEL) -> Labe
             sentence = f"{rule}. Got {shown(labels)}. {SKIP}"
             faults.append(Fault(len(rows), "malformed row", sentence))
     items, workers, said = zip(*rows, strict=True) if rows else ([], [], [])
-    return checked(LabelTable(items, workers, said, source="dict"), space, faults, unit="row")
+    return checked(LabelTable(items, workers, said, source="dict", unit="row"), space, faults)
 
 
 def read_matrix(matrix: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
@@ -136,9 +136,9 @@ def read_matrix(matrix: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
             values[held].tolist(),
             source=source,
             lines=rows,
+            unit="row",
         ),
         space,
-        unit="row",
     )
 
 
@@ -166,7 +166,7 @@ def collect(frame: Any, source: str, lines: Sequence[int] | None = None) -> Labe
         names, source, "Rename a column, or read one column per worker with read_wide."
     )
     cells: dict[str, Any] = {COLUMNS[role]: _cells(frame, names[at]) for role, at in found.items()}
-    return LabelTable(**cells, source=source, lines=lines)
+    return LabelTable(**cells, source=source, lines=lines, unit="row")
 
 
 def is_tabular(source: object) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk
 
-__all__ = ["Aggregation", "Aggregator", "break_ties", "vote_counts", "vote_shares"]
+__all__ = ["Aggregation", "Aggregator", "break_ties", "softmax", "vote_counts", "vote_shares"]
 
 State = Any
 Info = Any
@@ -101,6 +101,12 @@ def break_ties(
     classes = np.arange(log_scores.shape[1], dtype=np.uint64)
     lot = _mix(item_keys[:, None] ^ _mix(classes + np.uint64(seed % 2**63) * np.uint64(0x10001)))
     return np.asarray(np.where(tied, lot >> np.uint64(1), 0).argmax(axis=1), np.int32)
+
+
+def softmax(log_scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Log scores (N, C) as probabilities."""
+    probs = np.exp(log_scores - log_scores.max(axis=1, keepdims=True, initial=-np.inf))
+    return np.asarray(probs / probs.sum(axis=1, keepdims=True), np.float32)
 
 
 def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:

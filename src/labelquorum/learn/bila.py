@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.events import LabelSpace
-from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, vote_counts
+from labelquorum.learn.aggregator import (
+    Aggregation,
+    Aggregator,
+    break_ties,
+    softmax,
+    vote_counts,
+)
 from labelquorum.learn.batch import bucket, labels_in_minibatch, pack
 from labelquorum.learn.encoder import ENCODERS, Encoder
 from labelquorum.learn.generative import GENERATIVE_MODELS, GenerativeModel
@@ -231,7 +237,7 @@ def bila(
         evidence = np.asarray(scores.log_evidence)[: chunk.n_labels]
         return Aggregation(
             aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
-            probs=_softmax(log_scores),
+            probs=softmax(log_scores),
             log_evidence=evidence * chunk.weight[:, None],
         )
 
@@ -242,7 +248,7 @@ def bila(
 
     def prior(state: State) -> NDArray[np.float64]:
         if class_prior == "learned":
-            return np.asarray(_softmax(state.shared["params.prior_logits"][None])[0], np.float64)
+            return np.asarray(softmax(state.shared["params.prior_logits"][None])[0], np.float64)
         return np.asarray(np.exp(log_class_prior(state.label_counts)), np.float64)
 
     def forget(state: State, worker: int) -> State:
@@ -424,8 +430,3 @@ def _check_classes(model: GenerativeModel, n_classes: int) -> None:
             f"The generative model {model.name!r} knows at most {model.max_classes} classes. "
             f"Got {n_classes}. Use generative='confusion_matrix'."
         )
-
-
-def _softmax(log_scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    probs = np.exp(log_scores - log_scores.max(axis=1, keepdims=True, initial=-np.inf))
-    return np.asarray(probs / probs.sum(axis=1, keepdims=True), np.float32)

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError, StateError
-from labelquorum.ingest.chunks import concatenate
+from labelquorum.ingest.chunks import concatenate, with_news
 from labelquorum.ingest.events import LabelSpace, LabelTable, OnBad, Repeats
 from labelquorum.ingest.formats import read_labels
 from labelquorum.ingest.ledger import Ledger, Note
@@ -149,7 +149,7 @@ class Estimator(ABC):
             return self
         method = self._aggregator
         state = method.init(intake.chunk, self.seed) if memory.state is None else memory.state
-        state, info = method.update(state, intake.chunk)
+        state, info = method.update(state, with_news(intake.chunk))
         result = method.aggregate(state, intake.chunk)
         # Nothing was changed so far; from here on nothing can fail.
         memory.roster.admit(intake)

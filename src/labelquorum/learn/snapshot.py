@@ -1,5 +1,7 @@
 """Saved models: one safetensors file with a JSON header, a version and a SHA-256.
 
+The file's one entry of metadata, "labelquorum", is the SHA-256, a space, and the header.
+
 The file holds arrays and plain JSON, nothing that can run. It is written beside its final place
 and moved there, so a crash leaves the old file or the new one.
 """
@@ -50,7 +52,7 @@ def write_snapshot(path: str | os.PathLike[str], snapshot: Snapshot) -> None:
     for name, ids in snapshot.ids.items():
         arrays[f"ids.{name}"] = np.frombuffer(_encode_ids(name, ids), np.uint8)
     header = json.dumps({**snapshot.header, "format": FORMAT_VERSION}, sort_keys=True)
-    metadata = {"labelquorum": header, "sha256": _digest(header, arrays)}
+    metadata = {"labelquorum": f"{_digest(header, arrays)} {header}"}
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         save_file(arrays, beside, metadata)
@@ -83,17 +85,18 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
             f"{path}: this is no whole model file ({error}). "
             "It is cut short, damaged or of another kind; use a copy that was saved completely."
         ) from error
-    if "labelquorum" not in metadata or "sha256" not in metadata:
+    if "labelquorum" not in metadata:
         raise StateError(
             f"{path}: this safetensors file was not written by LabelQuorum. "
             "Give a file that model.save wrote."
         )
-    if _digest(metadata["labelquorum"], arrays) != metadata["sha256"]:
+    digest, _, text = metadata["labelquorum"].partition(" ")
+    if _digest(text, arrays) != digest:
         raise StateError(
             f"{path}: the content does not match its SHA-256, so it was changed after saving. "
             "Use an untouched copy."
         )
-    header = json.loads(metadata["labelquorum"])
+    header = json.loads(text)
     if header["format"] > FORMAT_VERSION:
         raise StateError(
             f"{path}: the file has format {header['format']}, this version reads up to "

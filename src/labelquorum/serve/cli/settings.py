@@ -26,10 +26,12 @@ __all__ = [
     "Preset",
     "Seed",
     "Summary",
-    "choose",
+    "in_a_folder",
     "label_space",
     "open_model",
     "open_source",
+    "parse_abstain",
+    "parse_classes",
     "tell",
 ]
 
@@ -46,7 +48,7 @@ def in_a_folder(path: Path | None) -> Path | None:
 Labels = Annotated[
     list[str],
     typer.Argument(
-        metavar="LABELS...",
+        metavar="LABELS",
         show_default=False,
         help="Files with one row a label and the columns task, worker, label: .csv, .jsonl or "
         ".parquet; .wide.csv has a row a task and a column a worker. .gz may follow; "
@@ -125,15 +127,6 @@ def tell(sentence: str) -> None:
     typer.echo(sentence, err=True)
 
 
-def choose(option: str, value: str, known: Iterable[str]) -> str:
-    """Refuse a value that is none of the known ones."""
-    if value not in known:
-        raise typer.BadParameter(
-            f"{value!r} is not one of {', '.join(known)}.", param_hint=f"'{option}'"
-        )
-    return value
-
-
 def open_source(name: str) -> Any:
     """Give what a reader takes: a path, or standard input for "-"."""
     return sys.stdin.buffer if name == "-" else name
@@ -155,18 +148,104 @@ def open_model(
     from labelquorum.learn.bila import PRESETS
     from labelquorum.learn.estimator import ESTIMATORS, load
 
-    given = {
-        "preset": preset and choose("--preset", preset, PRESETS),
-        "classes": None if classes is None else _values("--classes", classes, classes.split(",")),
+    options: dict[str, Any] = {
+        "method": _choose("--method", method, ESTIMATORS),
+        "preset": _choose("--preset", preset, PRESETS),
+        "classes": parse_classes(classes),
         "repeats": repeats,
-        "abstain": None if abstain is None else _values("--abstain", abstain, [abstain])[0],
+        "abstain": parse_abstain(abstain),
         "seed": seed,
     }
-    given = {name: value for name, value in given.items() if value is not None}
-    saved = None if path is None or not path.exists() else load(path)
-    chosen = choose("--method", method or (saved.method if saved else "bila"), ESTIMATORS)
-    kind = ESTIMATORS[chosen] if saved is None else type(saved)
-    has = ({} if saved is None else {"method": saved.method}) | (saved or kind()).get_params()
-    for name, value in ({} if saved is None else {"method": chosen}) | given:
-        ...
-    return saved or kind(**given)
+    given = {name: value for name, value in options.items() if value is not None}
+    if path is not None and path.exists():
+        model = load(path)
+        whose = f"{path} was made"
+    else:
+        kind = ESTIMATORS[given.pop("method", "bila")]
+        model = kind(**{name: given[name] for name in given if name in kind().get_params()})
+        whose = f"The method {kind.method} works"
+    settings = {"method": model.method, **model.get_params()}
+    for name, value in given.items():
+        if name not in settings or settings[name] != value:
+            has = f"with the {name} {settings[name]!r}" if name in settings else f"without {name}"
+            raise typer.BadParameter(
+                f"{whose} {has}. Leave the option out, or name another model file.",
+                param_hint=f"'--{name}'",
+            )
+    return model
+
+
+def label_space(model: "Estimator", on_bad: OnBad) -> LabelSpace:
+    """Say how rows are read: as the model wants, but for the bad ones, as this run wants."""
+    classes = None if model.classes is None else tuple(model.classes)
+    return LabelSpace(classes, model.repeats, on_bad, model.abstain)
+
+
+class Summary:
+    """Counts what became of the rows, chunk after chunk; nothing is dropped in silence."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._skipped: Counter[str] = Counter()
+
+    def add(self, model: "Estimator") -> None:
+        """Count the chunk a model has just learned from."""
+        counts = model.tally_._asdict()
+        self._skipped.update(counts.pop("skipped"))
+        self._counts.update(counts, answers=len(model.labels_))
+
+    def sentence(self, model: "Estimator") -> str:
+        """Tell the counts that are not zero."""
+        known = self._counts["answers"] > 0
+        told = {
+            "Tasks answered": self._counts["answers"],
+            "Labels": self._counts["rows"],
+            "Workers known": len(model.workers_) if known else 0,
+            "Classes": len(model.classes_),
+            **{f"Left out, {reason}": count for reason, count in self._skipped.most_common()},
+            "Repeated labels": self._counts["repeated"],
+            "Corrected labels": self._counts["corrected"],
+            "Tasks with late labels": self._counts["late_items"],
+            "Closed tasks that came back": self._counts["returned_items"],
+        }
+        sentences = [f"{name}: {count:,}." for name, count in told.items() if count]
+        return " ".join(
+            sentences if self._counts["rows"] else ["There were no labels.", *sentences]
+        )
+
+
+def parse_classes(text: str | None) -> list[Hashable] | None:
+    """Read a list of classes: text with commas, or JSON."""
+    if text is None:
+        return None
+    if text.startswith("["):
+        return _parse_json("--classes", text)
+    return [name.strip() for name in text.split(",")]
+
+
+def parse_abstain(text: str | None) -> Hashable:
+    """Read the label of an abstention: text, or JSON in brackets."""
+    if text is None or not text.startswith("["):
+        return text
+    return _parse_json("--abstain", text)[0]
+
+
+def _parse_json(option: str, text: str) -> list[Hashable]:
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if not values or not all(isinstance(value, str | int | float) for value in values):
+        raise typer.BadParameter(
+            f"What starts with a bracket must be a JSON list of text and numbers. Got {text}",
+            param_hint=f"'{option}'",
+        )
+    return list(values)
+
+
+def _choose(option: str, value: str | None, known: Iterable[str]) -> str | None:
+    if value is not None and value not in known:
+        raise typer.BadParameter(
+            f"{value!r} is not one of {', '.join(known)}.", param_hint=f"'{option}'"
+        )
+    return value

@@ -1,0 +1,543 @@
+"""How fast is it, and does it stay so? One command, one JSON object.
+
+    python3 run.py python benchmarks/engine.py [--save] [--only PART …] [--quick]
+
+Every part runs in a fresh process with a compilation cache of its own, so none can help or
+hinder another. Progress goes to stderr. `--save` keeps the result in `results/engine.json`, from
+which `report.py` writes the page of the docs. Times are of a whole machine: run nothing beside it.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+HERE = Path(__file__).parent
+SAVED = HERE / "results" / "engine.json"
+
+CHUNK_ITEMS = 50
+LABELS_PER_ITEM = 10
+N_CLASSES = 4
+CHUNK_LABELS = CHUNK_ITEMS * LABELS_PER_ITEM
+SKILL = 0.7  # of the crowd whose answers are timed, not scored
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything."""
+
+    history: Sequence[int] = (10**4, 10**6, 10**7)  # labels streamed
+    workers: Sequence[int] = (10**3, 10**5, 10**6)  # workers known
+    crowd: int = 1000  # workers where their number is not the question
+    timed_chunks: int = 500
+    starts: int = 5
+    refit_items: int = 10_000
+    refit_workers: int = 500
+
+
+QUICK = Sizes((1000, 3000), (500, 1500), 100, timed_chunks=20, starts=1, refit_items=300)
+
+
+# ── streams ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Labels(NamedTuple):
+    """One chunk's labels as flat integers, items numbered along the stream."""
+
+    item: Any
+    worker: Any
+    label: Any
+
+
+def labels_of(rng: np.random.Generator, worker: Any, first_item: int) -> Labels:
+    """What these workers, (N, labels an item), say: the truth with probability SKILL."""
+    n_items, per_item = worker.shape
+    truth = rng.integers(N_CLASSES, size=(n_items, 1))
+    noise = rng.integers(N_CLASSES, size=worker.shape)
+    label = np.where(rng.random(worker.shape) < SKILL, truth, noise)
+    item = first_item + np.repeat(np.arange(n_items), per_item)
+    return Labels(item, worker.ravel(), label.ravel())
+
+
+def draw_chunk(
+    rng: np.random.Generator, n_workers: int, first_item: int, n_items: int = CHUNK_ITEMS
+) -> Labels:
+    """Items labelled by different workers drawn from all."""
+    rows = [rng.choice(n_workers, LABELS_PER_ITEM, replace=False) for _ in range(n_items)]
+    return labels_of(rng, np.array(rows), first_item)
+
+
+def frame(labels: Labels) -> Any:
+    """A chunk as a user has it: a DataFrame with ids in text."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "task": [f"task{i}" for i in labels.item.tolist()],
+            "worker": [f"worker{k}" for k in labels.worker.tolist()],
+            "label": labels.label,
+        }
+    )
+
+
+def integer_chunk(labels: Labels, n_workers: int) -> Any:
+    from labelquorum.ingest.chunks import make_chunk
+
+    item = labels.item - labels.item[0]
+    return make_chunk(item, labels.worker, labels.label, n_workers=n_workers, n_classes=N_CLASSES)
+
+
+class Door:
+    """`BiLA.partial_fit` on DataFrames, up to the labels in the user's hands."""
+
+    name = "door"
+
+    def __init__(self) -> None:
+        from labelquorum import BiLA
+
+        self.model = BiLA()
+
+    def prepare(self, labels: Labels, n_workers: int) -> Any:
+        return frame(labels)
+
+    def advance(self, chunk: Any) -> None:
+        assert len(self.model.partial_fit(chunk).labels_)
+
+
+class Functions:
+    """`update`, then `aggregate`, on chunks of integers."""
+
+    name = "functions"
+
+    def __init__(self) -> None:
+        from labelquorum.learn.bila import bila
+
+        self.method = bila()
+        self.state: Any = None
+
+    def prepare(self, labels: Labels, n_workers: int) -> Any:
+        return integer_chunk(labels, n_workers)
+
+    def advance(self, chunk: Any) -> None:
+        if self.state is None:
+            self.state = self.method.init(chunk, 0)
+        self.state, _ = self.method.update(self.state, chunk)
+        self.method.aggregate(self.state, chunk)
+
+
+# ── parts ────────────────────────────────────────────────────────────────────────────────────
+
+
+def measure_throughput(sizes: Sizes) -> Result:
+    """Labels a second of `update`, of `aggregate` and of `partial_fit`, by size of chunk."""
+    results = []
+    for n_items in (CHUNK_ITEMS, 20 * CHUNK_ITEMS):
+        rng = np.random.default_rng(0)
+        count = max(4, sizes.timed_chunks * CHUNK_ITEMS // n_items)
+        drawn = [
+            draw_chunk(rng, sizes.crowd, i * n_items, n_items) for i in range(count + WARM_CHUNKS)
+        ]
+        functions, door = Functions(), Door()
+        seconds: dict[str, list[float]] = {"update": [], "aggregate": [], "partial_fit": []}
+        for labels in drawn:
+            chunk = integer_chunk(labels, sizes.crowd)
+            state = functions.state or functions.method.init(chunk, 0)
+            began = time.perf_counter()
+            functions.state, _ = functions.method.update(state, chunk)
+            updated = time.perf_counter()
+            functions.method.aggregate(functions.state, chunk)
+            seconds["aggregate"].append(time.perf_counter() - updated)
+            seconds["update"].append(updated - began)
+            seconds["partial_fit"].append(seconds_of(door.advance, frame(labels)))
+        rates = {
+            f"{name}_labels_per_second": round(n_items * LABELS_PER_ITEM / median(s[WARM_CHUNKS:]))
+            for name, s in seconds.items()
+        }
+        results.append({"chunk_items": n_items, **rates})
+        say(f"chunks of {n_items} items: {rates}")
+    return {"known_workers": sizes.crowd, "by_chunk": results}
+
+
+WARM_CHUNKS = 10
+
+
+def measure_history(sizes: Sizes) -> Result:
+    """Latency of a chunk after few and after many labels; resident memory along the way."""
+    rows, memory = [], []
+    for kind in (Door, Functions):
+        models = []
+        for history in sorted(sizes.history, reverse=True):
+            rng = np.random.default_rng(history)
+            model = kind()
+            streamed = 0
+            while streamed < history:
+                # Long histories are laid down in larger chunks, which is quicker.
+                n_items = min(20 * CHUNK_ITEMS, (history - streamed) // LABELS_PER_ITEM)
+                labels = draw_chunk(rng, sizes.crowd, streamed // LABELS_PER_ITEM, n_items)
+                model.advance(model.prepare(labels, sizes.crowd))
+                streamed += len(labels.item)
+                if kind is Door and history == max(sizes.history):
+                    memory.append({"labels": streamed, "resident_mb": resident_mb()})
+                if streamed % max(history // 10, 1) < len(labels.item):
+                    say(f"{kind.name}: {streamed:,} of {history:,} labels, {resident_mb()} MB")
+            models.append((history, model, rng))
+        for history, times in timed(models, sizes, lambda history: sizes.crowd):
+            rows.append({"level": kind.name, "history_labels": history, **latency(times)})
+    return {
+        "known_workers": sizes.crowd,
+        "latency": sorted(rows, key=lambda row: (row["level"], row["history_labels"])),
+        "memory": thin(memory),
+    }
+
+
+def measure_workers(sizes: Sizes) -> Result:
+    """Latency of a chunk when few and when many workers are known; bytes a worker costs."""
+    rows, cost = [], {}
+    for kind in (Door, Functions):
+        models = []
+        for known in sorted(sizes.workers, reverse=True):
+            rng = np.random.default_rng(known)
+            model = kind()
+            for first in range(0, known, CHUNK_LABELS):
+                # All of them really have rows: everybody labels once.
+                worker = np.arange(first, min(first + CHUNK_LABELS, known))
+                labels = labels_of(
+                    rng, worker.reshape(-1, LABELS_PER_ITEM), first // LABELS_PER_ITEM
+                )
+                model.advance(model.prepare(labels, known))
+                if first == 0:
+                    before = resident_mb()
+                if first % (known // 5) < CHUNK_LABELS:
+                    say(f"{kind.name}: {first:,} of {known:,} workers, {resident_mb()} MB")
+            if known == max(sizes.workers):
+                grown = (resident_mb() - before) * 2**20 / known
+                cost[f"{kind.name}_resident_bytes_per_worker"] = round(grown)
+                cost |= stored_bytes(model, known)
+            models.append((known, model, rng))
+        for known, times in timed(models, sizes, lambda known: known):
+            rows.append({"level": kind.name, "known_workers": known, **latency(times)})
+    return {
+        "latency": sorted(rows, key=lambda row: (row["level"], row["known_workers"])),
+        **cost,
+    }
+
+
+def stored_bytes(model: Any, n_workers: int) -> Result:
+    """Bytes of a worker's rows in the state, and in the saved file."""
+    if isinstance(model, Functions):
+        rows = model.state.rows.to_arrays()
+        return {"state_bytes_per_worker": sum(a.nbytes for a in rows.values()) // n_workers}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "crowd.lq"
+        model.model.save(path)
+        return {"file_bytes_per_worker": path.stat().st_size // n_workers}
+
+
+def timed(
+    models: list[tuple[int, Any, np.random.Generator]],
+    sizes: Sizes,
+    n_workers: Callable[[int], int],
+) -> Iterator[tuple[int, list[float]]]:
+    """Time chunks on each model, in turns, so that a busy moment of the machine hits all alike."""
+    times: dict[int, list[float]] = {size: [] for size, _, _ in models}
+    item = 10**9  # beyond everything streamed so far
+    turns = max(1, sizes.timed_chunks // 25)
+    for turn in range(turns + 1):
+        for size, model, rng in models:
+            known = n_workers(size)
+            drawn = [draw_chunk(rng, known, item + CHUNK_ITEMS * i) for i in range(25)]
+            chunks = [model.prepare(labels, known) for labels in drawn]
+            seconds = [seconds_of(model.advance, chunk) for chunk in chunks]
+            if turn:  # the first turn compiles and warms up
+                times[size] += seconds
+            item += 25 * CHUNK_ITEMS
+    yield from times.items()
+
+
+def measure_start(sizes: Sizes) -> Result:
+    """From the start of a process to the first answered chunk, cache empty and cache filled."""
+    result: Result = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for name, repeats in (("cold", 1), ("warm", sizes.starts)):
+            runs = [child("first_chunk", sizes, cache, time.time()) for _ in range(repeats)]
+            result[name] = {
+                key: round(median(run[key] for run in runs), 3)
+                for key in ("to_first_answer_s", "imports_s", "first_chunk_s")
+            }
+            say(f"{name} start: {result[name]}")
+    return result
+
+
+def measure_first_chunk(sizes: Sizes, began: float) -> Result:
+    before = time.perf_counter()
+    import pandas  # noqa: F401
+
+    import labelquorum  # noqa: F401
+
+    imported = time.perf_counter()
+    door = Door()
+    chunk = frame(draw_chunk(np.random.default_rng(0), sizes.crowd, 0))
+    first = seconds_of(door.advance, chunk)
+    return {
+        "to_first_answer_s": time.time() - began,
+        "imports_s": imported - before,
+        "first_chunk_s": first,
+    }
+
+
+def measure_refit(sizes: Sizes) -> Result:
+    """Our stream against Crowd-Kit's DawidSkene fitted again on all labels so far, each chunk."""
+    with tempfile.TemporaryDirectory() as cache:
+        child("our_stream", sizes, cache)  # fills the cache
+        ours = child("our_stream", sizes, cache)
+    say(f"ours: {ours}")
+    theirs = measure_their_stream(sizes)
+    crowd, table = refit_crowd(sizes)
+    from labelquorum import MajorityVote
+    from labelquorum.trial import oracle_error
+
+    vote = MajorityVote().fit_predict(table)
+    return {
+        "labels": len(table),
+        "workers": sizes.refit_workers,
+        "crowd": REFIT_CROWD,
+        "labelquorum": ours,
+        "crowdkit_refit": theirs,
+        "majority_vote_error": error_of(vote.to_dict(), crowd),
+        "oracle_error": round(100 * oracle_error(crowd), 3),
+        "times_faster": round(theirs["seconds"] / ours["seconds"], 1),
+    }
+
+
+REFIT_CROWD = {"n_classes": N_CLASSES, "skill": (0.4, 0.8), "concentration": 10.0, "seed": 0}
+
+
+def refit_crowd(sizes: Sizes) -> tuple[Any, Any]:
+    from labelquorum.trial import class_conditional_crowd
+
+    crowd = class_conditional_crowd(
+        sizes.refit_items, sizes.refit_workers, labels_per_item=LABELS_PER_ITEM, **REFIT_CROWD
+    )
+    return crowd, frame(Labels(crowd.item, crowd.worker, crowd.label))
+
+
+def measure_our_stream(sizes: Sizes) -> Result:
+    from labelquorum import BiLA
+
+    crowd, table = refit_crowd(sizes)
+    parts = [table.iloc[s : s + CHUNK_LABELS] for s in range(0, len(table), CHUNK_LABELS)]
+    emitted: dict[str, int] = {}
+    began = time.perf_counter()
+    model = BiLA()
+    first = seconds_of(model.partial_fit, parts[0])
+    emitted.update(model.labels_)
+    for part in parts[1:]:
+        emitted.update(model.partial_fit(part).labels_)
+    seconds = time.perf_counter() - began
+    return {
+        "seconds": round(seconds, 3),
+        "first_chunk_s": round(first, 3),
+        "emitted_error": error_of(emitted, crowd),
+        "final_error": error_of(model.predict(table).to_dict(), crowd),
+    }
+
+
+def measure_their_stream(sizes: Sizes) -> Result:
+    from crowdkit.aggregation import DawidSkene
+
+    crowd, table = refit_crowd(sizes)
+    emitted: dict[str, int] = {}
+    seconds, rounds = 0.0, []
+    for stop in range(CHUNK_LABELS, len(table) + CHUNK_LABELS, CHUNK_LABELS):
+        so_far = table.iloc[:stop]
+        began = time.perf_counter()
+        model = DawidSkene().fit(so_far)
+        answers = model.labels_.loc[so_far["task"].iloc[stop - CHUNK_LABELS :].unique()]
+        seconds += time.perf_counter() - began
+        emitted.update(answers)
+        rounds.append(len(model.loss_history_))
+        if stop % (20 * CHUNK_LABELS) == 0:
+            say(f"Crowd-Kit, refitted on {stop:,} of {len(table):,} labels: {seconds:.1f} s so far")
+    return {
+        "seconds": round(seconds, 3),
+        "settings": "DawidSkene(), the defaults",
+        "mean_rounds": round(float(np.mean(rounds)), 1),
+        "emitted_error": error_of(emitted, crowd),
+        "final_error": error_of(model.labels_.to_dict(), crowd),
+    }
+
+
+def error_of(answers: dict[str, int], crowd: Any) -> float:
+    """Error in per cent over all items of the crowd."""
+    wrong = [answers[f"task{i}"] != true for i, true in enumerate(crowd.truth)]
+    return round(100 * float(np.mean(wrong)), 3)
+
+
+PARTS: dict[str, Callable[[Sizes], Result]] = {
+    "throughput": measure_throughput,
+    "history": measure_history,
+    "workers": measure_workers,
+    "start": measure_start,
+    "refit": measure_refit,
+}
+
+
+# ── what was promised ────────────────────────────────────────────────────────────────────────
+
+
+def verdicts(parts: Result) -> list[Result]:
+    """The promises, with what was measured."""
+    found = []
+
+    def check(promise: str, measured: float, limit: float, at_most: bool = True) -> None:
+        holds = measured <= limit if at_most else measured >= limit
+        found.append({"promise": promise, "measured": measured, "limit": limit, "holds": holds})
+
+    for part, size in (("history", "history_labels"), ("workers", "known_workers")):
+        if part in parts:
+            p50 = [row["p50_ms"] for row in parts[part]["latency"] if row["level"] == "door"]
+            largest = max(row[size] for row in parts[part]["latency"])
+            check(f"p50 of a {CHUNK_ITEMS}-item chunk, ms ({part})", p50[0], 5.0)
+            check(f"growth up to {largest:,} {size}", round(p50[-1] / p50[0], 3), 1.5)
+    if "history" in parts:
+        memory = parts["history"]["memory"]
+        grown = memory["at_end_mb"] / memory["at_tenth_mb"]
+        check("resident memory, end over a tenth of the stream", round(grown, 3), 1.1)
+    if "refit" in parts:
+        refit = parts["refit"]
+        check("times faster than refitting Crowd-Kit", refit["times_faster"], 100, at_most=False)
+        ours, theirs = (refit[who]["emitted_error"] for who in ("labelquorum", "crowdkit_refit"))
+        check("emitted error %, Crowd-Kit's as the limit", ours, theirs)
+    return found
+
+
+# ── measuring ────────────────────────────────────────────────────────────────────────────────
+
+
+def seconds_of(action: Callable[[Any], object], argument: Any) -> float:
+    began = time.perf_counter()
+    action(argument)
+    return time.perf_counter() - began
+
+
+def latency(seconds: Sequence[float]) -> Result:
+    p50, p99 = np.percentile(seconds, (50, 99)) * 1000
+    return {"p50_ms": round(p50, 3), "p99_ms": round(p99, 3), "chunks": len(seconds)}
+
+
+def resident_mb() -> float:
+    """Memory of this process; where the system does not tell, the most it ever had."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return round(pages * resource.getpagesize() / 2**20, 1)
+    except OSError:
+        unit = 1 if sys.platform == "darwin" else 1024
+        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20, 1)
+
+
+def thin(memory: list[Result]) -> Result:
+    """Twenty points of the curve; at its tenth the ledger of recent items is full."""
+    tenth = memory[len(memory) // 10]
+    step = max(1, len(memory) // 20)
+    return {
+        "curve": memory[::step] + memory[-1:],
+        "at_tenth_mb": tenth["resident_mb"],
+        "at_end_mb": memory[-1]["resident_mb"],
+    }
+
+
+def machine() -> Result:
+    model = platform.processor() or platform.machine()
+    if (info := Path("/proc/cpuinfo")).exists():
+        names = [
+            line.split(":")[1] for line in info.read_text().splitlines() if "model name" in line
+        ]
+        model = names[0].strip() if names else model
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("labelquorum", "jax", "numpy", "pandas", "crowd-kit")},
+    }
+
+
+def child(part: str, sizes: Sizes, cache: str, began: float = 0.0) -> Result:
+    """Measure one thing in a process of its own."""
+    code = "import engine, json, sys; engine.run_child(*json.load(sys.stdin))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps([part, asdict(sizes), began]),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "LABELQUORUM_CACHE": cache, "PYTHONPATH": str(HERE)},
+        text=True,
+    )
+    if done.returncode:
+        sys.exit(f"The benchmark stopped in part {part!r}; its message stands above.")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_child(part: str, sizes: Result, began: float) -> None:
+    arguments = (Sizes(**sizes), began) if part == "first_chunk" else (Sizes(**sizes),)
+    print(json.dumps(globals()[f"measure_{part}"](*arguments)))
+
+
+def say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    parser.add_argument("--save", action="store_true", help=f"keep the result in {SAVED.name}")
+    options = parser.parse_args(arguments)
+    if options.save and options.quick:
+        parser.error("--quick measures nothing worth saving.")
+    sizes = QUICK if options.quick else Sizes()
+    result: Result = {
+        "command": "python3 run.py python benchmarks/engine.py",
+        "machine": machine(),
+        "chunk": {
+            "items": CHUNK_ITEMS,
+            "labels_per_item": LABELS_PER_ITEM,
+            "classes": N_CLASSES,
+        },
+        "parts": {},
+    }
+    if options.save and SAVED.exists():  # parts not measured now stay as they were
+        result["parts"] = json.loads(SAVED.read_text())["parts"]
+    with tempfile.TemporaryDirectory() as cache:
+        for part in options.only:
+            print(f"— {part}", file=sys.stderr, flush=True)
+            began, when = time.perf_counter(), datetime.now(UTC).isoformat(timespec="minutes")
+            measured = child(part, sizes, cache)
+            took = round(time.perf_counter() - began, 1)
+            result["parts"][part] = {"measured": when, "took_s": took, **measured}
+    result["verdicts"] = verdicts(result["parts"])
+    text = json.dumps(result, indent=2)
+    if options.save:
+        SAVED.parent.mkdir(exist_ok=True)
+        SAVED.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

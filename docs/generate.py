@@ -1,0 +1,279 @@
+"""Write what the pages show: tables between marks, and what their code prints.
+
+    python3 run.py python docs/generate.py            # all pages
+    python3 run.py python docs/generate.py --pictures # and the demo's two pictures
+
+A generated table stands between `<!-- name -->` and `<!-- /name -->`. A `python` block is run,
+all blocks of a page one after the other in one namespace and one empty folder, and what it prints
+stands in the `text` block after it. A `console` block is run by the shell in that folder, and what
+it prints stands below its `$` lines. `tests/test_docs.py` makes every page anew and compares.
+"""
+
+import argparse
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+__all__ = ["PAGES", "ROOT", "TABLES", "fill_tables", "render", "run_code"]
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/README.md",
+    "docs/tutorial.md",
+    "docs/howto.md",
+    "docs/reference.md",
+    "docs/model.md",
+    "docs/paper.md",
+)
+RESULTS = ROOT / "experiments" / "www2021"
+REPRODUCE = "python3 run.py python experiments/www2021/reproduce.py"
+
+FENCE = re.compile(
+    r"^```(?P<kind>python|console)\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def render(page: str) -> str:
+    """Make a page anew from itself: its tables filled in, its code run."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run_code(fill_tables((ROOT / page).read_text(encoding="utf-8")), Path(folder), page)
+
+
+# ── code ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def run_code(text: str, folder: Path, page: str = "page") -> str:
+    """Run the blocks of a page in order, in one namespace and one folder, and show what they print.
+
+    Parameters
+    ----------
+    text
+        The page.
+    folder
+        Where the blocks read and write.
+    page
+        Its name, for tracebacks.
+    """
+    namespace: dict[str, Any] = {"__name__": "__page__"}
+
+    def replace(block: re.Match[str]) -> str:
+        code = block["code"]
+        if block["kind"] == "console":
+            return f"```console\n{_run_shell(code)}```\n"
+        line = text.count("\n", 0, block.start("code"))
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            # Blank lines before the code, so that a traceback names the line of the page.
+            exec(compile("\n" * line + code, page, "exec"), namespace)
+        output = "".join(f"{line.rstrip()}\n" for line in printed.getvalue().splitlines())
+        return f"```python\n{code}```\n" + (f"\n```text\n{output}```\n" if output else "")
+
+    with chdir(folder), _quiet_shell():
+        return FENCE.sub(replace, text)
+
+
+def _run_shell(block: str) -> str:
+    """Run the `$` lines of a block; give them back with what they print below them."""
+    shown = []
+    for command in re.findall(r"^\$ ((?:.*\\\n)*.*)\n", block, re.MULTILINE):
+        done = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise RuntimeError(f"$ {command}\nended with {done.returncode}.\n{done.stderr}")
+        output = "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
+        shown.append(f"$ {command}\n{output}")
+    return "".join(shown)
+
+
+@contextmanager
+def _quiet_shell() -> Iterator[None]:
+    """Let the shell find `labelquorum`, and programs print 100 plain columns."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    ours = {"PATH": path, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────
+
+
+def fill_tables(text: str) -> str:
+    """Put each generated table between its marks."""
+    for name, make in TABLES.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        if begin in text:
+            before, rest = text.split(begin)
+            text = before + begin + make() + end + rest.split(end, 1)[1]
+    return text
+
+
+def results() -> str:
+    """The errors that `experiments/www2021` measured, beside those the paper printed."""
+    found = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("results/*.json")}
+    if not found:
+        return f"No results yet. They are made by `{REPRODUCE}`.\n"
+    paper = tomllib.loads((RESULTS / "paper.toml").read_text(encoding="utf-8"))
+    columns = {
+        "majority vote": "majority vote",
+        "BiLA, `www2021`": "www2021",
+        "BiLA, `authors`": "authors",
+        "**BiLA()**": "default",
+        "oracle": "oracle",
+    }
+    lines = [["error in %", "paper: BiLA", *columns], ["---", *["---:"] * (1 + len(columns))]]
+    for data, result in sorted(found.items(), reverse=True):
+        noun = "RTE" if data == "rte" else "synthetic crowd"
+        settings = {
+            (row["mode"], row.get("chunk_items", 0))
+            for row in result["results"]
+            if row["mode"] != "limit"
+        }
+        for mode, chunk_items in sorted(settings, key=lambda s: (s[0] == "offline", s[1])):
+            wanted = {"mode": mode, "chunk_items": chunk_items, "repeat_warmup": False}
+            errors = {
+                row["method"]: f"{row['emitted_error']:.1f}"
+                for row in result["results"]
+                if row["mode"] == "limit" or wanted == {key: row.get(key, 0) for key in wanted}
+            }
+            printed = paper[data][mode]["bila"]
+            if isinstance(printed, dict):
+                printed = printed[str(chunk_items)]
+            what = f"{noun}, online, chunks of {chunk_items}" if chunk_items else f"{noun}, offline"
+            cells = [errors.get(method, "–") for method in columns.values()]
+            lines.append([what, f"{printed:.1f}", *cells])
+    commands = " and ".join(sorted({f"`{result['command']}`" for result in found.values()}))
+    return f"{_table(lines)}\nMade by {commands} and `python3 run.py python docs/generate.py`.\n"
+
+
+def presets() -> str:
+    """Every setting of BiLA's method under every preset."""
+    import inspect
+
+    from labelquorum.learn.bila import PRESETS, bila
+
+    signature = inspect.signature(bila).parameters
+    defaults = {name: p.default for name, p in signature.items() if p.kind is p.KEYWORD_ONLY}
+    lines = [["setting", *(f"`{name}`" for name in PRESETS)], ["---"] * (1 + len(PRESETS))]
+    for name, default in defaults.items():
+        values = [preset.get(name, default) for preset in PRESETS.values()]
+        cells = [f"`{value!r}`" for value in values]
+        differs = [value != default for value in values]
+        bold = [f"**{cell}**" if d else cell for cell, d in zip(cells, differs, strict=True)]
+        lines.append([f"`{name}`", *bold])
+    return _table(lines)
+
+
+def commands() -> str:
+    """The command line, from the program itself."""
+    from typer.main import get_command
+
+    from labelquorum.serve.cli import app
+
+    group: Any = get_command(app)
+    parts = [_parameters(group)]
+    for name, command in group.commands.items():
+        if not command.hidden:
+            paragraphs = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
+            parts.append("\n\n".join([f"### labelquorum {name}", *paragraphs]) + "\n")
+            parts.append(_parameters(command))
+            if command.epilog:
+                example = command.epilog.removeprefix("Example: ").rstrip(".")
+                parts.append(f"Example: `{example}`\n")
+    return "\n".join(part for part in parts if part)
+
+
+def _parameters(command: Any) -> str:
+    kinds = get_type_hints(command.callback)
+    lines = []
+    for parameter in command.params:
+        if getattr(parameter, "hidden", False) or "--help" in parameter.opts:
+            continue
+        if parameter.param_type_name == "argument":
+            names = [parameter.metavar or parameter.name.upper()]
+        else:
+            value = _value(parameter, kinds.get(parameter.name, bool))
+            names = [f"{option}{value}" for option in (*parameter.opts, *parameter.secondary_opts)]
+        lines.append([", ".join(f"`{n}`" for n in names), parameter.help, _default(parameter)])
+    if not lines:
+        return ""
+    return _table([["", "", "default"], ["---"] * 3, *lines])
+
+
+def _value(parameter: Any, kind: Any) -> str:
+    """What follows an option: nothing for a flag, else the choices or a word for the kind."""
+    kinds = [part for part in get_args(kind) or [kind] if part is not type(None)]
+    if kinds == [bool]:
+        return ""
+    if parameter.metavar:
+        return f" {parameter.metavar}"
+    choices = [str(choice) for part in kinds for choice in get_args(part) or [part]]
+    if all(isinstance(part, type) for part in kinds):
+        return {int: " N", Path: " PATH"}.get(kinds[0], " TEXT")
+    return f" {'/'.join(choices)}"
+
+
+def _default(parameter: Any) -> str:
+    shown = getattr(parameter, "show_default", None)
+    if isinstance(shown, str):
+        return shown
+    default = parameter.default
+    if parameter.required:
+        return "required"
+    if default is None or default is False or callable(default):
+        return ""
+    return f"`{default}`"
+
+
+def _table(lines: list[list[str]]) -> str:
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "results": results,
+    "presets": presets,
+    "commands": commands,
+}
+"""What stands between the marks of each name."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write all pages."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--pictures", action="store_true", help="draw docs/images again")
+    parser.add_argument("pages", nargs="*", help="such as docs/tutorial.md; all unless given")
+    options = parser.parse_args(arguments)
+    if options.pictures:
+        images = str(ROOT / "docs" / "images")
+        program = [sys.executable, "-m", "labelquorum", "demo", "--headless", "--output", images]
+        subprocess.run(program, check=True)
+    for page in options.pages or PAGES:
+        text = render(page)
+        changed = text != (ROOT / page).read_text(encoding="utf-8")
+        if changed:
+            (ROOT / page).write_text(text, encoding="utf-8")
+        sys.stderr.write(f"{page}: {'written' if changed else 'as it was'}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""`labelquorum stream`: labels in as they arrive, answers out chunk by chunk.
+
+For every chunk: learn, write the answers, save the model, in this order. A crash between the last
+two leaves the model as it was before the chunk, so the chunk, sent again, is learned from once and
+gets the same answers: an answer may be written twice, none is lost, and no label counts twice.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from io import UnsupportedOperation
+from select import select
+from socket import socketpair
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from labelquorum.errors import LabelQuorumError
+from labelquorum.serve.cli.answers import COLUMNS, Encoding, answers, encode
+from labelquorum.serve.cli.settings import (
+    Abstain,
+    Classes,
+    Method,
+    ModelFile,
+    OnBadRow,
+    OnRepeat,
+    Preset,
+    Seed,
+    Summary,
+    label_space,
+    open_model,
+    tell,
+)
+
+if TYPE_CHECKING:
+    from labelquorum.ingest.events import LabelTable
+
+__all__ = ["stream"]
+
+TAKEN = 1 << 16  # bytes taken at a time, if so many are there
+
+
+def stream(
+    chunk_items: Annotated[
+        int, typer.Option("--chunk-items", min=1, help="Tasks that are answered together.")
+    ] = 50,
+    encoding_in: Annotated[
+        Encoding | None,
+        typer.Option(
+            "--format", show_default="by the first line", help="How standard input is written."
+        ),
+    ] = None,
+    encoding_out: Annotated[
+        Encoding,
+        typer.Option("--format-out", help="How to write; CSV leaves out the probabilities."),
+    ] = "jsonl",
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Do not report every chunk on standard error.")
+    ] = False,
+    model: ModelFile = None,
+    method: Method = None,
+    preset: Preset = None,
+    seed: Seed = None,
+    classes: Classes = None,
+    repeats: OnRepeat = None,
+    on_bad: OnBadRow = "error",
+    abstain: Abstain = None,
+) -> None:
+    """Answer labels from standard input as they arrive.
+
+    A chunk is answered as soon as the first label of one task too many is
+    there; what is left at the end of the input is answered then. A label that
+    comes late for a task is no loss: the task is answered again.
+
+    With --model, the model is saved after each chunk's answers were written,
+    and the next run goes on from it. Ctrl-C, SIGTERM and a bad line end the
+    input early: what came before is answered and saved.
+    """
+    from labelquorum.ingest.chunks import cut_chunks
+    from labelquorum.ingest.formats import iter_csv, iter_jsonl, iter_labels
+
+    estimator = open_model(model, method, preset, classes, repeats, abstain, seed)
+    readers = {"csv": iter_csv, "jsonl": iter_jsonl, None: iter_labels}
+    summary = Summary()
+    with _Input(sys.stdin.buffer) as source:
+        # Row by row: a batch would wait for labels that may be long in coming.
+        tables = readers[encoding_in](source.lines(), label_space(estimator, on_bad), 1)
+        for index, chunk in enumerate(cut_chunks(source.sound(tables), chunk_items), 1):
+            estimator.partial_fit(chunk)
+            rows = answers(estimator)
+            columns = COLUMNS if encoding_out == "csv" else rows[0] if rows else ()
+            typer.echo(encode(rows, encoding_out, columns, header=index == 1), nl=False)
+            if model is not None:
+                estimator.save(model)
+            summary.add(estimator)
+            if not quiet:
+                until = f", up to line {chunk.lines[-1]:,}" if chunk.lines else ""
+                saved = "" if model is None else ", saved"
+                tell(f"Chunk {index:,}: tasks {len(rows):,}{until}{saved}.")
+    tell(summary.sentence(estimator))
+    if source.error is not None:
+        raise source.error
+
+
+class _Input:
+    """An input until it ends, a line is bad, or Ctrl-C or SIGTERM asks to stop.
+
+    Whichever comes first looks like the end of the input, so that every line that was taken is
+    answered as usual. A signal breaks off nothing but the waiting for more; a second one does
+    what it always does.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.error: LabelQuorumError | None = None
+        self._stream = stream
+        self._asked = False
+        self._undo = ExitStack()
+
+    def __enter__(self) -> "_Input":
+        # A signal leaves a byte to be read, so it is seen even if it comes before the wait.
+        alarm, bell = (self._undo.enter_context(end) for end in socketpair())
+        bell.setblocking(False)
+        self._alarm = alarm.fileno()
+        self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(bell.fileno()))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._undo.callback(signal.signal, number, signal.signal(number, _only_once))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def lines(self) -> Iterator[bytes]:
+        """Give the lines as they arrive."""
+        rest = b""
+        while part := self._take():
+            *whole, rest = (rest + part).split(b"\n")
+            yield from (line + b"\n" for line in whole)
+        if rest and not self._asked:  # half a line is none, unless the input ends there
+            yield rest
+
+    def _take(self) -> bytes:
+        """Wait for more, and take what is there; nothing at the end."""
+        try:
+            number = self._stream.fileno()
+        except UnsupportedOperation:  # no file of the system, so there is nothing to wait for
+            return self._stream.read(TAKEN)
+        self._asked = self._alarm in select([number, self._alarm], [], [])[0]
+        return b"" if self._asked else os.read(number, TAKEN)
+
+    def sound(self, tables: Iterator["LabelTable"]) -> Iterator["LabelTable"]:
+        """Give the tables before the first bad line, and keep what is to be said about it."""
+        try:
+            yield from tables
+        except LabelQuorumError as error:
+            self.error = error
+
+
+def _only_once(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_DFL)

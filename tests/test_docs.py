@@ -1,0 +1,538 @@
+"""The pages say what is so: code is run, names are looked up, recipes are followed."""
+
+import importlib
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+import labelquorum
+from labelquorum import BiLA, MajorityVote
+from labelquorum.ingest.events import COLUMN_ALIASES
+from labelquorum.ingest.formats import FORMATS
+from labelquorum.ingest.roster import Tally
+from labelquorum.learn import AGGREGATORS
+from labelquorum.learn.aggregator import Aggregator
+from labelquorum.learn.batch import Batch
+from labelquorum.learn.bila import PRESETS
+from labelquorum.learn.encoder import ENCODERS
+from labelquorum.learn.estimator import ESTIMATORS
+from labelquorum.learn.generative import GENERATIVE_MODELS, Newcomers
+from labelquorum.learn.optimizer import OPTIMIZERS
+
+ROOT = Path(__file__).parent.parent
+REFRESH = "Run python3 run.py python docs/generate.py, and read what it changed."
+
+
+def load_script(path):
+    spec = spec_from_file_location(path.stem, path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+generate = load_script(ROOT / "docs" / "generate.py")
+ALL_PAGES = [*generate.PAGES, "CHANGELOG.md"]
+
+
+@cache
+def page(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@cache
+def words_in_code(name):
+    """Every word that stands in a code span or table of commands of a page."""
+    spans = re.findall(r"`([^`\n]+)`", page(name))
+    return {word for span in spans for word in re.findall(r"--?[\w-]+|[.\w]+", span)}
+
+
+def section(name, heading):
+    """The text below a heading, up to the next of the same rank."""
+    return re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", page(name), re.DOTALL | re.M)[1]
+
+
+def rows(text):
+    """The cells of every table row below its header, without the code marks."""
+    lines = re.findall(r"^\|(?!.*\|\n\| ?-)(?! ?-)(.*)\|$", text, re.M)
+    return [[cell.strip().strip("`") for cell in line.split("|")] for line in lines]
+
+
+# ── code and tables ──────────────────────────────────────────────────────────────────────────
+
+
+def differences(made, shown):
+    """Lines that differ by more than one unit in the last place of a decimal number."""
+
+    def differ(one, other):
+        number = r"\d+\.\d+"
+        if re.split(number, one) != re.split(number, other):
+            return True
+        pairs = zip(re.findall(number, one), re.findall(number, other), strict=True)
+        return any(abs(float(a) - float(b)) > 1.01 * 10 ** -len(a.split(".")[1]) for a, b in pairs)
+
+    made, shown = made.splitlines(), shown.splitlines()
+    made += [""] * (len(shown) - len(made))
+    shown += [""] * (len(made) - len(shown))
+    return [pair for pair in zip(made, shown, strict=True) if differ(*pair)]
+
+
+@pytest.mark.parametrize("name", generate.PAGES)
+def test_a_page_shows_what_its_code_prints_and_its_commands_write(name):
+    assert not differences(generate.render(name), page(name)), REFRESH
+
+
+@pytest.mark.parametrize("name", generate.PAGES)
+def test_a_table_between_marks_is_what_its_command_writes_to_the_letter(name):
+    assert generate.fill_tables(page(name)) == page(name), REFRESH
+
+
+def test_every_table_a_command_writes_stands_on_a_page():
+    for table in generate.TABLES:
+        assert any(f"<!-- {table} -->" in page(name) for name in generate.PAGES)
+
+
+def test_a_page_whose_code_prints_something_else_is_noticed(tmp_path):
+    text = "```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n"
+    assert differences(generate.run_code(text, tmp_path), text) == [("2", "3")]
+
+
+def test_output_that_a_page_does_not_show_is_noticed(tmp_path):
+    text = "```python\nprint('hello')\n```\n"
+    assert differences(generate.run_code(text, tmp_path), text)
+
+
+def test_a_page_whose_code_fails_is_noticed(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        generate.run_code("```python\n1 / 0\n```\n", tmp_path)
+    with pytest.raises(RuntimeError, match="ended with 3"):
+        generate.run_code("```console\n$ (exit 3)\n```\n", tmp_path)
+
+
+def test_numbers_may_differ_in_their_last_digit_and_no_more():
+    assert not differences("error 8.2%", "error 8.3%")
+    assert differences("error 8.2%", "error 8.4%")
+    assert differences("12 tasks", "13 tasks")
+
+
+def test_blocks_of_a_page_share_their_names_and_their_folder(tmp_path):
+    text = (
+        "```python\nimport os\nos.mkdir('a')\n```\n\n```python\nassert os.listdir() == ['a']\n```\n"
+    )
+    generate.run_code(text + "```console\n$ test -d a\n```\n", tmp_path)
+
+
+def test_every_page_with_code_is_run():
+    with_code = {
+        str(path.relative_to(ROOT))
+        for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+        if generate.FENCE.search(path.read_text(encoding="utf-8"))
+    }
+    assert with_code <= set(generate.PAGES)
+
+
+# ── links and pictures ───────────────────────────────────────────────────────────────────────
+
+
+def anchors(path):
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M)
+    return {
+        re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", heading).lower()).replace(" ", "-")
+        for heading in headings
+    }
+
+
+@pytest.mark.parametrize("name", ALL_PAGES)
+def test_every_link_leads_somewhere(name):
+    text = re.sub(r"^```.*?^```", "", page(name), flags=re.DOTALL | re.M)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (ROOT / name).parent / file if file else ROOT / name
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), target
+
+
+def test_every_page_can_be_reached_from_the_readme():
+    seen, queue = set(), [ROOT / "README.md"]
+    while queue:
+        path = queue.pop().resolve()
+        if path not in seen and path.suffix == ".md":
+            seen.add(path)
+            links = re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8"))
+            queue += [path.parent / link for link in links if not link.startswith("http")]
+    missing = {path for path in ROOT.glob("docs/*.md") if path.resolve() not in seen}
+    assert not missing
+
+
+def test_the_pictures_are_those_the_demo_saves():
+    pictures = {path.name for path in (ROOT / "docs" / "images").iterdir()}
+    demo = (ROOT / "src" / "labelquorum" / "serve" / "demo.py").read_text(encoding="utf-8")
+    assert pictures == {"error.png", "confusion.png"}
+    assert all(f'"{name}"' in demo for name in pictures)
+
+
+# ── the reference ────────────────────────────────────────────────────────────────────────────
+
+REGISTRIES = {
+    "AGGREGATORS": AGGREGATORS,
+    "ESTIMATORS": ESTIMATORS,
+    "PRESETS": PRESETS,
+    "GENERATIVE_MODELS": GENERATIVE_MODELS,
+    "ENCODERS": ENCODERS,
+    "OPTIMIZERS": OPTIMIZERS,
+    "FORMATS": FORMATS,
+}
+
+
+def test_the_reference_names_every_public_name():
+    assert set(labelquorum.__all__) <= words_in_code("docs/reference.md")
+    assert set(importlib.import_module("labelquorum.trial").__all__) <= set(
+        words_in_code("docs/reference.md")
+    )
+
+
+@pytest.mark.parametrize("registry", REGISTRIES)
+def test_the_reference_names_every_entry_of_a_registry(registry):
+    [row] = (row for row in rows(page("docs/reference.md")) if row[0].endswith(f".{registry}"))
+    assert set(REGISTRIES[registry]) <= set(re.findall(r"`?(\.?[\w.]+)`?", row[1]))
+
+
+def test_the_reference_gives_every_setting_of_bila_its_default():
+    told = {row[0]: row[1] for row in rows(section("docs/reference.md", "Settings"))}
+    settings = inspect.signature(BiLA).parameters
+    assert told == {name: repr(setting.default) for name, setting in settings.items()}
+
+
+def test_majority_vote_takes_the_settings_from_seed_on():
+    settings = list(inspect.signature(BiLA).parameters)
+    assert list(inspect.signature(MajorityVote).parameters) == settings[settings.index("seed") :]
+
+
+def test_the_reference_names_every_method_and_attribute():
+    model = BiLA().fit({"q": {"a": 0, "b": 1}})
+    public = {name for name in dir(model) if not name.startswith("_")}
+    methods = rows(section("docs/reference.md", "Methods"))
+    told = {name for row in methods for name in re.findall(r"(\w+)\(", row[0])}
+    told |= {row[0] for row in rows(section("docs/reference.md", "Attributes"))}
+    assert public - set(model.get_params()) == told
+
+
+def test_the_reference_names_every_choice_of_a_setting():
+    from typing import get_args, get_type_hints
+
+    from labelquorum.learn.bila import bila
+
+    hints = get_type_hints(bila)
+    text = section("docs/reference.md", "Settings")
+    for hint in hints.values():
+        for choice in get_args(hint):
+            if isinstance(choice, str):
+                assert f'"{choice}"' in text
+
+
+def test_the_reference_names_every_column_of_the_report():
+    import pandas as pd
+
+    table = pd.DataFrame({"task": [1, 1], "worker": ["a", "b"], "label": [0, 1]})
+    report = BiLA().fit(table.assign(group="g", timestamp=[1, 2])).report()
+    told = {row[1] for row in rows(section("docs/reference.md", "The report"))} - {""}
+    frames = (report.items, report.workers, report.class_agreement)
+    assert told == {column for frame in frames for column in frame.columns}
+    assert set(report._fields) <= words_in_code("docs/reference.md")
+
+
+def test_the_reference_tells_every_field_of_the_tally():
+    told = [row[0] for row in rows(section("docs/reference.md", "The tally"))]
+    assert told == list(Tally._fields)
+
+
+def test_the_reference_tells_every_name_a_column_may_have():
+    told = {
+        row[0]: tuple(re.findall(r"\w+", row[1]))
+        for row in rows(section("docs/reference.md", "Columns"))
+    }
+    assert told == {role: aliases[1:] for role, aliases in COLUMN_ALIASES.items()}
+
+
+def test_the_reference_names_every_reader():
+    formats = importlib.import_module("labelquorum.ingest.formats")
+    readers = {name for name in formats.__all__ if name.startswith(("read_", "iter_"))}
+    assert readers <= words_in_code("docs/reference.md")
+    assert set(FORMATS) <= words_in_code("docs/reference.md")
+
+
+@pytest.mark.parametrize("kind", [Newcomers, Batch, Aggregator, labelquorum.Encoder])
+def test_the_reference_names_every_field_of_the_parts_one_can_write(kind):
+    assert set(kind._fields) <= words_in_code("docs/reference.md")
+
+
+def test_the_reference_names_every_command_and_option():
+    from typer.main import get_command
+
+    from labelquorum.serve.cli import app
+
+    text = section("docs/reference.md", "Commands")
+    for name, command in get_command(app).commands.items():
+        part = re.search(rf"^### labelquorum {name}\n(.*?)(?=^### |\Z)", text, re.DOTALL | re.M)[1]
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and "--help" not in parameter.opts:
+                assert all(f"`{option}" in part for option in parameter.opts)
+
+
+def test_the_reference_names_every_variable_of_the_environment():
+    sources = [*(ROOT / "src").rglob("*.py")]
+    used = {
+        name
+        for path in sources
+        for name in re.findall(r"\"(LABELQUORUM_\w+)\"", path.read_text(encoding="utf-8"))
+    }
+    assert used <= words_in_code("docs/reference.md")
+
+
+def test_the_reference_tells_what_a_saved_file_holds(tmp_path):
+    import safetensors
+
+    model = BiLA(warmup_items=1).partial_fit({"q": {"a": 0, "b": 1}})
+    model.save(tmp_path / "model.lq")
+    with safetensors.safe_open(tmp_path / "model.lq", framework="numpy") as file:
+        metadata, names = file.metadata(), set(file.keys())
+    text = section("docs/reference.md", "The file")
+    assert all(f"`{key}`" in text for key in (*metadata, *json.loads(metadata["labelquorum"])))
+    for name in names:
+        prefix = re.match(r"ids\.|\w+/", name)[0]
+        assert f"`{prefix}…`" in text
+        assert prefix != "ids." or f"`{name.removeprefix(prefix)}`" in text
+
+
+# ── the paper ────────────────────────────────────────────────────────────────────────────────
+
+
+def resolve(dotted):
+    """Find what a name such as `learn.bila.bila.update` stands for; inner functions by source."""
+    parts = dotted.split(".")
+    for depth in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(["labelquorum", *parts[:depth]]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[depth:]:
+            if hasattr(found, part):
+                found = getattr(found, part)
+            else:
+                assert f"def {part}(" in inspect.getsource(found), dotted
+        return
+    pytest.fail(f"{dotted} is nowhere in labelquorum.")
+
+
+def test_every_function_named_in_the_paper_page_exists():
+    names = set(re.findall(r"`((?:ingest|learn|trial)\.[\w.]+)`", page("docs/paper.md")))
+    assert len(names) > 25
+    for name in names:
+        resolve(name)
+
+
+def test_a_function_that_does_not_exist_is_noticed():
+    with pytest.raises(AssertionError):
+        resolve("learn.bila.bila.no_such_function")
+
+
+def test_every_equation_of_the_paper_has_a_row():
+    found = set()
+    for cell, *_ in rows(section("docs/paper.md", "Equations")):
+        first, last = (
+            (re.findall(r"\d+", cell) * 2)[:2] if "–" not in cell else re.findall(r"\d+", cell)
+        )
+        found.update(range(int(first), int(last) + 1))
+    assert found == set(range(1, 19))
+
+
+def test_every_line_of_algorithm_1_has_a_row():
+    lines = [row[0] for row in rows(section("docs/paper.md", "Algorithm 1"))]
+    assert lines == [str(line) for line in range(1, 31)]
+
+
+def test_a_line_of_algorithm_1_named_in_the_code_is_where_the_page_says():
+    told = {row[0]: row[2] for row in rows(section("docs/paper.md", "Algorithm 1"))}
+    for path in (ROOT / "src" / "labelquorum" / "learn").glob("*.py"):
+        for line in re.findall(r"# Alg\. 1 line (\d+):", path.read_text(encoding="utf-8")):
+            assert f"learn.{path.stem}" in told[line] or "same function" in told[line], (path, line)
+
+
+def test_notes_are_numbered_and_name_settings_that_exist():
+    notes = rows(section("docs/paper.md", "Notes"))
+    assert [note[0] for note in notes] == [str(n + 1) for n in range(len(notes))]
+    settings = set(inspect.signature(BiLA).parameters)
+    for note in notes:
+        assert set(re.findall(r"`(\w+)=", f"`{note[-1]}")) <= settings
+
+
+def test_the_preset_www2021_selects_the_papers_way_in_every_note_that_departs():
+    www2021 = {**PRESETS["www2021"]}
+    for note in rows(section("docs/paper.md", "Notes")):
+        ours = note[-1].split(";")[0]
+        for name, value in re.findall(r"(\w+)=([^`]+)", ours):
+            if "*Departs*" in note[4] and name in www2021:
+                assert www2021[name] == eval(value)
+
+
+# ── the recipes of CONTRIBUTING.md ───────────────────────────────────────────────────────────
+
+
+def test_every_command_of_run_py_is_told():
+    run = load_script(ROOT / "run.py")
+    for name in (*run.COMMANDS, "lock"):
+        assert f"python3 run.py {name}" in page("CONTRIBUTING.md")
+
+
+def test_every_file_that_contributing_names_is_there():
+    for path in re.findall(r"`((?:src|tests)/[\w/.]+)`", page("CONTRIBUTING.md")):
+        assert (ROOT / path).exists(), path
+
+
+GENERATIVE = '''
+def one_skill(init_strength: float = 1.0) -> GenerativeModel:
+    """Each worker has one skill; mistakes are spread as the crowd spreads them."""
+
+    def init(newcomers: Newcomers) -> Params:
+        shared = {"popularity": jnp.zeros(newcomers.n_classes)}
+        return Params(shared, {"skill": jnp.full(len(newcomers.keys), 1.5)})
+
+    def log_confusion(params: Params) -> jax.Array:
+        popularity, skill = params.shared["popularity"], params.per_worker["skill"]
+        return jax.nn.log_softmax(popularity + skill[:, None, None] * jnp.eye(len(popularity)))
+
+    def log_likelihood(params: Params, batch: Batch) -> jax.Array:
+        return sum_by_item(log_confusion(params)[batch.worker, :, batch.label], batch)
+
+    def confusion(params: Params) -> jax.Array:
+        return jnp.exp(log_confusion(params))
+
+    return GenerativeModel("one_skill", init, log_likelihood, confusion)
+
+
+'''
+
+FORMAT = '''
+def read_pipes(source: TextSource, space: LabelSpace = ANY_LABEL) -> LabelTable:
+    """Read lines such as task|worker|label."""
+    [table] = iter_pipes(source, space, _ALL_ROWS)
+    return table
+
+
+def iter_pipes(
+    source: TextSource, space: LabelSpace = ANY_LABEL, rows: int = _ROWS
+) -> Iterator[LabelTable]:
+    """Read such lines lazily."""
+    with open(source) as file:
+        lines = enumerate(file, 1)
+        while batch := list(islice(lines, rows)):
+            cells = [[cell.strip() for cell in line.split("|")] for _, line in batch]
+            columns = (list(column) for column in zip(*cells, strict=True))
+            places = [place for place, _ in batch]
+            yield checked(LabelTable(*columns, source=str(source), lines=places), space)
+
+
+'''
+
+ESTIMATOR = '''
+class Plurality(MajorityVote):
+    """The toy behind the door."""
+
+    method = "plurality"
+
+
+'''
+
+FOLLOWED = """
+import numpy as np
+import labelquorum as lq
+from labelquorum.ingest.formats import iter_labels, read_labels
+from labelquorum.learn import AGGREGATORS
+from labelquorum.trial.checks import CHECKS, check_aggregator
+
+assert lq.__file__.startswith(COPY), lq.__file__
+
+# a generative model: by name, on more than two classes
+answers = {t: {w: t % 3 for w in range(4)} for t in range(12)}
+model = lq.BiLA(generative="one_skill")
+assert model.fit_predict(answers).to_dict() == {t: t % 3 for t in range(12)}
+assert model.confusion_.shape == (4, 3, 3)
+np.testing.assert_allclose(model.confusion_.sum(axis=2), 1, rtol=1e-5)
+
+# a baseline: every law holds
+assert check_aggregator(AGGREGATORS["plurality"]()) == [(name, "held") for name in CHECKS]
+
+# a format: a good file and a bad one
+assert read_labels("good.pipes").labels == ["cat", "dog"]
+assert [len(table.labels) for table in iter_labels("good.pipes", rows=1)] == [1, 1]
+try:
+    read_labels("bad.pipes")
+except lq.LabelError as error:
+    assert str(error).startswith("bad.pipes line 2: the label is missing"), error
+else:
+    raise AssertionError("bad.pipes was read")
+"""
+
+
+def insert(path, before, new):
+    """Put text before the one place where `before` stands."""
+    source = path.read_text(encoding="utf-8")
+    assert source.count(before) == 1, (path, before)
+    path.write_text(source.replace(before, new + before), encoding="utf-8")
+
+
+def test_the_three_recipes_work_when_followed_to_the_letter(tmp_path):
+    package = tmp_path / "labelquorum"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "src" / "labelquorum", package, ignore=ignored)
+
+    # To add a generative model p: a function, and a line in the registry.
+    generative = package / "learn" / "generative.py"
+    insert(generative, "GENERATIVE_MODELS: dict", GENERATIVE)
+    insert(generative, '    "worker_ability": worker_ability,\n', '    "one_skill": one_skill,\n')
+
+    # To add a baseline: copy majority_vote.py, and a line in the registry.
+    baselines = package / "learn" / "baselines"
+    source = (baselines / "majority_vote.py").read_text(encoding="utf-8")
+    renamed = source.replace("majority_vote", "plurality")
+    (baselines / "plurality.py").write_text(renamed, encoding="utf-8")
+    registry = package / "learn" / "__init__.py"
+    insert(registry, '    "majority_vote": majority_vote,\n', '    "plurality": plurality,\n')
+    importing = "from labelquorum.learn.baselines.plurality import plurality\n"
+    insert(registry, "from labelquorum.learn.bila import bila\n", importing)
+    # … and behind the door.
+    estimator = package / "learn" / "estimator.py"
+    insert(estimator, "ESTIMATORS: dict", ESTIMATOR)
+    insert(estimator, '"majority_vote": MajorityVote', '"plurality": Plurality, ')
+
+    # To add an input format: two readers, a line in the registry, a good and a bad file.
+    formats = package / "ingest" / "formats.py"
+    insert(formats, "class Format(NamedTuple):", FORMAT)
+    line = '    ".pipes": Format(read_pipes, iter_pipes),\n'
+    insert(formats, '    ".parquet": Format(read_parquet, iter_parquet),\n', line)
+    (tmp_path / "good.pipes").write_text("q1 | ann | cat\nq1 | bob | dog\n")
+    (tmp_path / "bad.pipes").write_text("q1 | ann | cat\nq1 | bob | \n")
+
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def run(*arguments):
+        program = [sys.executable, "-W", "error", *arguments]
+        return subprocess.run(
+            program, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+
+    followed = run("-c", f"COPY = {str(tmp_path)!r}\n{FOLLOWED}")
+    assert followed.returncode == 0, followed.stderr
+    asked = run("-m", "labelquorum", "aggregate", "good.pipes", "--method", "plurality")
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.splitlines()[1].startswith("q1,")
