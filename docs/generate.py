@@ -152,7 +152,7 @@ def results() -> str:
         for mode, chunk_items in sorted(settings, key=lambda s: (s[0] == "offline", s[1])):
             wanted = {"mode": mode, "chunk_items": chunk_items, "repeat_warmup": False}
             errors = {
-                row["method"]: f"{row['emitted_error']:.1f}"
+                row["method"]: f"{row['emitted_error']:.2f}"
                 for row in result["results"]
                 if row["mode"] == "limit" or wanted == {key: row.get(key, 0) for key in wanted}
             }
@@ -161,7 +161,7 @@ def results() -> str:
                 printed = printed[str(chunk_items)]
             what = f"{noun}, online, chunks of {chunk_items}" if chunk_items else f"{noun}, offline"
             cells = [errors.get(method, "–") for method in columns.values()]
-            lines.append([what, f"{printed:.1f}", *cells])
+            lines.append([what, f"{printed:.2f}", *cells])
     commands = " and ".join(sorted({f"`{result['command']}`" for result in found.values()}))
     return f"{_table(lines)}\nMade by {commands} and `python3 run.py python docs/generate.py`.\n"
 

@@ -139,6 +139,28 @@ def test_every_page_with_code_is_run():
     assert with_code <= set(generate.PAGES)
 
 
+def test_the_result_table_is_made_of_the_measured_and_the_printed_figures(tmp_path, monkeypatch):
+    def measured(method, error, **protocol):
+        return {"method": method, "mode": "online", "emitted_error": error, **protocol}
+
+    result = {
+        "command": "measure it",
+        "results": [
+            {"method": "oracle", "mode": "limit", "emitted_error": 1.234},
+            measured("default", 5.678, chunk_items=25, repeat_warmup=False),
+            measured("default", 9.999, chunk_items=25, repeat_warmup=True),
+        ],
+    }
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "rte.json").write_text(json.dumps(result))
+    (tmp_path / "paper.toml").write_text("[rte.online]\nbila = { 25 = 7.75 }\n")
+    monkeypatch.setattr(generate, "RESULTS", tmp_path)
+    told = generate.results()
+    assert "| RTE, online, chunks of 25 | 7.75 | – | – | – | 5.68 | 1.23 |" in told
+    assert "`measure it`" in told
+    assert "10.00" not in told
+
+
 # ── links and pictures ───────────────────────────────────────────────────────────────────────
 
 
@@ -307,7 +329,8 @@ def test_the_reference_tells_what_a_saved_file_holds(tmp_path):
     with safetensors.safe_open(tmp_path / "model.lq", framework="numpy") as file:
         metadata, names = file.metadata(), set(file.keys())
     text = section("docs/reference.md", "The file")
-    assert all(f"`{key}`" in text for key in (*metadata, *json.loads(metadata["labelquorum"])))
+    _, _, header = metadata["labelquorum"].partition(" ")
+    assert all(f"`{key}`" in text for key in (*metadata, *json.loads(header)))
     for name in names:
         prefix = re.match(r"ids\.|\w+/", name)[0]
         assert f"`{prefix}…`" in text

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_integers_that_make_no_chunk_are_refused(columns, options, sentence):
 def test_different_ids_never_tie_in_the_canonical_order(values):
     # A tie would fall to whoever came first, and row order would matter.
     order = [id_order(value) for value in sorted(values, key=id_order)]
-    assert all(one < other for one, other in zip(order, order[1:], strict=False))
+    assert all(one < other for one, other in pairwise(order))
 
 
 def test_neighbouring_large_integers_are_told_apart():
@@ -136,9 +137,7 @@ def batched_streams(draw):
     def batches():
         cuts = sorted(draw(st.lists(st.integers(0, len(item_ids)), max_size=4)))
         edges = [0, *cuts, len(item_ids)]
-        return [
-            take_rows(whole, start, stop) for start, stop in zip(edges, edges[1:], strict=False)
-        ]
+        return [take_rows(whole, start, stop) for start, stop in pairwise(edges)]
 
     return whole, batches(), batches(), draw(st.integers(1, 5))
 
@@ -158,7 +157,7 @@ def test_a_stream_is_cut_the_same_however_it_was_batched(stream):
 def test_cutting_keeps_every_row_in_order_and_every_chunk_within_its_size(stream):
     whole, batches, _, chunk_items = stream
     chunks = list(cut_chunks(batches, chunk_items))
-    assert sum((chunk.labels for chunk in chunks), []) == whole.labels
+    assert [label for chunk in chunks for label in chunk.labels] == whole.labels
     for position, chunk in enumerate(chunks):
         n_items = len(set(chunk.item_ids))
         assert 1 <= n_items <= chunk_items
@@ -195,7 +194,7 @@ def test_what_was_skipped_is_told_exactly_once(stream, counts):
 
 
 def test_chunks_need_at_least_one_item():
-    with pytest.raises(LabelError, match="`chunk_items` must be a whole number ≥ 1. Got 0"):
+    with pytest.raises(LabelError, match=r"`chunk_items` must be a whole number ≥ 1. Got 0"):
         list(cut_chunks([], 0))
 
 

@@ -98,7 +98,7 @@ def test_a_ledger_of_no_items_keeps_nothing():
 
 
 def test_a_negative_size_is_refused():
-    with pytest.raises(StateError, match="`open_items` must be a whole number ≥ 0. Got -1"):
+    with pytest.raises(StateError, match=r"`open_items` must be a whole number ≥ 0. Got -1"):
         Ledger(-1)
 
 

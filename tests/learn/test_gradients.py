@@ -160,9 +160,7 @@ def test_the_gradient_of_the_loss_is_that_of_finite_differences_and_of_hand(
     value, grads, differences = with_central_differences(f, params)
     assert_close(grads, differences, rtol=1e-8)
 
-    settings = reference.Settings(
-        generative, labels_as, n_classes=n_classes, kl_weight=KL_WEIGHT
-    )
+    settings = reference.Settings(generative, labels_as, n_classes=n_classes, kl_weight=KL_WEIGHT)
     by_hand_value, by_hand = reference.loss_and_grads(theta, labels, log_prior, settings)
     named, padding = by_reference_name(grads)
     assert float(value) == pytest.approx(by_hand_value, rel=1e-12)
@@ -191,9 +189,7 @@ def test_the_gradient_of_p_is_that_of_finite_differences(generative, n_classes):
 def test_the_gradient_of_q_is_that_of_finite_differences(labels_as):
     batch = padded_batch(dense_labels(3), 3)
     batch = batch._replace(weight=batch.weight * jnp.linspace(0.1, 2.0, len(batch.weight)))
-    _, (params, _) = random_params(
-        "confusion_matrix", 3, labels_as, (6, 4), len(batch.worker_mask)
-    )
+    _, (params, _) = random_params("confusion_matrix", 3, labels_as, (6, 4), len(batch.worker_mask))
     pull = np.random.default_rng(0).normal(size=(len(batch.item_mask), 3))
     encoder = mlp((6, 4), labels_as)
     _, grads, differences = with_central_differences(
@@ -204,9 +200,7 @@ def test_the_gradient_of_q_is_that_of_finite_differences(labels_as):
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(("generative", "n_classes"), MODELS)
-def test_the_log_likelihood_is_the_sum_of_the_logs_of_the_confusion_matrices(
-    generative, n_classes
-):
+def test_the_log_likelihood_is_the_sum_of_the_logs_of_the_confusion_matrices(generative, n_classes):
     labels = dense_labels(n_classes)
     batch = padded_batch(labels, n_classes)
     theta, (_, params) = random_params(generative, n_classes, "index", (), len(batch.worker_mask))
@@ -255,9 +249,7 @@ def test_one_step_of_the_engine_follows_the_gradient_derived_by_hand(
     shared, rows = engine.start(votes, votes[0], np.zeros(n_rows, np.uint32), 0, N_WORKERS)
     shared |= {f"params.encoder.shared.{name}": value for name, value in q.shared.items()}
     rows |= {f"params.encoder.per_worker.{name}": value for name, value in q.per_worker.items()}
-    rows |= {
-        f"params.generative.per_worker.{name}": value for name, value in p.per_worker.items()
-    }
+    rows |= {f"params.generative.per_worker.{name}": value for name, value in p.per_worker.items()}
     log_prior = reference.log_label_shares(labels, n_classes)
     idle = np.zeros(n_rows, np.int32)
     trained = engine.train(

@@ -298,9 +298,7 @@ def play(problem, transform, direction=1.0):
 def regrets(problem, thetas):
     """R(T) against the best fixed point of the box in hindsight, at every T of the grid."""
     suffered = np.cumsum(problem.losses(thetas))
-    return np.array(
-        [suffered[T - 1] - problem.losses(problem.best(T))[:T].sum() for T in GRID]
-    )
+    return np.array([suffered[T - 1] - problem.losses(problem.best(T))[:T].sum() for T in GRID])
 
 
 def grows_faster_than_root(regret):

@@ -116,6 +116,24 @@ def test_what_was_handed_in_can_be_changed_afterwards():
     assert rows.to_arrays()["skill"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.xfail(strict=True, reason="scatter keeps the caller's index array; it must copy it")
+def test_an_index_that_was_handed_in_can_be_changed_afterwards():
+    old = WorkerRows({"skill": np.zeros(3)})
+    workers = np.array([0])
+    new = old.scatter(workers, {"skill": np.ones(1)})
+    workers[0] = 2
+    assert old.to_arrays()["skill"].tolist() == [0, 0, 0]
+    assert new.to_arrays()["skill"].tolist() == [1, 0, 0]
+
+
+@pytest.mark.xfail(strict=True, reason="gather reads room that belongs to a newer version")
+def test_a_worker_a_version_does_not_know_is_an_error():
+    old = WorkerRows({"skill": np.zeros(2)})
+    old.scatter(np.arange(2, 9), {"skill": np.ones(7)})
+    with pytest.raises(IndexError):
+        old.gather(np.array([3]))
+
+
 def test_a_version_nobody_holds_is_gone():
     class Watched(WorkerRows):
         __slots__ = ("__weakref__",)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from labelquorum.errors import LabelQuorumError
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.learn import batch as batch_module
 from labelquorum.learn.batch import bucket, minibatch_order
@@ -130,7 +131,9 @@ def test_training_is_compiled_once_per_bucket(caplog):
         # 3 labels an item: 12 to 15 items lie in one bucket of labels, items and workers
         with jax.log_compiles(), caplog.at_level(logging.WARNING):
             run(method, passing_crowd(chunk_items, n_workers=8))
-        compiled = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Compiling")]
+        compiled = [
+            r.getMessage() for r in caplog.records if r.getMessage().startswith("Compiling")
+        ]
         return sum("train" in message.split(" with ")[0] for message in compiled)
 
     assert compilations([12, 13, 15, 14, 16]) == 1
@@ -352,7 +355,9 @@ def test_the_seed_decides_the_network_and_the_order_of_the_minibatches():
     (chunk,) = passing_crowd([16])
     method = bila(**SETTINGS["one_hot"])
     one, other = (method.init(chunk, seed) for seed in (1, 2))
-    assert (one.shared["params.encoder.shared.w2"] != other.shared["params.encoder.shared.w2"]).all()
+    assert (
+        one.shared["params.encoder.shared.w2"] != other.shared["params.encoder.shared.w2"]
+    ).all()
     name = "params.encoder.per_worker.w1"
     first = one.rows.to_arrays()[name]
     assert (first != other.rows.to_arrays()[name]).all()
@@ -363,6 +368,24 @@ def test_the_seed_decides_the_network_and_the_order_of_the_minibatches():
     assert bits(one) == bits(other)
     one, other = (method.update(one._replace(seed=seed), chunk)[0] for seed in (1, 2))
     assert deviation(one._replace(seed=0), other._replace(seed=0)) > 1e-4
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        0,
+        2**31 - 1,
+        *(
+            pytest.param(seed, marks=pytest.mark.xfail(strict=True, reason="the seed overflows"))
+            for seed in (2**31, 2**40, 2**63 - 1)
+        ),
+    ],
+)
+def test_any_seed_will_do(seed):
+    (chunk,) = passing_crowd([16])
+    method = bila(**SETTINGS["minibatches"])
+    state, _ = method.update(method.init(chunk, seed), chunk)
+    assert method.aggregate(state, chunk).aggregated.shape == (16,)
 
 
 # --- growing -------------------------------------------------------------------------------------
@@ -410,3 +433,21 @@ def test_a_newcomer_changes_nobody_elses_rows():
     for name in old:
         assert old[name][1:].tobytes() == new[name][1:known].tobytes()
     assert new["seen"][known:].tolist() == [False, False, True]
+
+
+@pytest.mark.xfail(strict=True, reason="a broadcasting error, not a sentence")
+def test_a_chunk_that_knows_fewer_classes_than_the_state_is_told_so():
+    method = bila()
+    state = run(method, passing_crowd([16]))[-1]
+    with pytest.raises(LabelQuorumError, match=r"n_classes"):
+        method.update(state, make_chunk([0, 0], [0, 1], [0, 1], n_workers=3))
+
+
+@pytest.mark.xfail(strict=True, reason="a class nobody named has half a label, others one each")
+def test_a_uniform_class_prior_is_uniform_over_a_class_nobody_named():
+    """Nobody has labels for the third class: its prior is all that the answer goes by."""
+    method = bila(class_prior="uniform", epochs=1)
+    chunks = passing_crowd([16], n_classes=2)
+    state = run(method, chunks)[-1]
+    nobody = make_chunk([], [], [], n_items=1, n_workers=3, n_classes=3)
+    np.testing.assert_allclose(method.aggregate(state, nobody).probs, 1 / 3, rtol=1e-5)
