@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import Chunk
-from labelquorum.ingest.events import LabelSpace
+from labelquorum.ingest.events import MISSING, LabelSpace
 from labelquorum.learn.aggregator import (
     Aggregation,
     Aggregator,
@@ -199,8 +199,8 @@ def bila(
             *_leaves(before, len(packed.worker_mask), state.step),
             packed,
             log_class_prior(counts),
-            state.seed,
-            state.chunk_index,
+            np.uint32(state.seed % 2**32),
+            np.uint32(state.chunk_index % 2**32),
             tolerance,
             n_labels=None if one_batch else labels_in_minibatch(packed, minibatch_items),
             epochs=epochs,
@@ -222,6 +222,7 @@ def bila(
 
     def aggregate(state: State, chunk: Chunk) -> Aggregation:
         """Alg. 1 lines 28–30: infer the chunk's labels with the present θ."""
+        _check_classes(p, chunk.n_classes)
         state = _welcome(engine, state, chunk, votes=None)
         workers = np.arange(state.rows.n_workers) if everybody else chunk.workers
         packed = pack(chunk, workers)
@@ -370,8 +371,11 @@ def _count_classes(
         return count_labels(chunk.label, chunk.weight, len(counts))
     if class_prior == "warmup" and counts.any():
         return counts
-    fresh = np.where(chunk.known, 0, chunk.weight)
-    return counts + count_labels(chunk.label, fresh, len(counts))
+    new = ~chunk.known
+    gained = count_labels(chunk.label[new], chunk.weight[new], len(counts))
+    corrects = chunk.replaced != MISSING
+    lost = count_labels(chunk.replaced[corrects], chunk.weight[corrects], len(counts))
+    return np.maximum(counts + gained - lost, 0)
 
 
 @lru_cache(maxsize=64)

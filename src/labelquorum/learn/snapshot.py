@@ -11,7 +11,7 @@ import os
 from collections.abc import Hashable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_origin, get_type_hints
 
 import numpy as np
 import safetensors
@@ -139,7 +139,7 @@ def state_from_arrays(state_type: type[StateT], arrays: Mapping[str, NDArray[Any
         elif kind is int:
             values[field] = int(arrays[field])
         else:
-            values[field] = leaves or arrays[field]
+            values[field] = leaves if get_origin(kind) is dict else arrays[field]
     return state_type(**values)
 
 
