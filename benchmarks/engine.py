@@ -423,12 +423,15 @@ def verdicts(parts: Result) -> list[Result]:
         holds = measured <= limit if at_most else measured >= limit
         found.append({"promise": promise, "measured": measured, "limit": limit, "holds": holds})
 
-    for part, size in (("history", "history_labels"), ("workers", "known_workers")):
+    for part, size, noun in (
+        ("history", "history_labels", "labels of history"),
+        ("workers", "known_workers", "known workers"),
+    ):
         if part in parts:
             p50 = [row["p50_ms"] for row in parts[part]["latency"] if row["level"] == "door"]
             largest = max(row[size] for row in parts[part]["latency"])
             check(f"p50 of a {CHUNK_ITEMS}-item chunk, ms ({part})", p50[0], 5.0)
-            check(f"growth up to {largest:,} {size}", round(p50[-1] / p50[0], 3), 1.5)
+            check(f"growth of p50 up to {largest:,} {noun}", round(p50[-1] / p50[0], 3), 1.5)
     if "history" in parts:
         memory = parts["history"]["memory"]
         grown = memory["at_end_mb"] / memory["at_tenth_mb"]

@@ -193,6 +193,14 @@ def test_a_chunk_that_cannot_be_learned_is_refused_during_warm_up_already(bits):
     assert model.partial_fit(frame([*votes(2, "xx"), *votes(3, "yy")])).labels_.size == 3
 
 
+def test_a_third_class_is_refused_during_warm_up_already():
+    model = lq.BiLA(generative="worker_ability", warmup_items=2)
+    with pytest.raises(LabelError, match="knows at most 2 classes"):
+        model.partial_fit(frame(votes(1, "xyz")))
+    # Nothing of it was held, so the stream can go on.
+    assert model.partial_fit(frame([*votes(2, "xx"), *votes(3, "yy")])).labels_.size == 2
+
+
 def test_what_was_skipped_during_warm_up_is_counted_once_each():
     model = lq.MajorityVote(warmup_items=2, abstain="?")
     assert model.partial_fit(frame(votes(1, "x?"))).tally_.skipped == {"abstained": 1}

@@ -105,9 +105,9 @@ def test_clipped_rmsprop_cuts_gradients_at_one():
 
 def test_every_optimiser_can_be_selected_and_lowers_the_loss_by_a_path_of_its_own():
     rng = np.random.default_rng(0)
-    truth = rng.integers(2, size=60)
-    item, worker = (index.ravel() for index in np.indices((60, 5)))
-    label = np.where(rng.random(300) < 0.8, truth[item], 1 - truth[item])
+    truth = rng.integers(2, size=48)
+    item, worker = (index.ravel() for index in np.indices((48, 5)))
+    label = np.where(rng.random(240) < 0.8, truth[item], 1 - truth[item])
     chunk = make_chunk(item, worker, label)
     paths = set()
     for optimizer in OPTIMIZERS:

@@ -190,6 +190,11 @@ class Estimator(ABC):
     """What became of the rows of the last table."""
 
     @property
+    def held_labels_(self) -> int:
+        """How many labels are held until the warm-up is complete."""
+        return sum(len(part.item_ids) for part in self._memory.held)
+
+    @property
     def labels_(self) -> pd.Series:
         """The consensus on the last chunk's tasks, in order of appearance."""
         self._fitted(allow_warmup=True)
@@ -420,7 +425,7 @@ class Estimator(ABC):
     def _fitted(self, allow_warmup: bool = False) -> _Memory:
         memory = self._memory
         if memory.state is None and not allow_warmup:
-            held = sum(len(part.item_ids) for part in memory.held)
+            held = self.held_labels_
             waiting = f" {held} labels are held for the warm-up." if held else ""
             raise StateError(
                 f"This {type(self).__name__} has learned nothing yet.{waiting} "

@@ -38,7 +38,7 @@ CHECKS: dict[str, Check] = {}
 SLACK = 0.02
 """By how much the error of an aggregator may exceed that of majority vote on a seeded crowd."""
 
-_CHUNK_ITEMS = 16
+_CHUNK_ITEMS = 15  # of four labels each: one more still fits the 64 that XLA is asked for
 _ROUNDING = 1e-4  # float32 sums in another order, after some training
 _SEED = 7
 
@@ -240,7 +240,7 @@ def check_item_order(aggregator: Aggregator) -> None:
     """An item's answer depends neither on its place in a chunk nor on the items beside it."""
     state, chunk = _before_last(aggregator)
     answer = aggregator.aggregate(state, chunk)
-    for items in (np.arange(chunk.n_items)[::-1], np.arange(0, chunk.n_items, 3)):
+    for items in (np.roll(np.arange(chunk.n_items), 1), np.arange(1, chunk.n_items, 2)):
         other = aggregator.aggregate(state, _take_items(chunk, items))
         _check_close(f"for items {items.tolist()}", answer.probs[items], other.probs)
         same = np.array_equal(answer.aggregated[items], other.aggregated)
