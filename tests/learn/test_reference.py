@@ -84,8 +84,7 @@ CASES = {
     "paper-worker_ability": ("www2021", WORKER_ABILITY, 2),
     "paper-one_hot": ("www2021", ONE_HOT | {"hidden_sizes": (9, 6, 5), "kl_weight": 0.7}, 3),
     "authors-confusion_matrix": ("authors", CONFUSION_MATRIX, 3),
-    "authors-worker_ability": ("authors", WORKER_ABILITY, 2),
-    "authors-one_hot": ("authors", ONE_HOT | {"hidden_sizes": ()}, 3),
+    "authors-one_hot": ("authors", ONE_HOT | {"hidden_sizes": (8,)}, 3),
 }
 
 

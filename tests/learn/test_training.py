@@ -426,7 +426,6 @@ def test_a_newcomer_changes_nobody_elses_rows():
     assert new["seen"][known:].tolist() == [False, False, True]
 
 
-@pytest.mark.xfail(strict=True, reason="a broadcasting error, not a sentence")
 def test_a_chunk_that_knows_fewer_classes_than_the_state_is_told_so():
     method = bila()
     state = run(method, passing_crowd([16]))[-1]
@@ -434,7 +433,6 @@ def test_a_chunk_that_knows_fewer_classes_than_the_state_is_told_so():
         method.update(state, make_chunk([0, 0], [0, 1], [0, 1], n_workers=3))
 
 
-@pytest.mark.xfail(strict=True, reason="a class nobody named has half a label, others one each")
 def test_a_uniform_class_prior_is_uniform_over_a_class_nobody_named():
     """Nobody has labels for the third class: its prior is all that the answer goes by."""
     method = bila(class_prior="uniform")

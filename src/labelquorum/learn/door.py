@@ -142,6 +142,8 @@ class Estimator(ABC):
         waiting = [*memory.held, table]
         intake = memory.roster.read(concatenate(waiting), memory.ledger)
         if memory.state is None and intake.chunk.n_items < warmup_items:
+            if intake.chunk.n_labels:
+                method.init(intake.chunk, self._seed)  # refuses what could never be learned
             self._memory = memory._replace(held=waiting)
             self._answer = Answer(*self._nothing(memory.roster))
             self.tally_ = Tally(rows=len(table.item_ids), skipped=table.skipped)

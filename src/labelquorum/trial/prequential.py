@@ -61,6 +61,7 @@ def stream(
         Items in a first, larger chunk: the paper's initial set L*; 0 for none.
     repeat_warmup
         Stream the initial set again, chunk by chunk, before going on (the authors' code does).
+        Labels of open items are learned from once: give the model `open_items=0` for this.
     order
         None takes items as they first appear in the table; a number is the seed of a random order.
 
