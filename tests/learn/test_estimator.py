@@ -177,7 +177,7 @@ def test_warm_up_answers_nothing_and_then_all_held_tasks(kind, chunks, bits):
     assert model.labels_.index.tolist() == list(dict.fromkeys(everything.task))
     at_once = kind().partial_fit(everything)
     pd.testing.assert_frame_equal(model.probas_, at_once.probas_)
-    assert model.tally_.rows == len(everything)
+    assert model.tally_.rows == len(chunks[2])
     # From now on a chunk is answered as it comes.
     assert len(model.partial_fit(chunks[0]).labels_) == 16
 
@@ -389,7 +389,7 @@ def test_worker_ability_refuses_a_third_class_with_a_sentence(bits):
     assert bits(model) == before
     assert model.tally_ == tally
     with pytest.raises(LabelError, match="knows at most 2 classes"):
-        lq.BiLA(generative="worker_ability", classes="xyz").partial_fit(third)
+        lq.BiLA(generative="worker_ability", classes=list("xyz")).partial_fit(third)
 
 
 # ── fit, and scikit-learn's habits ───────────────────────────────────────────────────────
