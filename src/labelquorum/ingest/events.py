@@ -81,6 +81,12 @@ class LabelSpace:
             raise StateError(
                 f"`on_bad` must be one of {list(get_args(OnBad))}. Got {self.on_bad!r}."
             )
+        try:
+            hash(self.abstain)
+        except TypeError:
+            raise StateError(
+                f"`abstain` must be one label, text or a number. Got {self.abstain!r}."
+            ) from None
         if isinstance(self.classes, str | set | frozenset):
             raise StateError(
                 "`classes` must be a list, in the order you want them. "

@@ -93,6 +93,11 @@ def match_columns(names: Sequence[object], remedy: str) -> dict[str, int] | Faul
             return Fault(1, "malformed row", f"{rule}. Remove or rename one of them.")
         if role is not None:
             found[role] = position
+    if len(names) == 1 and isinstance(names[0], str):
+        for separator, called in ((";", "semicolons"), ("\t", "tabs")):
+            if separator in names[0]:
+                rule = f"columns must be separated by commas, and {names[0]!r} has {called}"
+                return Fault(1, "malformed row", f"{rule}. Save the file with commas.")
     for role in NEEDED:
         if role not in found:
             *others, last = (repr(alias) for alias in COLUMN_ALIASES[role])

@@ -115,10 +115,10 @@ def bila(
     kl_weight: float = 0.1,
     class_prior: ClassPrior = "running",
     optimizer: Literal["bounded_rmsprop", "rmsprop", "adam"] = "rmsprop",
-    learning_rate: float = 0.01,
+    learning_rate: float = 0.02,
     decay: float = 0.9,
     minibatch_items: int = 50,
-    epochs: int = 10,
+    epochs: int = 5,
     tolerance: float = 1e-3,
     predict_by: PredictBy = "posterior",
 ) -> Aggregator:
