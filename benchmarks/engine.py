@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,20 +21,30 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from streams import (
+    CHUNK_ITEMS,
+    CHUNK_LABELS,
+    LABELS_PER_ITEM,
+    N_CLASSES,
+    Door,
+    Functions,
+    Labels,
+    Result,
+    draw_chunk,
+    frame,
+    integer_chunk,
+    labels_of,
+    latency,
+    resident_mb,
+    say,
+    seconds_of,
+)
 
 HERE = Path(__file__).parent
 SAVED = HERE / "results" / "engine.json"
-
-CHUNK_ITEMS = 50
-LABELS_PER_ITEM = 10
-N_CLASSES = 4
-CHUNK_LABELS = CHUNK_ITEMS * LABELS_PER_ITEM
-SKILL = 0.7  # of the crowd whose answers are timed, not scored
-
-Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,93 +61,6 @@ class Sizes:
 
 
 QUICK = Sizes((1000, 3000), (500, 1500), 100, 20, starts=1, refit_items=300, refit_workers=(50,))
-
-
-# ── streams ──────────────────────────────────────────────────────────────────────────────────
-
-
-class Labels(NamedTuple):
-    """One chunk's labels as flat integers, items numbered along the stream."""
-
-    item: Any
-    worker: Any
-    label: Any
-
-
-def labels_of(rng: np.random.Generator, worker: Any, first_item: int) -> Labels:
-    """What these workers, (N, labels an item), say: the truth with probability SKILL."""
-    n_items, per_item = worker.shape
-    truth = rng.integers(N_CLASSES, size=(n_items, 1))
-    noise = rng.integers(N_CLASSES, size=worker.shape)
-    label = np.where(rng.random(worker.shape) < SKILL, truth, noise)
-    item = first_item + np.repeat(np.arange(n_items), per_item)
-    return Labels(item, worker.ravel(), label.ravel())
-
-
-def draw_chunk(
-    rng: np.random.Generator, n_workers: int, first_item: int, n_items: int = CHUNK_ITEMS
-) -> Labels:
-    """Items labelled by different workers drawn from all."""
-    rows = [rng.choice(n_workers, LABELS_PER_ITEM, replace=False) for _ in range(n_items)]
-    return labels_of(rng, np.array(rows), first_item)
-
-
-def frame(labels: Labels) -> Any:
-    """A chunk as a user has it: a DataFrame with ids in text."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        {
-            "task": [f"task{i}" for i in labels.item.tolist()],
-            "worker": [f"worker{k}" for k in labels.worker.tolist()],
-            "label": labels.label,
-        }
-    )
-
-
-def integer_chunk(labels: Labels, n_workers: int) -> Any:
-    from labelquorum.ingest.chunks import make_chunk
-
-    item = labels.item - labels.item[0]
-    return make_chunk(item, labels.worker, labels.label, n_workers=n_workers, n_classes=N_CLASSES)
-
-
-class Door:
-    """`BiLA.partial_fit` on DataFrames, up to the labels in the user's hands."""
-
-    name = "door"
-
-    def __init__(self) -> None:
-        from labelquorum import BiLA
-
-        self.model = BiLA()
-
-    def prepare(self, labels: Labels, n_workers: int) -> Any:
-        return frame(labels)
-
-    def advance(self, chunk: Any) -> None:
-        assert len(self.model.partial_fit(chunk).labels_)
-
-
-class Functions:
-    """`update`, then `aggregate`, on chunks of integers."""
-
-    name = "functions"
-
-    def __init__(self) -> None:
-        from labelquorum.learn.bila import bila
-
-        self.method = bila()
-        self.state: Any = None
-
-    def prepare(self, labels: Labels, n_workers: int) -> Any:
-        return integer_chunk(labels, n_workers)
-
-    def advance(self, chunk: Any) -> None:
-        if self.state is None:
-            self.state = self.method.init(chunk, 0)
-        self.state, _ = self.method.update(self.state, chunk)
-        self.method.aggregate(self.state, chunk)
 
 
 # ── parts ────────────────────────────────────────────────────────────────────────────────────
@@ -289,7 +211,7 @@ def measure_first_chunk(sizes: Sizes, began: float) -> Result:
     before = time.perf_counter()
     import pandas  # noqa: F401
 
-    import labelquorum  # noqa: F401
+    from labelquorum import BiLA  # noqa: F401
 
     imported = time.perf_counter()
     door = Door()
@@ -447,27 +369,6 @@ def verdicts(parts: Result) -> list[Result]:
 # ── measuring ────────────────────────────────────────────────────────────────────────────────
 
 
-def seconds_of(action: Callable[[Any], object], argument: Any) -> float:
-    began = time.perf_counter()
-    action(argument)
-    return time.perf_counter() - began
-
-
-def latency(seconds: Sequence[float]) -> Result:
-    p50, p99 = np.percentile(seconds, (50, 99)) * 1000
-    return {"p50_ms": round(p50, 3), "p99_ms": round(p99, 3), "chunks": len(seconds)}
-
-
-def resident_mb() -> float:
-    """Memory of this process; where the system does not tell, the most it ever had."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return round(pages * resource.getpagesize() / 2**20, 1)
-    except OSError:
-        unit = 1 if sys.platform == "darwin" else 1024
-        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20, 1)
-
-
 def thin(memory: list[Result]) -> Result:
     """Twenty points of the curve; at its tenth the ledger of recent items is full."""
     tenth = memory[len(memory) // 10]
@@ -499,11 +400,12 @@ def machine() -> Result:
 def child(part: str, sizes: Sizes, cache: str, *arguments: float) -> Result:
     """Measure one thing in a process of its own."""
     code = "import engine, json, sys; engine.run_child(*json.load(sys.stdin))"
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=json.dumps([part, asdict(sizes), *arguments]),
         stdout=subprocess.PIPE,
-        env={**os.environ, "LABELQUORUM_CACHE": cache, "PYTHONPATH": str(HERE)},
+        env={**os.environ, "LABELQUORUM_CACHE": cache, "PYTHONPATH": path},
         text=True,
     )
     if done.returncode:
@@ -513,10 +415,6 @@ def child(part: str, sizes: Sizes, cache: str, *arguments: float) -> Result:
 
 def run_child(part: str, sizes: Result, *arguments: float) -> None:
     print(json.dumps(globals()[f"measure_{part}"](Sizes(**sizes), *arguments)))
-
-
-def say(text: str) -> None:
-    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -540,13 +438,13 @@ def main(arguments: list[str] | None = None) -> None:
     }
     if options.save and SAVED.exists():  # parts not measured now stay as they were
         result["parts"] = json.loads(SAVED.read_text())["parts"]
-    with tempfile.TemporaryDirectory() as cache:
-        for part in options.only:
-            print(f"— {part}", file=sys.stderr, flush=True)
-            began, when = time.perf_counter(), datetime.now(UTC).isoformat(timespec="minutes")
+    for part in options.only:
+        print(f"— {part}", file=sys.stderr, flush=True)
+        began, when = time.perf_counter(), datetime.now(UTC).isoformat(timespec="minutes")
+        with tempfile.TemporaryDirectory() as cache:
             measured = child(part, sizes, cache)
-            took = round(time.perf_counter() - began, 1)
-            result["parts"][part] = {"measured": when, "took_s": took, **measured}
+        took = round(time.perf_counter() - began, 1)
+        result["parts"][part] = {"measured": when, "took_s": took, **measured}
     result["verdicts"] = verdicts(result["parts"])
     text = json.dumps(result, indent=2)
     if options.save:

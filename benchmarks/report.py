@@ -145,7 +145,7 @@ def latency_lines(rows: Iterable[dict[str, Any]], size: str) -> list[list[str]]:
 
 
 def number(value: float) -> str:
-    return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+    return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
 
 
 def table(header: list[str], lines: list[list[str]]) -> str:

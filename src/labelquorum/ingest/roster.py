@@ -4,8 +4,8 @@
 was learned from. Between the two anything may fail and nothing is lost.
 """
 
-from collections import ChainMap
-from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from array import array
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,7 +73,7 @@ class Roster:
         # A worker who was forgotten leaves an empty place: None.
         self._worker_index = {w: k for k, w in enumerate(self.worker_ids) if w is not None}
         self._class_index = {label: c for c, label in enumerate(self.classes)}
-        self._worker_keys = [id_key(worker) for worker in self.worker_ids]
+        self._worker_keys = array("Q", map(id_key, self.worker_ids))
 
     def worker_index(self, worker_id: Hashable) -> int | None:
         """The index of a known worker."""
@@ -159,9 +159,12 @@ class Roster:
     def _keys_of(
         self, workers: NDArray[np.int32], new_workers: list[Hashable]
     ) -> NDArray[np.uint64]:
-        known, fresh = self._worker_keys, list(map(id_key, new_workers))
-        keys = (known[k] if k < len(known) else fresh[k - len(known)] for k in workers.tolist())
-        return np.fromiter(keys, np.uint64, len(workers))
+        known = np.frombuffer(self._worker_keys, np.uint64)  # a view: nothing is copied
+        if not new_workers:
+            return known[workers]
+        fresh = np.fromiter(map(id_key, new_workers), np.uint64, len(new_workers))
+        n_old = np.searchsorted(workers, len(known))  # workers are sorted, new ones last
+        return np.concatenate([known[workers[:n_old]], fresh[workers[n_old:] - len(known)]])
 
     def _apply_repeats(
         self,
@@ -180,7 +183,7 @@ class Roster:
         known = everything < n_held
         replaced = np.full(len(pair), MISSING)
         replaced_weight = np.zeros(len(pair))
-        if self.space.repeats == "all" or len(np.unique(pair)) == len(pair):
+        if self.space.repeats == "all" or not (np.diff(np.sort(pair)) == 0).any():
             return _Kept(everything, known, replaced, replaced_weight), tally
         arrival = np.concatenate([everything[:n_held], n_held + _arrival(table)])
         by_pair = np.lexsort((arrival, pair))
@@ -215,14 +218,20 @@ class Roster:
 
 
 def _index(
-    values: Sequence[Hashable], known: MutableMapping[Hashable, int], first: int
+    values: Sequence[Hashable], known: Mapping[Hashable, int], first: int
 ) -> tuple[NDArray[np.int64], list[Hashable]]:
     """Number values by a known index, new ones from `first` on in canonical order."""
-    new = sorted({value for value in values if value not in known}, key=id_order)
-    lookup: Mapping[Hashable, int] = known
-    if new:
-        lookup = ChainMap({value: first + n for n, value in enumerate(new)}, known)
-    return np.fromiter(map(lookup.__getitem__, values), np.int64, len(values)), new
+    codes = [known.get(value, MISSING) for value in values]
+    new: list[Hashable] = []
+    if MISSING in codes:
+        unknown = {value for value, code in zip(values, codes, strict=True) if code == MISSING}
+        new = sorted(unknown, key=id_order)
+        index = {value: first + n for n, value in enumerate(new)}
+        codes = [
+            index[value] if code == MISSING else code
+            for value, code in zip(values, codes, strict=True)
+        ]
+    return np.array(codes, np.int64), new
 
 
 def _arrival(table: LabelTable) -> NDArray[np.intp]:

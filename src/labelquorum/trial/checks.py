@@ -402,6 +402,7 @@ def _with_newcomer(chunk: Chunk) -> Chunk:
         weight=np.insert(chunk.weight, end, 1),
         known=np.insert(chunk.known, end, False),
         replaced=np.insert(chunk.replaced, end, MISSING),
+        replaced_weight=np.insert(chunk.replaced_weight, end, 0),
         workers=np.append(chunk.workers, np.int32(chunk.n_workers)),
         worker_keys=np.append(chunk.worker_keys, np.uint64(12345)),
         n_workers=chunk.n_workers + 1,
