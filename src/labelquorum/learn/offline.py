@@ -1,0 +1,205 @@
+"""Offline methods as aggregators: each update fits its chunk alone, from scratch.
+
+A method that iterates over all labels until it settles has no use for an earlier state. Given
+everything at once it is what its paper describes; given a stream it is the paper's sliding window.
+It is written as four functions, and this module makes an aggregator of them:
+
+    fit(chunk, seed)                → Fit, the worker rows and the shared numbers
+    newcomer(shared)                → the row of a worker the chunk did not have
+    log_scores(rows, shared, chunk) → (N, C), up to a constant an item
+    confusion(rows, shared)         → (K, C, C)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum.errors import StateError
+from labelquorum.ingest.chunks import Chunk
+from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, softmax
+
+__all__ = [
+    "Fit",
+    "Floats",
+    "Info",
+    "Leaves",
+    "State",
+    "check_at_least",
+    "has_settled",
+    "log_normalise",
+    "offline",
+    "sum_by_item",
+    "sum_by_worker",
+]
+
+Leaves = dict[str, NDArray[Any]]
+Floats = NDArray[np.float64]
+
+
+class Fit(NamedTuple):
+    """What a method found in a chunk of P workers."""
+
+    rows: Leaves  # (P, …) in the order of `chunk.workers`
+    shared: Leaves  # "class_prior" (C,) among them
+    losses: Sequence[float] = ()  # what was minimised, after each iteration
+
+
+class State(NamedTuple):
+    """The fit of the last chunk, with a row for each of the K workers known."""
+
+    rows: Leaves  # (K, …)
+    shared: Leaves
+    seed: int
+
+
+class Info(NamedTuple):
+    """What an update did."""
+
+    n_labels: int
+    iterations: int
+    losses: NDArray[np.float64]
+
+
+def offline(
+    name: str,
+    *,
+    fit: Callable[[Chunk, int], Fit],
+    newcomer: Callable[[Leaves], Leaves],
+    log_scores: Callable[[Leaves, Leaves, Chunk], Floats],
+    confusion: Callable[[Leaves, Leaves], Floats],
+    exceptions: Mapping[str, str] | None = None,
+) -> Aggregator:
+    """Make an aggregator of a method that fits all it is given at once."""
+
+    def init(chunk: Chunk, seed: int) -> State:
+        return _spread(fit(_no_labels(chunk), seed), chunk, newcomer, seed)
+
+    def update(state: State, chunk: Chunk) -> tuple[State, Info]:
+        if not chunk.n_labels:
+            return state, Info(0, 0, np.zeros(0))
+        found = fit(chunk, state.seed)
+        losses = np.asarray(found.losses, np.float64)
+        return _spread(found, chunk, newcomer, state.seed), Info(
+            chunk.n_labels, len(losses), losses
+        )
+
+    def aggregate(state: State, chunk: Chunk) -> Aggregation:
+        n_classes = len(state.shared["class_prior"])
+        if chunk.n_classes > n_classes:  # a class the fit knew nothing of
+            state = init(chunk, state.seed)
+        rows = _rows_of(state, chunk.workers, newcomer)
+        scores = log_scores(rows, state.shared, chunk)
+        log_confusion = np.log(np.maximum(confusion(rows, state.shared), 1e-300))
+        evidence = log_confusion[chunk.local_worker, :, chunk.label] * chunk.weight[:, None]
+        return Aggregation(
+            aggregated=break_ties(scores, chunk.item_keys, state.seed),
+            probs=softmax(scores),
+            log_evidence=evidence.astype(np.float32),
+        )
+
+    def forget(state: State, worker: int) -> State:
+        blank = newcomer(state.shared)
+        rows = {leaf: values.copy() for leaf, values in state.rows.items()}
+        for leaf, values in rows.items():
+            values[worker] = blank[leaf]
+        return state._replace(rows=rows)
+
+    return Aggregator(
+        name=name,
+        state_type=State,
+        init=init,
+        update=update,
+        aggregate=aggregate,
+        confusion=lambda state, workers: np.asarray(
+            confusion(_rows_of(state, workers, newcomer), state.shared), np.float32
+        ),
+        class_prior=lambda state: np.asarray(state.shared["class_prior"], np.float64),
+        forget=forget,
+        exceptions=exceptions or {},
+    )
+
+
+def sum_by_item(values: Floats, chunk: Chunk) -> Floats:
+    """Add up rows (B, C) of the same item, times their weight, (N, C)."""
+    sums = np.zeros((chunk.n_items, values.shape[1]))
+    for c in range(values.shape[1]):
+        sums[:, c] = np.bincount(chunk.item, values[:, c] * chunk.weight, chunk.n_items)
+    return sums
+
+
+def sum_by_worker(probs: Floats, chunk: Chunk) -> Floats:
+    """Soft confusion counts: labels z of worker k, times P(truth is c), (P, C, C)."""
+    n_workers, n_classes = len(chunk.workers), chunk.n_classes
+    cell = chunk.local_worker.astype(np.int64) * n_classes + chunk.label
+    counts = np.zeros((n_workers, n_classes, n_classes))
+    for c in range(n_classes):
+        weight = probs[chunk.item, c] * chunk.weight
+        counts[:, c, :] = np.bincount(cell, weight, n_workers * n_classes).reshape(
+            n_workers, n_classes
+        )
+    return counts
+
+
+def log_normalise(log_scores: Floats) -> tuple[Floats, Floats]:
+    """Log scores (N, C) as probabilities (N, C), and the logarithm of their sum, (N,)."""
+    highest = log_scores.max(axis=1, keepdims=True, initial=-np.inf)
+    scores = np.exp(log_scores - highest)
+    total = scores.sum(axis=1, keepdims=True)
+    return scores / total, (highest + np.log(total))[:, 0]
+
+
+def has_settled(losses: Sequence[float], tolerance: float) -> bool:
+    """Tell whether the last iteration changed the loss by no more than `tolerance`, relatively."""
+    return len(losses) > 1 and abs(losses[-1] - losses[-2]) <= tolerance * abs(losses[-2])
+
+
+def check_at_least(method: str, **settings: tuple[float, float]) -> None:
+    """Refuse a setting (value, least) that is below its least value."""
+    for name, (value, least) in settings.items():
+        if not value >= least:
+            raise StateError(f"`{name}` of {method} must be a number ≥ {least}. Got {value!r}.")
+
+
+def _spread(found: Fit, chunk: Chunk, newcomer: Callable[[Leaves], Leaves], seed: int) -> State:
+    """Give every known worker a row: his own, or a newcomer's."""
+    blank = newcomer(found.shared)
+    rows = {}
+    for leaf, values in found.rows.items():
+        rows[leaf] = np.repeat(np.asarray(blank[leaf])[None], chunk.n_workers, axis=0)
+        rows[leaf][chunk.workers] = values
+    return State(rows, found.shared, seed)
+
+
+def _rows_of(
+    state: State, workers: NDArray[np.integer[Any]], newcomer: Callable[[Leaves], Leaves]
+) -> Leaves:
+    known = len(next(iter(state.rows.values())))
+    inside = np.minimum(workers, max(known - 1, 0))
+    blank = newcomer(state.shared)
+    rows = {}
+    for leaf, values in state.rows.items():
+        new = np.repeat(np.asarray(blank[leaf])[None], len(workers), axis=0)
+        rows[leaf] = (
+            new if not known else np.where(_like(workers < known, new), values[inside], new)
+        )
+    return rows
+
+
+def _like(mask: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[np.bool_]:
+    return mask.reshape(-1, *[1] * (values.ndim - 1))
+
+
+def _no_labels(chunk: Chunk) -> Chunk:
+    empty = np.zeros(0, np.int32)
+    return chunk._replace(
+        item=empty,
+        worker=empty,
+        label=empty,
+        weight=np.zeros(0, np.float32),
+        known=np.zeros(0, bool),
+        item_keys=np.zeros(0, np.uint64),
+        workers=empty,
+        worker_keys=np.zeros(0, np.uint64),
+    )
