@@ -74,7 +74,8 @@ def offline(
     """Make an aggregator of a method that fits all it is given at once."""
 
     def init(chunk: Chunk, seed: int) -> State:
-        return _spread(fit(_no_labels(chunk), seed), chunk, newcomer, seed)
+        empty = _no_labels(chunk)
+        return _spread(fit(empty, seed), empty, newcomer, seed)
 
     def update(state: State, chunk: Chunk) -> tuple[State, Info]:
         if not chunk.n_labels:
@@ -117,7 +118,10 @@ def offline(
         ),
         class_prior=lambda state: np.asarray(state.shared["class_prior"], np.float64),
         forget=forget,
-        exceptions=exceptions or {},
+        exceptions={
+            "cold_start": "it fits each chunk alone, and a few items are too few",
+            **(exceptions or {}),
+        },
     )
 
 

@@ -52,7 +52,7 @@ def dawid_skene(
     --------
     >>> from labelquorum.trial.checks import seeded_error
     >>> print(f"{seeded_error(dawid_skene()):.1%}")
-    ?
+    13.8%
     """
     check_at_least("dawid_skene", smoothing=(smoothing, 1e-300))
     check_at_least("dawid_skene", tolerance=(tolerance, 0), iterations=(iterations, 1))
