@@ -10,8 +10,8 @@ It is written as four functions, and this module makes an aggregator of them:
     confusion(rows, shared)         → (K, C, C)
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +23,31 @@ from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, so
 __all__ = [
     "Fit",
     "Floats",
+    "Incidence",
     "Info",
     "Leaves",
+    "Round",
     "State",
     "check_at_least",
+    "em_rounds",
     "has_settled",
+    "incidence",
+    "incidence_of",
+    "log_likelihood",
+    "log_likelihood_alike",
     "log_normalise",
     "offline",
+    "probs_of_labels",
+    "soft_counts",
     "sum_by_item",
     "sum_by_worker",
+    "sum_votes",
 ]
 
 Leaves = dict[str, NDArray[Any]]
 Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+ParamsT = TypeVar("ParamsT")
 
 
 class Fit(NamedTuple):
@@ -125,6 +137,162 @@ def offline(
     )
 
 
+# ── expectation maximisation ─────────────────────────────────────────────────────────────
+
+
+class Round(NamedTuple, Generic[ParamsT]):
+    """One round of expectation maximisation: what E found, and what M made of it."""
+
+    probs: Floats  # (N, C)
+    log_evidence: Floats  # (N,) of each item's labels, under the parameters before
+    params: ParamsT
+
+
+def em_rounds(
+    params: ParamsT,
+    expect: Callable[[ParamsT], tuple[Floats, Floats]],
+    maximise: Callable[[Floats, ParamsT], ParamsT],
+) -> Iterator[Round[ParamsT]]:
+    """Go on for ever, E step and M step in turn; whoever looks on decides when it is enough."""
+    while True:
+        probs, log_evidence = expect(params)
+        params = maximise(probs, params)
+        yield Round(probs, log_evidence, params)
+
+
+def log_normalise(log_scores: Floats) -> tuple[Floats, Floats]:
+    """Log scores (N, C) as probabilities (N, C), and the logarithm of their sum, (N,)."""
+    highest = log_scores.max(axis=1, keepdims=True, initial=-np.inf)
+    scores = log_scores - highest
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=1, keepdims=True)
+    scores /= total
+    return scores, (highest + np.log(total))[:, 0]
+
+
+def has_settled(losses: Sequence[float], tolerance: float) -> bool:
+    """Tell whether the last iteration changed the loss by no more than `tolerance`, relatively."""
+    return len(losses) > 1 and abs(losses[-1] - losses[-2]) <= tolerance * abs(losses[-2])
+
+
+# ── sums over labels, never larger than the labels or the answer ─────────────────────────
+
+
+class Incidence(NamedTuple):
+    """Who said what of which item, laid out for many passes; rows in any order."""
+
+    item: Indices  # (B,)
+    worker: Indices  # (B,) position among the P workers present
+    label: Indices  # (B,)
+    cell: Indices  # (B,) worker · C + label
+    ballot: Indices  # (B,) label · N + item
+    weight: Floats | None  # (B,); None where every label counts one
+    n_items: int
+    n_workers: int
+    n_classes: int
+
+    def total(self, index: Indices, values: Floats | None, length: int) -> Floats:
+        """Add up the rows' weights, or weighted values (B,), that have the same index."""
+        if values is None:
+            weight = self.weight
+        elif self.weight is None:
+            weight = values
+        else:
+            weight = values * self.weight
+        return np.asarray(np.bincount(index, weight, length), np.float64)
+
+    def sum(self, values: Floats) -> float:
+        """Add up weighted values (B,) of all rows."""
+        return float(values.sum() if self.weight is None else values @ self.weight)
+
+
+def incidence(
+    item: NDArray[np.integer[Any]],
+    worker: NDArray[np.integer[Any]],
+    label: NDArray[np.integer[Any]],
+    weight: NDArray[np.floating[Any]] | None = None,
+    *,
+    n_items: int,
+    n_workers: int,
+    n_classes: int,
+) -> Incidence:
+    """Lay out labels given as zero-based integers, (B,) each."""
+    # Indices of the machine's own width, or else every pass would convert them.
+    item, worker, label = (np.asarray(column, np.intp) for column in (item, worker, label))
+    if weight is not None and np.all(weight == 1):
+        weight = None
+    return Incidence(
+        item,
+        worker,
+        label,
+        worker * n_classes + label,
+        label * n_items + item,
+        None if weight is None else np.asarray(weight, np.float64),
+        n_items,
+        n_workers,
+        n_classes,
+    )
+
+
+def incidence_of(chunk: Chunk) -> Incidence:
+    """Lay out a chunk."""
+    return incidence(
+        chunk.item,
+        chunk.local_worker,
+        chunk.label,
+        chunk.weight,
+        n_items=chunk.n_items,
+        n_workers=len(chunk.workers),
+        n_classes=chunk.n_classes,
+    )
+
+
+def log_likelihood(log_confusion: Floats, labels: Incidence) -> Floats:
+    """Σ over an item's labels of log P(label | truth c), (N, C), from a table (P, C, C)."""
+    sums = np.empty((labels.n_classes, labels.n_items))
+    row = np.empty(len(labels.item))  # used again for every class: fresh memory is slow
+    for c in range(labels.n_classes):
+        table = np.ascontiguousarray(log_confusion[:, c]).ravel()
+        sums[c] = labels.total(labels.item, _take(table, labels.cell, row), labels.n_items)
+    return sums.T
+
+
+def soft_counts(probs: Floats, labels: Incidence) -> Floats:
+    """Labels z of worker k, times P(truth is c), (P, C, C)."""
+    counts = np.empty((labels.n_classes, labels.n_workers, labels.n_classes))
+    row = np.empty(len(labels.item))
+    for c in range(labels.n_classes):
+        share = _take(np.ascontiguousarray(probs[:, c]), labels.item, row)
+        counts[c].flat = labels.total(labels.cell, share, counts[c].size)
+    return counts.swapaxes(0, 1)
+
+
+def log_likelihood_alike(log_wrong: Floats, log_gain: Floats, labels: Incidence) -> Floats:
+    """Σ over an item's labels of log P(label | truth c), (N, C), where all errors are alike.
+
+    Parameters
+    ----------
+    log_wrong
+        log P(the label | truth is some other class), (B,).
+    log_gain
+        By how much it is larger where the label is the truth, (B,).
+    """
+    wrong = labels.total(labels.item, log_wrong, labels.n_items)
+    return wrong[:, None] + sum_votes(log_gain, labels)
+
+
+def sum_votes(values: Floats | None, labels: Incidence) -> Floats:
+    """Add up values (B,), or the weights alone, by item and label, (N, C)."""
+    size = labels.n_classes * labels.n_items
+    votes = labels.total(labels.ballot, values, size)
+    return votes.reshape(labels.n_classes, labels.n_items).T
+
+
+def probs_of_labels(probs: Floats, labels: Incidence) -> Floats:
+    """How probable it is that each label is right, (B,)."""
+    return np.take(np.ravel(probs, order="F"), labels.ballot)
+
+
 def sum_by_item(values: Floats, chunk: Chunk) -> Floats:
     """Add up rows (B, C) of the same item, times their weight, (N, C)."""
     sums = np.zeros((chunk.n_items, values.shape[1]))
@@ -135,28 +303,15 @@ def sum_by_item(values: Floats, chunk: Chunk) -> Floats:
 
 def sum_by_worker(probs: Floats, chunk: Chunk) -> Floats:
     """Soft confusion counts: labels z of worker k, times P(truth is c), (P, C, C)."""
-    n_workers, n_classes = len(chunk.workers), chunk.n_classes
-    cell = chunk.local_worker.astype(np.int64) * n_classes + chunk.label
-    counts = np.zeros((n_workers, n_classes, n_classes))
-    for c in range(n_classes):
-        weight = probs[chunk.item, c] * chunk.weight
-        counts[:, c, :] = np.bincount(cell, weight, n_workers * n_classes).reshape(
-            n_workers, n_classes
-        )
-    return counts
+    return soft_counts(probs, incidence_of(chunk))
 
 
-def log_normalise(log_scores: Floats) -> tuple[Floats, Floats]:
-    """Log scores (N, C) as probabilities (N, C), and the logarithm of their sum, (N,)."""
-    highest = log_scores.max(axis=1, keepdims=True, initial=-np.inf)
-    scores = np.exp(log_scores - highest)
-    total = scores.sum(axis=1, keepdims=True)
-    return scores / total, (highest + np.log(total))[:, 0]
+def _take(values: Floats, index: Indices, out: Floats) -> Floats:
+    # Without a mode, `take` would check the indices into a copy of its own.
+    return np.take(values, index, out=out, mode="clip")
 
 
-def has_settled(losses: Sequence[float], tolerance: float) -> bool:
-    """Tell whether the last iteration changed the loss by no more than `tolerance`, relatively."""
-    return len(losses) > 1 and abs(losses[-1] - losses[-2]) <= tolerance * abs(losses[-2])
+# ── settings, and rows of workers ────────────────────────────────────────────────────────
 
 
 def check_at_least(method: str, **settings: tuple[float, float]) -> None:
