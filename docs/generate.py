@@ -163,7 +163,12 @@ def results() -> str:
             cells = [errors.get(method, "–") for method in columns.values()]
             lines.append([what, f"{printed:.2f}", *cells])
     commands = " and ".join(sorted({f"`{result['command']}`" for result in found.values()}))
-    return f"{_table(lines)}\nMade by {commands} and `python3 run.py python docs/generate.py`.\n"
+    return f"""{_table(lines)}
+`www2021` is the paper's Algorithm 1 to the letter, `authors` behaves as their released code. The
+synthetic crowd is the paper's; the oracle knows its true confusion matrices and is the limit.
+
+Made by {commands} and `python3 run.py python docs/generate.py`.
+"""
 
 
 def presets() -> str:
@@ -245,6 +250,13 @@ def _default(parameter: Any) -> str:
     return f"`{default}`"
 
 
+def more() -> str:
+    """The pages that other commands write."""
+    others = [path for path in sorted(ROOT.glob("docs/*.md")) if f"docs/{path.name}" not in PAGES]
+    titles = {path.name: path.read_text(encoding="utf-8").partition("\n")[0] for path in others}
+    return "".join(f"- [{title.strip('# ')}]({name})\n" for name, title in titles.items())
+
+
 def _table(lines: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -253,6 +265,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "results": results,
     "presets": presets,
     "commands": commands,
+    "more": more,
 }
 """What stands between the marks of each name."""
 

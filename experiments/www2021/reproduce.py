@@ -37,20 +37,18 @@ PAPER = tomllib.loads((HERE / "paper.toml").read_text(encoding="utf-8"))
 COMMAND = "python3 run.py python experiments/www2021/reproduce.py"
 BEGIN, END = "<!-- written by reproduce.py -->", "<!-- end -->"
 
-Factory = Callable[[int], Any]  # seed → model
 Row = dict[str, Any]
 
-METHODS: dict[str, Factory] = {
-    "majority vote": lambda seed: MajorityVote(seed=seed),
-    "authors": lambda seed: BiLA("authors", seed=seed),
-    "www2021": lambda seed: BiLA("www2021", seed=seed),
-    "default": lambda seed: BiLA(seed=seed),
+METHODS: dict[str, Callable[..., Any]] = {
+    "majority vote": MajorityVote,
+    "authors": partial(BiLA, "authors"),
+    "www2021": partial(BiLA, "www2021"),
+    "default": BiLA,
 }
 # BiLA-WA knows two classes: RTE only.
-WORKER_ABILITY: dict[str, Factory] = {
-    "authors, WA": lambda seed: BiLA("authors", generative="worker_ability", seed=seed),
-    "www2021, WA": lambda seed: BiLA("www2021", generative="worker_ability", seed=seed),
-    "default, WA": lambda seed: BiLA(generative="worker_ability", seed=seed),
+WORKER_ABILITY: dict[str, Callable[..., Any]] = {
+    f"{preset}, WA": partial(BiLA, preset, generative="worker_ability")
+    for preset in ("authors", "www2021", "default")
 }
 
 
@@ -58,7 +56,7 @@ def measure_rte(seeds: int, quick: bool) -> list[Row]:
     """RTE in file order, 500 initial items, chunks of 25 and 50; and offline."""
     data = read_dataset("rte")
     rows = []
-    for method, factory in {**METHODS, **WORKER_ABILITY}.items():
+    for method, method_class in {**METHODS, **WORKER_ABILITY}.items():
         for chunk_items in (50,) if quick else (25, 50):
             for repeat_warmup in (False, True):
                 protocol = {
@@ -66,15 +64,22 @@ def measure_rte(seeds: int, quick: bool) -> list[Row]:
                     "warmup_items": 500,
                     "repeat_warmup": repeat_warmup,
                 }
+                # An open item's labels are learned from once; closed at once, it is new again.
+                settings = {"open_items": 0} if repeat_warmup else {}
                 runs = [
-                    stream(partial(factory, seed), data.table, data.truth, **protocol)
+                    stream(
+                        partial(method_class, seed=seed, **settings),
+                        data.table,
+                        data.truth,
+                        **protocol,
+                    )
                     for seed in range(seeds)
                 ]
                 rows.append(online_row(method, protocol, runs))
         began = perf_counter()
         errors = []
         for seed in range(seeds):
-            labels = factory(seed).fit_predict(data.table).to_dict()
+            labels = method_class(seed=seed).fit_predict(data.table).to_dict()
             errors.append(100 * mean(labels[item] != true for item, true in data.truth.items()))
         row = {"method": method, "mode": "offline", **summary("emitted_error", errors)}
         rows.append({**row, "seconds": round((perf_counter() - began) / seeds, 3)})
@@ -94,12 +99,12 @@ def measure_pendigits(seeds: int, quick: bool) -> list[Row]:
     limit = summary("emitted_error", [100 * oracle_error(crowd) for crowd in crowds])
     rows: list[Row] = [{"method": "oracle", "mode": "limit", **limit}]
     protocol = {"chunk_items": 200, "warmup_items": 1000}
-    for method, factory in METHODS.items():
+    for method, method_class in METHODS.items():
         runs = []
         for seed, crowd in enumerate(crowds):
             known = dict(enumerate(crowd.truth.tolist()))
             table = label_table(crowd, text_ids=False)
-            runs.append(stream(partial(factory, seed), table, known, **protocol))
+            runs.append(stream(partial(method_class, seed=seed), table, known, **protocol))
         rows.append(online_row(method, protocol, runs))
         say(f"  synthetic crowd, {method}: {rows[-1]['emitted_error']:.2f} %")
     return rows

@@ -18,6 +18,7 @@ from labelquorum.ingest.chunks import (
     id_order,
     make_chunk,
     take_rows,
+    with_news,
 )
 from labelquorum.ingest.events import LabelTable
 
@@ -88,6 +89,27 @@ def test_integers_that_make_no_chunk_are_refused(columns, options, sentence):
         make_chunk(*columns, **options)
 
 
+@given(rows, st.data())
+def test_only_items_with_a_label_that_is_new_are_news(labels, data):
+    item, worker, label, _ = zip(*labels, strict=True) if labels else ([], [], [], [])
+    known = [data.draw(st.booleans()) for _ in labels]
+    chunk = make_chunk(item, worker, label, known=known, n_items=6, n_workers=5, n_classes=3)
+    news = with_news(chunk)
+    if not any(known):
+        assert news is chunk
+        return
+    fresh = {i for i, old in zip(item, known, strict=True) if not old}
+    assert news.item_keys.tolist() == sorted(fresh)  # keys are the items' numbers here
+    seen = [
+        (news.item_keys[i], k, c)
+        for i, k, c in zip(news.item, news.worker, news.label, strict=True)
+    ]
+    assert seen == sorted(row[:3] for row in labels if row[0] in fresh)
+    assert news.workers.tolist() == sorted({k for _, k, _ in seen})
+    assert news.worker_keys.tolist() == news.workers.tolist()
+    assert (news.n_workers, news.n_classes) == (5, 3)
+
+
 # ── ids ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -137,7 +159,7 @@ def batched_streams(draw):
     def batches():
         cuts = sorted(draw(st.lists(st.integers(0, len(item_ids)), max_size=4)))
         edges = [0, *cuts, len(item_ids)]
-        return [take_rows(whole, start, stop) for start, stop in pairwise(edges)]
+        return [take_rows(whole, range(start, stop)) for start, stop in pairwise(edges)]
 
     return whole, batches(), batches(), draw(st.integers(1, 5))
 

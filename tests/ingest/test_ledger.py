@@ -29,7 +29,8 @@ def record(ledger, item_ids, n_labels=2, n_classes=3, notes=None):
     order = np.array([names.index(name) for name in item_ids], np.intp)
     evidence = np.arange(chunk.n_labels * n_classes, dtype=np.float32).reshape(-1, n_classes)
     probs = np.full((len(names), n_classes), 1 / n_classes, np.float32)
-    ledger.record(names, order, chunk, evidence, probs, notes)
+    answers = np.arange(len(names), dtype=np.int32) % n_classes
+    ledger.record(names, order, chunk, evidence, probs, answers, notes)
 
 
 def keys(item_ids):
@@ -68,6 +69,7 @@ def test_an_open_item_holds_its_labels_weights_evidence_and_answer():
     assert held.weight.tolist() == [1.0, 2.0]
     assert held.log_evidence.tolist() == [[6, 7, 8], [9, 10, 11]]
     assert held.probs.sum() == pytest.approx(1)
+    assert held.aggregated == 1
     assert held.note == Note("h", 2)
     assert "b" in ledger
     assert ledger.get("zebra") is None
@@ -121,7 +123,9 @@ def test_what_is_kept_can_be_seen_as_one_chunk():
     record(ledger, ["b", "a"])
     chunk = ledger.to_chunk(n_workers=5, n_classes=4)
     assert (chunk.n_items, chunk.n_labels, chunk.n_workers, chunk.n_classes) == (2, 4, 5, 4)
-    assert ledger.probs(4)[:, 3].tolist() == [0, 0]  # a class unknown when they were answered
+    probs, aggregated = ledger.answers(4)
+    assert probs[:, 3].tolist() == [0, 0]  # a class unknown when they were answered
+    assert aggregated.tolist() == [1, 0]
     assert Ledger().to_chunk(3, 2).n_labels == 0
 
 

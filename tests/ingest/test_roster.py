@@ -40,7 +40,8 @@ def record(roster, ledger, intake):
     chunk = intake.chunk
     evidence = np.zeros((chunk.n_labels, chunk.n_classes), np.float32)
     probs = np.zeros((chunk.n_items, chunk.n_classes), np.float32)
-    ledger.record(intake.item_ids, intake.order, chunk, evidence, probs, intake.notes)
+    answers = np.zeros(chunk.n_items, np.int32)
+    ledger.record(intake.item_ids, intake.order, chunk, evidence, probs, answers, intake.notes)
 
 
 def said(roster, intake):

@@ -75,7 +75,7 @@ def packed_batch(labels, workers=None):
 
 
 @pytest.mark.parametrize("labels_as", ["index", "one_hot"])
-@pytest.mark.parametrize("hidden_sizes", [(), (5,), (5, 4)], ids=len)
+@pytest.mark.parametrize("hidden_sizes", [(), (5, 4)], ids=len)
 def test_the_network_computes_line_18_on_the_dense_input(labels_as, hidden_sizes):
     encoder, batch = mlp(hidden_sizes, labels_as), packed_batch(LABELS)
     params = jax.jit(encoder.init)(newcomers(len(batch.worker_mask), 3))
@@ -129,12 +129,11 @@ def test_first_weights_lie_within_glorots_limit_and_fill_it():
 
 
 def test_a_workers_first_rows_depend_on_his_key_and_not_on_who_comes_with_him():
-    for labels_as in ("one_hot", "index"):
-        init = jax.jit(mlp((6,), labels_as).init)
-        few, many = init(newcomers(3, 2, known=9)), init(newcomers(9, 2))
-        np.testing.assert_array_equal(few.per_worker["w1"], many.per_worker["w1"][:3])
-        for name, value in few.shared.items():
-            np.testing.assert_array_equal(value, many.shared[name])
+    init = jax.jit(mlp((6,)).init)
+    few, many = init(newcomers(3, 2, known=9)), init(newcomers(9, 2))
+    np.testing.assert_array_equal(few.per_worker["w1"], many.per_worker["w1"][:3])
+    for name, value in few.shared.items():
+        np.testing.assert_array_equal(value, many.shared[name])
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -159,9 +158,11 @@ def test_a_workers_first_rows_depend_on_his_key_and_not_on_who_comes_with_him():
         ),
         (
             lambda: bila(minibatch_items=0),
-            r"`minibatch_items` of bila must be a (whole )?number ≥ 1\. Got 0\.",
+            r"`minibatch_items` of bila must be a whole number ≥ 1\. Got 0\.",
         ),
-        (lambda: bila(epochs=0), r"`epochs` of bila must be a (whole )?number ≥ 1\. Got 0\."),
+        (lambda: bila(epochs=0), r"`epochs` of bila must be a whole number ≥ 1\. Got 0\."),
+        (lambda: bila(epochs=2.5), r"`epochs` of bila must be a whole number ≥ 1\. Got 2\.5\."),
+        (lambda: bila(epochs="3"), r"`epochs` of bila must be a whole number ≥ 1\. Got '3'\."),
         (
             lambda: bila(predict_by="vote"),
             r"`predict_by` of bila must be one of \['likelihood', 'posterior', 'encoder'\]\. "
@@ -185,15 +186,14 @@ def test_an_argument_out_of_range_is_refused_in_one_sentence(build, sentence):
         build()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="these slip through the checks of bila, or end in a TypeError"
-)
+def test_numbers_of_numpy_are_numbers():
+    """A grid search hands them over."""
+    assert bila(epochs=np.int64(3), kl_weight=np.float32(0.1)).name == "bila"
+
+
 @pytest.mark.parametrize(
     "options",
     [
-        {"epochs": 2.5},
-        {"epochs": "3"},
-        {"minibatch_items": 2.5},
         {"hidden_sizes": 64},
         {"hidden_sizes": (2.5,)},
         {"learning_rate": -1.0},

@@ -12,6 +12,7 @@ from sklearn.base import clone
 import labelquorum as lq
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.formats import read_wide
+from labelquorum.learn.snapshot import read_snapshot
 from labelquorum.trial import class_conditional_crowd
 
 COLUMNS = ["task", "worker", "label"]
@@ -190,6 +191,14 @@ def test_a_chunk_that_cannot_be_learned_is_refused_during_warm_up_already(bits):
     assert bits(model) == before
     # Nothing of it was held, so the stream can go on.
     assert model.partial_fit(frame([*votes(2, "xx"), *votes(3, "yy")])).labels_.size == 3
+
+
+def test_a_third_class_is_refused_during_warm_up_already():
+    model = lq.BiLA(generative="worker_ability", warmup_items=2)
+    with pytest.raises(LabelError, match="knows at most 2 classes"):
+        model.partial_fit(frame(votes(1, "xyz")))
+    # Nothing of it was held, so the stream can go on.
+    assert model.partial_fit(frame([*votes(2, "xx"), *votes(3, "yy")])).labels_.size == 2
 
 
 def test_what_was_skipped_during_warm_up_is_counted_once_each():
@@ -375,7 +384,7 @@ def test_worker_ability_refuses_a_third_class_with_a_sentence(bits):
     before, tally = bits(model), model.tally_
     third = frame(votes("u", "z"))
     for refuse in (model.partial_fit, model.predict, model.predict_proba):
-        with pytest.raises(LabelError, match="knows at most 2 classes. Got 3"):
+        with pytest.raises(LabelError, match=r"knows at most 2 classes. Got 3"):
             refuse(third)
     assert bits(model) == before
     assert model.tally_ == tally
@@ -433,6 +442,21 @@ def test_settings_can_be_read_and_set(chunks):
     with pytest.raises(StateError, match="BiLA has no setting 'kl_wait'"):
         model.set_params(kl_wait=1)
     assert repr(model) == "BiLA(kl_weight=0.3, seed=4)"
+
+
+@both
+@pytest.mark.parametrize("seed", [-5, 2**31, 2**50, 2**70, np.int64(3)])
+def test_any_whole_number_can_be_a_seed(kind, seed, bits, tmp_path):
+    labels = frame([*votes("t", "xy"), *votes("u", "yx")])
+    model = kind(seed=seed).partial_fit(labels)
+    assert bits(model) == bits(kind(seed=seed).partial_fit(labels))
+    assert lq.load(tmp_path / "model.lq").seed == seed
+
+
+@both
+def test_a_seed_that_is_no_whole_number_is_refused(kind):
+    with pytest.raises(StateError, match="`seed` must be a whole number"):
+        kind(seed=1.5).partial_fit(frame(votes("t", "xy")))
 
 
 def test_setting_a_setting_forgets_what_was_learned_under_the_old_one(chunks):
@@ -527,6 +551,15 @@ def test_the_same_label_again_changes_no_answer():
     assert (model.tally_.corrected, model.tally_.repeated) == (0, 1)
 
 
+@both
+def test_a_chunk_sent_twice_teaches_nothing(kind, chunks, bits):
+    model = kind().partial_fit(chunks[0]).partial_fit(chunks[1])
+    before, answered = bits(model), model.probas_
+    assert model.partial_fit(chunks[1]).tally_.repeated == len(chunks[1])
+    assert bits(model) == before
+    pd.testing.assert_frame_equal(model.probas_, answered)
+
+
 def test_a_closed_task_is_new_evidence_and_counted_as_returned():
     model = lq.MajorityVote(open_items=2).partial_fit(frame(votes("t", "xxx")))
     for task in ("u", "v"):
@@ -536,13 +569,15 @@ def test_a_closed_task_is_new_evidence_and_counted_as_returned():
     assert (model.tally_.returned_items, model.tally_.late_items) == (1, 1)
 
 
-def test_with_no_open_tasks_every_label_is_let_go_at_once(bits):
+def test_with_no_open_tasks_every_label_is_let_go_at_once(tmp_path):
     model = lq.MajorityVote(open_items=0).partial_fit(frame(votes("t", "xxx")))
     model.partial_fit(frame([("t", "a", "y")]))
     assert model.labels_["t"] == "y"
     assert (model.tally_.returned_items, model.tally_.corrected) == (1, 0)
-    assert b"open_items" in bits(model)  # the names of the parts are there, no labels
-    assert model.report().items.index.tolist() == ["t"]
+    model.save(tmp_path / "model.lq")
+    kept = read_snapshot(tmp_path / "model.lq")
+    assert kept.ids["open_items"] == []
+    assert kept.arrays["ledger/label"].size == 0
 
 
 def test_timestamps_order_the_repeats_of_a_chunk():

@@ -103,28 +103,20 @@ def test_clipped_rmsprop_cuts_gradients_at_one():
     np.testing.assert_array_equal(updates, small)
 
 
-@pytest.mark.parametrize("optimizer", ["bounded_rmsprop", "rmsprop", "adam"])
-def test_every_optimiser_can_be_selected_and_lowers_the_loss(optimizer):
-    assert optimizer in OPTIMIZERS
+def test_every_optimiser_can_be_selected_and_lowers_the_loss_by_a_path_of_its_own():
     rng = np.random.default_rng(0)
-    truth = rng.integers(2, size=60)
-    item, worker = (index.ravel() for index in np.indices((60, 5)))
-    label = np.where(rng.random(300) < 0.8, truth[item], 1 - truth[item])
+    truth = rng.integers(2, size=48)
+    item, worker = (index.ravel() for index in np.indices((48, 5)))
+    label = np.where(rng.random(240) < 0.8, truth[item], 1 - truth[item])
     chunk = make_chunk(item, worker, label)
-    method = bila(optimizer=optimizer, learning_rate=0.01, epochs=8, tolerance=0.0)
-    state, info = method.update(method.init(chunk, 0), chunk)
-    assert info.losses[-1] < info.losses[0] - 0.01
-    assert (method.aggregate(state, chunk).aggregated == truth).mean() > 0.8
-
-
-def test_the_optimisers_take_different_paths():
-    chunk = make_chunk([0, 0, 1, 1, 2], [0, 1, 0, 1, 0], [0, 1, 1, 1, 0])
-    found = set()
+    paths = set()
     for optimizer in OPTIMIZERS:
-        method = bila(optimizer=optimizer, epochs=3, tolerance=0.0)
-        state, _ = method.update(method.init(chunk, 0), chunk)
-        found.add(method.confusion(state, chunk.workers).tobytes())
-    assert len(found) == len(OPTIMIZERS) == 3
+        method = bila(optimizer=optimizer, learning_rate=0.01, epochs=8, tolerance=0.0)
+        state, info = method.update(method.init(chunk, 0), chunk)
+        assert info.losses[-1] < info.losses[0] - 0.01
+        assert (method.aggregate(state, chunk).aggregated == truth).mean() > 0.8
+        paths.add(info.losses.tobytes())
+    assert len(paths) == 3 and set(OPTIMIZERS) == {"bounded_rmsprop", "rmsprop", "adam"}
 
 
 def test_only_adam_moves_parameters_whose_gradient_is_zero():

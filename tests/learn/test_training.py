@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -84,7 +85,7 @@ def deviation(ours, theirs):
 # --- padding -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", ["default", "one_hot", "www2021"])
+@pytest.mark.parametrize("setting", ["default", "minibatches", "www2021"])
 def test_padding_changes_no_result(setting, monkeypatch):
     method = bila(**SETTINGS[setting])
     chunks = passing_crowd([16, 12, 15])
@@ -147,25 +148,25 @@ def test_training_is_compiled_once_per_bucket(caplog):
 # --- stopping ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", ["default", "minibatches"])
-def test_training_stops_at_the_first_epoch_whose_loss_has_settled(setting):
-    method = bila(**SETTINGS[setting], epochs=400, tolerance=2e-3)
+def test_training_stops_at_the_first_epoch_whose_loss_has_settled():
+    method = bila(**SETTINGS["minibatches"], epochs=400, tolerance=2e-3)
     (chunk,) = passing_crowd([16])
     _, info = method.update(method.init(chunk, SEED), chunk)
     assert 2 < info.epochs < 400
     change = np.abs(np.diff(info.losses)) / np.abs(info.losses[:-1])
     assert change[-1] < 2e-3 and (change[:-1] >= 2e-3).all()
     assert len(info.losses) == info.epochs
-    assert info.steps == info.epochs * (1 if setting == "default" else 3)
+    assert info.steps == 3 * info.epochs
 
 
 def test_training_never_runs_more_epochs_than_the_cap():
     (chunk,) = passing_crowd([16])
-    method = bila(**SETTINGS["minibatches"], epochs=5, tolerance=0.0)
-    state, info = method.update(method.init(chunk, SEED), chunk)
-    assert info.epochs == 5 == len(info.losses)
-    assert state.step == info.steps == 3 * 5
-    assert np.isfinite(info.losses).all()
+    for setting, n_batches in (("default", 1), ("minibatches", 3)):
+        method = bila(**SETTINGS[setting], epochs=10, tolerance=0.0)
+        state, info = method.update(method.init(chunk, SEED), chunk)
+        assert info.epochs == 10 == len(info.losses)
+        assert state.step == info.steps == n_batches * 10
+        assert np.isfinite(info.losses).all()
 
 
 def test_a_loss_that_settles_at_once_still_takes_two_epochs():
@@ -183,8 +184,8 @@ def test_a_loss_that_settles_at_once_still_takes_two_epochs():
 )
 def test_learning_from_the_workers_present_equals_learning_from_all(optimizer, hidden_sizes):
     chunks = passing_crowd([16, 12, 15, 10, 13, 16, 14])
-    assert any(set(a.workers) - set(b.workers) for a, b in zip(chunks, chunks[1:], strict=False))
-    options = {"optimizer": optimizer, "minibatch_items": 6, "epochs": 5, "tolerance": 0.0}
+    assert any(set(a.workers) - set(b.workers) for a, b in pairwise(chunks))
+    options = {"optimizer": optimizer, "minibatch_items": 6, "tolerance": 0.0}
     sparse = bila(hidden_sizes=hidden_sizes, **options)
     dense = bila(encoder=mlp(hidden_sizes)._replace(dense=True), **options)
     worst, waited = 0.0, 0
@@ -205,7 +206,7 @@ def test_learning_from_the_workers_present_equals_learning_from_all(optimizer, h
 
 def test_the_comparison_of_sparse_and_dense_would_notice_rows_that_do_not_decay(monkeypatch):
     chunks = passing_crowd([16, 12, 15, 10, 13])
-    method = bila(minibatch_items=6, epochs=5, tolerance=0.0)
+    method = bila(minibatch_items=6, tolerance=0.0)
     honest = run(method, chunks)[-1]
     leaves = bila_module._leaves
 
@@ -310,7 +311,7 @@ def test_another_process_gives_the_same_bits():
         "from learn.test_training import bits_of_a_run; print(*bits_of_a_run())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=500
     )
     assert done.stdout.split() == bits_of_a_run()
 
@@ -370,17 +371,7 @@ def test_the_seed_decides_the_network_and_the_order_of_the_minibatches():
     assert deviation(one._replace(seed=0), other._replace(seed=0)) > 1e-4
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        0,
-        2**31 - 1,
-        *(
-            pytest.param(seed, marks=pytest.mark.xfail(strict=True, reason="the seed overflows"))
-            for seed in (2**31, 2**40, 2**63 - 1)
-        ),
-    ],
-)
+@pytest.mark.parametrize("seed", [0, 2**31, 2**40, 2**63 - 1, -1])
 def test_any_seed_will_do(seed):
     (chunk,) = passing_crowd([16])
     method = bila(**SETTINGS["minibatches"])
@@ -435,7 +426,6 @@ def test_a_newcomer_changes_nobody_elses_rows():
     assert new["seen"][known:].tolist() == [False, False, True]
 
 
-@pytest.mark.xfail(strict=True, reason="a broadcasting error, not a sentence")
 def test_a_chunk_that_knows_fewer_classes_than_the_state_is_told_so():
     method = bila()
     state = run(method, passing_crowd([16]))[-1]
@@ -443,10 +433,9 @@ def test_a_chunk_that_knows_fewer_classes_than_the_state_is_told_so():
         method.update(state, make_chunk([0, 0], [0, 1], [0, 1], n_workers=3))
 
 
-@pytest.mark.xfail(strict=True, reason="a class nobody named has half a label, others one each")
 def test_a_uniform_class_prior_is_uniform_over_a_class_nobody_named():
     """Nobody has labels for the third class: its prior is all that the answer goes by."""
-    method = bila(class_prior="uniform", epochs=1)
+    method = bila(class_prior="uniform")
     chunks = passing_crowd([16], n_classes=2)
     state = run(method, chunks)[-1]
     nobody = make_chunk([], [], [], n_items=1, n_workers=3, n_classes=3)

@@ -4,15 +4,15 @@ Everything that learns sees a `Chunk` and nothing of the user's ids but their ke
 order in which rows arrived cannot change a bit of any result.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelquorum.errors import LabelError
-from labelquorum.ingest.events import LabelTable
+from labelquorum.ingest.events import MISSING, LabelTable
 
 __all__ = [
     "Chunk",
@@ -34,6 +34,7 @@ class Chunk(NamedTuple):
     label: NDArray[np.int32]  # (B,) index of the class
     weight: NDArray[np.float32]  # (B,) how much the label counts
     known: NDArray[np.bool_]  # (B,) whether an earlier chunk held this label of an open item
+    replaced: NDArray[np.int32]  # (B,) the label of an open item it corrects, or MISSING
     item_keys: NDArray[np.uint64]  # (N,) a hash of each item's id: it breaks ties
     workers: NDArray[np.int32]  # (P,) the distinct workers present, ascending
     worker_keys: NDArray[np.uint64]  # (P,) a hash of each one's id: it seeds his first rows
@@ -51,6 +52,11 @@ class Chunk(NamedTuple):
         return len(self.item)
 
     @property
+    def counted_weight(self) -> NDArray[np.float32]:
+        """The weight of labels by workers who had not labelled the item before, else 0, (B,)."""
+        return np.where(self.known | (self.replaced != MISSING), np.float32(0), self.weight)
+
+    @property
     def local_worker(self) -> NDArray[np.int32]:
         """The rows' workers as positions in `workers`, (B,)."""
         return np.searchsorted(self.workers, self.worker).astype(np.int32)
@@ -63,6 +69,7 @@ def make_chunk(
     *,
     weight: ArrayLike | None = None,
     known: ArrayLike | None = None,
+    replaced: ArrayLike | None = None,
     item_keys: ArrayLike | None = None,
     worker_keys: ArrayLike | None = None,
     n_items: int | None = None,
@@ -79,6 +86,8 @@ def make_chunk(
         How much each label counts, (B,); one each unless given.
     known
         Which labels an earlier chunk already held, (B,); none unless given.
+    replaced
+        The labels of open items these correct, or MISSING, (B,); none unless given.
     item_keys, worker_keys
         What stands for the ids, (N,) and (K,); the integers themselves unless given.
     n_items, n_workers, n_classes
@@ -120,6 +129,11 @@ def make_chunk(
         known=(
             np.zeros(len(order), bool) if known is None else np.asarray(known, bool).reshape(-1)
         )[order],
+        replaced=(
+            np.full(len(order), MISSING, np.int32)
+            if replaced is None
+            else np.asarray(replaced, np.int32).reshape(-1)[order]
+        ),
         item_keys=(
             np.arange(n_items, dtype=np.uint64)
             if item_keys is None
@@ -146,6 +160,7 @@ def with_news(chunk: Chunk) -> Chunk:
         label=chunk.label[rows],
         weight=chunk.weight[rows],
         known=chunk.known[rows],
+        replaced=chunk.replaced[rows],
         item_keys=chunk.item_keys[news],
         workers=chunk.workers[present],
         worker_keys=chunk.worker_keys[present],
@@ -176,14 +191,17 @@ def id_key(identity: Hashable) -> int:
 def id_order(identity: Hashable) -> tuple[int, float, str]:
     """Sort key of ids of any type: numbers (and text that is a number) by value, then text."""
     if isinstance(identity, int | float):
-        return (0, float(identity), "")
+        return (0, identity, "")
     if not isinstance(identity, str):
-        return (2, 0.0, repr(identity))
-    try:
-        number = float(identity)
-    except ValueError:
-        return (1, 0.0, identity)
-    return (0, number, identity) if number == number else (1, 0.0, identity)
+        return (2, 0, repr(identity))
+    for number in (int, float):  # a whole number stays exact, however long
+        try:
+            value = number(identity)
+        except ValueError:
+            continue
+        if value == value:
+            return (0, value, identity)
+    return (1, 0, identity)
 
 
 def concatenate(tables: Iterable[LabelTable]) -> LabelTable:
@@ -236,20 +254,22 @@ def cut_chunks(tables: Iterable[LabelTable], chunk_items: int) -> Iterator[Label
             if item_id in seen:
                 continue
             if len(seen) == chunk_items:
-                held.append(take_rows(table, start, row))
+                held.append(take_rows(table, range(start, row)))
                 yield concatenate(held)
                 held, seen, start = [], set(), row
             seen.add(item_id)
         # What was skipped while reading is told once, with the rows that close the table.
-        held.append(take_rows(table, start, len(table.item_ids))._replace(skipped=table.skipped))
+        held.append(
+            take_rows(table, range(start, len(table.item_ids)))._replace(skipped=table.skipped)
+        )
     if seen or any(part.skipped for part in held):
         yield concatenate(held)
 
 
-def take_rows(table: LabelTable, start: int, stop: int) -> LabelTable:
-    """The rows start … stop−1 of a table, with nothing said of what was skipped."""
-    columns = {
-        name: values[start:stop]
+def take_rows(table: LabelTable, rows: Sequence[int]) -> LabelTable:
+    """Some rows of a table, with nothing said of what was skipped."""
+    columns: dict[str, Any] = {
+        name: [values[row] for row in rows]
         for name in ("item_ids", "worker_ids", "labels", "weights", "groups", "timestamps", "lines")
         if (values := getattr(table, name)) is not None
     }

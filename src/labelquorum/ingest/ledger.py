@@ -37,6 +37,7 @@ class OpenItem(NamedTuple):
     weight: NDArray[np.float32]  # (n,)
     log_evidence: NDArray[np.float32]  # (n, C) what each label said for each class
     probs: NDArray[np.float32]  # (C,) the answer given
+    aggregated: int  # its class
     note: Note = Note()
 
 
@@ -44,8 +45,8 @@ class Ledger:
     """The most recent `open_items` items; 0 keeps nothing, as in the paper."""
 
     def __init__(self, open_items: int = 10_000) -> None:
-        if open_items < 0:
-            raise StateError(f"`open_items` must be a whole number ≥ 0. Got {open_items}.")
+        if open_items < 0 or open_items % 1:
+            raise StateError(f"`open_items` must be a whole number ≥ 0. Got {open_items!r}.")
         self.open_items = open_items
         self._items: OrderedDict[Hashable, OpenItem] = OrderedDict()
         self._closed = np.zeros(CLOSED_SLOTS, np.uint64)
@@ -81,9 +82,14 @@ class Ledger:
         """The notes on the open items."""
         return [held.note for held in self._items.values()]
 
-    def probs(self, n_classes: int) -> NDArray[np.float32]:
-        """The answers given to the open items, (N, C); a class unknown then has probability 0."""
-        return np.nan_to_num(_pad([held.probs[None] for held in self._items.values()], n_classes))
+    def answers(self, n_classes: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """The answers given to the open items: probabilities (N, C) and classes (N,).
+
+        A class that was unknown then has probability 0.
+        """
+        items = self._items.values()
+        probs = np.nan_to_num(_pad([held.probs[None] for held in items], n_classes))
+        return probs, np.array([held.aggregated for held in items], np.int32)
 
     def was_closed(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Tell which items were answered and let go before, as far back as hashes reach."""
@@ -96,6 +102,7 @@ class Ledger:
         chunk: Chunk,
         log_evidence: NDArray[np.float32],
         probs: NDArray[np.float32],
+        aggregated: NDArray[np.int32],
         notes: Sequence[Note] | None = None,
     ) -> None:
         """Keep a chunk's items as the most recent, in order of appearance; let older ones go."""
@@ -112,6 +119,7 @@ class Ledger:
                 chunk.weight[rows].copy(),
                 log_evidence[rows].copy(),
                 probs[position].copy(),
+                int(aggregated[position]),
                 Note() if notes is None else notes[position],
             )
             self._items.move_to_end(item_ids[position])
@@ -146,6 +154,7 @@ class Ledger:
             "weight": _join([held.weight for held in items], np.float32),
             "log_evidence": _pad([held.log_evidence for held in items], n_classes),
             "probs": _pad([held.probs[None] for held in items], n_classes),
+            "aggregated": np.array([held.aggregated for held in items], np.int32),
             "closed": self._closed[slots],
         }
 
@@ -171,6 +180,7 @@ class Ledger:
                 arrays["weight"][rows],
                 arrays["log_evidence"][rows][:, known],
                 probs[known],
+                int(arrays["aggregated"][position]),
                 note,
             )
         ledger._close(arrays["closed"])

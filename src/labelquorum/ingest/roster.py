@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError
 from labelquorum.ingest.chunks import Chunk, id_key, id_order, make_chunk
-from labelquorum.ingest.events import LabelSpace, LabelTable, is_missing
+from labelquorum.ingest.events import MISSING, LabelSpace, LabelTable, is_missing
 from labelquorum.ingest.ledger import Ledger, Note
 
 __all__ = ["Intake", "Roster", "Tally"]
@@ -103,7 +103,7 @@ class Roster:
             labels = np.concatenate([*(e.label for _, e in open_items), labels])
             weight = np.concatenate([*(e.weight for _, e in open_items), weight])
         pair = item * max(n_workers, 1) + workers
-        keep, known, tally = self._apply_repeats(table, pair, labels, n_held)
+        keep, known, replaced, tally = self._apply_repeats(table, pair, labels, n_held)
 
         item_keys = np.fromiter(map(id_key, item_ids), np.uint64, len(item_ids))
         returned = held.was_closed(item_keys)
@@ -114,6 +114,7 @@ class Roster:
             labels[keep],
             weight=weight[keep],
             known=known,
+            replaced=replaced,
             item_keys=item_keys,
             n_items=len(item_ids),
             n_workers=n_workers,
@@ -157,17 +158,18 @@ class Roster:
         pair: NDArray[np.int64],
         labels: NDArray[np.int64],
         n_held: int,
-    ) -> tuple[NDArray[np.intp], NDArray[np.bool_], Tally]:
+    ) -> tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.int64], Tally]:
         """Choose the rows that count among those of equal (item, worker) pair.
 
-        The first `n_held` rows are the labels held of open items; tells which of the chosen
-        rows say nothing that was not held already.
+        The first `n_held` rows are the labels held of open items. Of the chosen rows it tells
+        which say nothing that was not held already, and which held label each corrects.
         """
         tally = Tally(rows=len(table.item_ids))
         everything = np.arange(len(pair))
         known = everything < n_held
+        replaced = np.full(len(pair), MISSING)
         if self.space.repeats == "all" or len(np.unique(pair)) == len(pair):
-            return everything, known, tally
+            return everything, known, replaced, tally
         arrival = np.concatenate([everything[:n_held], n_held + _arrival(table)])
         by_pair = np.lexsort((arrival, pair))
         same = pair[by_pair][1:] == pair[by_pair][:-1]
@@ -192,12 +194,10 @@ class Roster:
         gave_way = lost[lost < n_held]
         again = labels[gave_way] == labels[winner[gave_way]]
         known[winner[gave_way[again]]] = True
+        replaced[winner[gave_way[~again]]] = labels[gave_way[~again]]
         corrected = int((~again).sum())
-        return (
-            keep,
-            known[keep],
-            tally._replace(corrected=corrected, repeated=len(lost) - corrected),
-        )
+        tally = tally._replace(corrected=corrected, repeated=len(lost) - corrected)
+        return keep, known[keep], replaced[keep], tally
 
 
 def _index(

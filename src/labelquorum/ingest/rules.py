@@ -9,11 +9,13 @@ A reader collects columns as it finds them; `checked` makes a sound `LabelTable`
 - Ids and labels keep their type, and text is kept as written, outer blanks included. NumPy's
   scalars become Python's. 1 and 1.0 are one id to Python and both are spelled 1, so that a
   column of integers which pandas widened to floats for one NaN comes back as integers.
-- A group or a timestamp may be missing. Text that reads as a number is a timestamp by value.
+- A group or a timestamp may be missing. Text that reads as a number is a timestamp by value;
+  a date becomes ISO text.
 """
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from datetime import datetime
 from itertools import compress
 from math import isfinite
 from typing import Any, NamedTuple
@@ -222,7 +224,12 @@ def _number(value: Any) -> float:
 
 
 def _moment(value: Any) -> Any:
-    """One timestamp: a number where it is text that reads as one, so that 9 comes before 10."""
+    """One timestamp: a number where it is text that reads as one, so that 9 comes before 10.
+
+    A date becomes ISO text of one width, which sorts by time and can be saved.
+    """
+    if isinstance(value, datetime) and not is_missing(value):
+        return value.isoformat(timespec="microseconds")
     number = _number(value) if isinstance(value, str) else float("nan")
     return number if isfinite(number) else None if is_missing(value) else value
 

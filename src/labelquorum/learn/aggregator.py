@@ -62,19 +62,18 @@ def vote_shares(chunk: Chunk) -> NDArray[np.float64]:
 def vote_counts(chunk: Chunk) -> NDArray[np.float64]:
     """How each present worker's labels z went with the vote c, (P, C, C).
 
-    An item's vote is one for the class with most labels, shared by tied classes; labels already
-    counted in an earlier chunk are left out.
+    An item's vote is one for the class with most labels, shared by tied classes; labels of
+    workers already counted on the item in an earlier chunk are left out.
     """
     shares = vote_shares(chunk)
     best = shares >= shares.max(axis=1, keepdims=True, initial=0) - TIE_TOLERANCE
     majority = np.where(best, 1.0, 0.0) / best.sum(axis=1, keepdims=True)
     n_classes, n_workers = chunk.n_classes, len(chunk.workers)
-    fresh = np.where(chunk.known, 0.0, chunk.weight)
     cell = (chunk.local_worker[:, None] * n_classes + np.arange(n_classes)) * n_classes
     counts = np.zeros(n_workers * n_classes * n_classes)
     counts += np.bincount(
         (cell + chunk.label[:, None]).ravel(),
-        (fresh[:, None] * majority[chunk.item]).ravel(),
+        (chunk.counted_weight[:, None] * majority[chunk.item]).ravel(),
         len(counts),
     )
     return counts.reshape(n_workers, n_classes, n_classes)
@@ -99,7 +98,7 @@ def break_ties(
         return np.zeros(len(log_scores), np.int32)
     tied = log_scores >= log_scores.max(axis=1, keepdims=True) - TIE_TOLERANCE
     classes = np.arange(log_scores.shape[1], dtype=np.uint64)
-    lot = _mix(item_keys[:, None] ^ _mix(classes + np.uint64(seed % 2**63) * np.uint64(0x10001)))
+    lot = _mix(item_keys[:, None] ^ _mix(classes + np.uint64(seed * 0x10001 % 2**64)))
     return np.asarray(np.where(tied, lot >> np.uint64(1), 0).argmax(axis=1), np.int32)
 
 

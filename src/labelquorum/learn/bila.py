@@ -6,6 +6,8 @@ WWW 2021. `docs/paper.md` maps every equation to a function and numbers every de
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from math import inf
+from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import Chunk
-from labelquorum.ingest.events import LabelSpace
+from labelquorum.ingest.events import MISSING, LabelSpace
 from labelquorum.learn.aggregator import (
     Aggregation,
     Aggregator,
@@ -143,8 +145,10 @@ def bila(
     >>> method.aggregate(state, labels).aggregated.tolist()
     [1, 0]
     """
-    _check_number("kl_weight", kl_weight, 0)
-    _check_number("tolerance", tolerance, 0)
+    _check_number("kl_weight", kl_weight, 0.0)
+    _check_number("tolerance", tolerance, 0.0)
+    _check_number("learning_rate", learning_rate, 1e-12)
+    _check_number("decay", decay, 0.0, below=1.0)
     _check_number("minibatch_items", minibatch_items, 1)
     _check_number("epochs", epochs, 1)
     _check_name("predict_by", predict_by, ("likelihood", "posterior", "encoder"))
@@ -153,7 +157,7 @@ def bila(
     engine, p, everybody = _compile(
         generative=generative,
         encoder=encoder,
-        hidden_sizes=tuple(hidden_sizes),
+        hidden_sizes=_as_tuple(hidden_sizes),
         labels_as=labels_as,
         init_from=init_from,
         init_strength=init_strength,
@@ -187,6 +191,11 @@ def bila(
         if not chunk.n_labels:
             return state, Info(0, 0, 0, np.zeros(0, np.float32))
         _check_classes(p, chunk.n_classes)
+        if chunk.n_classes < len(state.label_counts):
+            raise StateError(
+                f"`n_classes` of a chunk must count all classes known, {len(state.label_counts)} "
+                f"by now. Got {chunk.n_classes}."
+            )
         votes = vote_counts(chunk)
         state = _welcome(engine, state, chunk, votes)
         counts = _count_classes(state.label_counts, chunk, class_prior)
@@ -199,8 +208,8 @@ def bila(
             *_leaves(before, len(packed.worker_mask), state.step),
             packed,
             log_class_prior(counts),
-            state.seed,
-            state.chunk_index,
+            np.uint32(state.seed % 2**32),
+            np.uint32(state.chunk_index % 2**32),
             tolerance,
             n_labels=None if one_batch else labels_in_minibatch(packed, minibatch_items),
             epochs=epochs,
@@ -222,11 +231,15 @@ def bila(
 
     def aggregate(state: State, chunk: Chunk) -> Aggregation:
         """Alg. 1 lines 28–30: infer the chunk's labels with the present θ."""
+        _check_classes(p, chunk.n_classes)
         state = _welcome(engine, state, chunk, votes=None)
         workers = np.arange(state.rows.n_workers) if everybody else chunk.workers
         packed = pack(chunk, workers)
         rows, _ = _leaves(state.rows.gather(workers), len(packed.worker_mask), state.step)
-        scores = engine.score(state.shared, rows, packed, log_class_prior(state.label_counts))
+        counts = (
+            np.ones_like(state.label_counts) if class_prior == "uniform" else state.label_counts
+        )
+        scores = engine.score(state.shared, rows, packed, log_class_prior(counts))
         if predict_by == "encoder":
             log_scores = np.asarray(scores.class_log_probs)
         else:
@@ -264,6 +277,7 @@ def bila(
         confusion=confusion,
         class_prior=prior,
         forget=forget,
+        exceptions=_exceptions(p, encoder, labels_as, hidden_sizes, init_strength, predict_by),
     )
 
 
@@ -287,7 +301,7 @@ def _start(
     if keys is not None:
         bits[:n] = keys.astype(np.uint32)
     shared, rows = engine.start(
-        padded, crowd_votes.astype(np.float32), bits, np.uint32(seed % 2**32), n_workers
+        padded, crowd_votes.astype(np.float32), bits, np.uint32(seed % 2**32), int(n_workers)
     )
     leaves = {name: np.asarray(leaf)[:n] for name, leaf in rows.items()}
     leaves |= {"seen": np.zeros(n, np.bool_), "step": np.zeros(n, np.int64)}
@@ -370,8 +384,11 @@ def _count_classes(
         return count_labels(chunk.label, chunk.weight, len(counts))
     if class_prior == "warmup" and counts.any():
         return counts
-    fresh = np.where(chunk.known, 0, chunk.weight)
-    return counts + count_labels(chunk.label, fresh, len(counts))
+    new = ~chunk.known
+    gained = count_labels(chunk.label[new], chunk.weight[new], len(counts))
+    corrects = chunk.replaced != MISSING
+    lost = count_labels(chunk.replaced[corrects], chunk.weight[corrects], len(counts))
+    return np.maximum(counts + gained - lost, 0)
 
 
 @lru_cache(maxsize=64)
@@ -414,9 +431,41 @@ def _compile(
     return engine, p, q.dense or descent.row_decay is None
 
 
-def _check_number(name: str, value: float, least: float) -> None:
-    if not value >= least:
-        raise StateError(f"`{name}` of bila must be a number ≥ {least}. Got {value!r}.")
+def _exceptions(
+    generative: GenerativeModel,
+    encoder: str | Encoder,
+    labels_as: str,
+    hidden_sizes: Sequence[int],
+    init_strength: float,
+    predict_by: str,
+) -> dict[str, str]:
+    """The laws of `trial.checks` that these settings cannot obey, with the reason."""
+    reasons: dict[str, str] = {}
+    if generative.max_classes is not None:
+        reasons["new_class"] = f"{generative.name} knows at most {generative.max_classes} classes"
+    if encoder == "mlp" and labels_as == "index":
+        reasons["class_names"] = "labels_as='index' takes class numbers for quantities"
+        if predict_by == "encoder":
+            reasons["unseen_worker"] = "labels_as='index' lets absent workers speak"
+    elif encoder == "mlp" and hidden_sizes:
+        reasons["class_names"] = "hidden layers start from weights drawn for each class"
+    if init_strength == 0:
+        reasons["cold_start"] = "init_strength=0 takes a newcomer's first few votes at face value"
+    return reasons
+
+
+def _check_number(name: str, value: Any, least: float, below: float = inf) -> None:
+    whole = isinstance(least, int)
+    number = isinstance(value, Integral if whole else Real)
+    if not number or not least <= float(value) < below:
+        rule = f"a {'whole ' * whole}number ≥ {least:g}" + f" and < {below:g}" * (below < inf)
+        raise StateError(f"`{name}` of bila must be {rule}. Got {value!r}.")
+
+
+def _as_tuple(sizes: Any) -> tuple[int, ...]:
+    if not isinstance(sizes, list | tuple):
+        raise StateError(f"`hidden_sizes` of bila must be a list of whole numbers. Got {sizes!r}.")
+    return tuple(sizes)
 
 
 def _check_name(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -5,6 +5,7 @@ stand behind it are in `estimator.py`.
 """
 
 import inspect
+import operator
 import os
 from abc import ABC, abstractmethod
 from collections import deque
@@ -17,8 +18,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError, StateError
-from labelquorum.ingest.chunks import concatenate, with_news
-from labelquorum.ingest.events import LabelSpace, LabelTable, OnBad, Repeats
+from labelquorum.ingest.chunks import concatenate, take_rows, with_news
+from labelquorum.ingest.events import MISSING, LabelSpace, LabelTable, OnBad, Repeats
 from labelquorum.ingest.formats import read_labels
 from labelquorum.ingest.ledger import Ledger, Note
 from labelquorum.ingest.roster import Intake, Roster, Tally
@@ -118,8 +119,12 @@ class Estimator(ABC):
         What he already contributed to shared numbers (the class prior, the crowd's average, the
         network's shared layers, other workers' rows) stays: it names nobody.
         """
-        memory = self._fitted()
-        if memory.roster.worker_index(worker) is None:
+        memory = self._memory
+        if any(worker in part.worker_ids for part in memory.held):  # the warm-up still waits
+            held = [_without(part, worker) for part in memory.held]
+            self._memory = memory._replace(held=held)
+            return self
+        if self._fitted().roster.worker_index(worker) is None:
             raise LabelError(
                 f"Worker {worker!r} is not known. See model.workers_ for those who are."
             )
@@ -133,22 +138,21 @@ class Estimator(ABC):
         return self
 
     def _learn(self, table: LabelTable, warmup_items: int) -> Self:
-        memory = self._memory
-        if memory.state is None and warmup_items:
-            held = [*memory.held, table]
-            if len({item for part in held for item in part.item_ids}) < warmup_items:
-                self._memory = memory._replace(held=held)
-                self._answer = Answer(*self._nothing(memory.roster))
-                self.tally_ = Tally(rows=len(table.item_ids), skipped=table.skipped)
-                return self
-            table = concatenate(held)
-        intake = memory.roster.read(table, memory.ledger)
-        self.tally_ = intake.tally
+        memory, method = self._memory, self._aggregator
+        waiting = [*memory.held, table]
+        intake = memory.roster.read(concatenate(waiting), memory.ledger)
+        if memory.state is None and intake.chunk.n_items < warmup_items:
+            if intake.chunk.n_labels:
+                method.init(intake.chunk, self._seed)  # refuses what could never be learned
+            self._memory = memory._replace(held=waiting)
+            self._answer = Answer(*self._nothing(memory.roster))
+            self.tally_ = Tally(rows=len(table.item_ids), skipped=table.skipped)
+            return self
         if not intake.chunk.n_labels:
             self._answer = Answer(*self._nothing(memory.roster))
+            self.tally_ = intake.tally
             return self
-        method = self._aggregator
-        state = method.init(intake.chunk, self.seed) if memory.state is None else memory.state
+        state = method.init(intake.chunk, self._seed) if memory.state is None else memory.state
         state, info = method.update(state, with_news(intake.chunk))
         result = method.aggregate(state, intake.chunk)
         # Nothing was changed so far; from here on nothing can fail.
@@ -159,6 +163,7 @@ class Estimator(ABC):
             intake.chunk,
             result.log_evidence,
             result.probs,
+            result.aggregated,
             intake.notes,
         )
         self._memory = _Memory(
@@ -166,6 +171,7 @@ class Estimator(ABC):
         )
         self._losses.extend(getattr(info, "losses", [])[-1:])
         self._answer = Answer(intake, result, list(memory.roster.classes))
+        self.tally_ = intake.tally
         return self
 
     def _ask(self, labels: Any) -> tuple[Intake, Aggregation, list[Hashable]]:
@@ -184,6 +190,11 @@ class Estimator(ABC):
 
     tally_: Tally
     """What became of the rows of the last table."""
+
+    @property
+    def held_labels_(self) -> int:
+        """How many labels are held until the warm-up is complete."""
+        return sum(len(part.item_ids) for part in self._memory.held)
 
     @property
     def labels_(self) -> pd.Series:
@@ -249,13 +260,13 @@ class Estimator(ABC):
         classes = memory.roster.classes
         if len(memory.ledger):
             chunk = memory.ledger.to_chunk(len(memory.roster.worker_ids), len(classes))
-            probs, item_ids = memory.ledger.probs(len(classes)), list(memory.ledger)
-            notes: list[Note] | None = memory.ledger.notes
+            probs, aggregated = memory.ledger.answers(len(classes))
+            item_ids, notes = list(memory.ledger), memory.ledger.notes
         else:
             intake, result, _ = self._answer.parts
-            chunk, probs, item_ids = intake.chunk, result.probs, intake.item_ids
-            notes = intake.notes
-        items, alpha, agreement = item_report(chunk, item_ids, probs, classes, notes)
+            chunk, item_ids, notes = intake.chunk, intake.item_ids, intake.notes or []
+            probs, aggregated = result.probs, result.aggregated
+        items, alpha, agreement = item_report(chunk, item_ids, probs, aggregated, classes, notes)
         ids, index = self._known()
         book = memory.book.gather(index)
         workers = worker_report(
@@ -281,7 +292,7 @@ class Estimator(ABC):
             if name not in known:
                 raise StateError(f"{type(self).__name__} has no setting {name!r}. It has {known}.")
             setattr(self, name, value)
-        for stale in ("_memory", "_aggregator", "_space", "_losses", "_answer"):
+        for stale in ("_memory", "_aggregator", "_space", "_seed", "_losses", "_answer"):
             self.__dict__.pop(stale, None)
         return self
 
@@ -290,7 +301,7 @@ class Estimator(ABC):
         changed = [
             f"{name}={value!r}"
             for name, value in self.get_params().items()
-            if value != defaults[name].default
+            if repr(value) != repr(defaults[name].default)
         ]
         return f"{type(self).__name__}({', '.join(changed)})"
 
@@ -349,9 +360,14 @@ class Estimator(ABC):
             )
         settings = {**snapshot.header["settings"], **own}
         for name, value in settings.items():
+            if name not in _settings(cls):
+                raise StateError(
+                    f"{path}: {cls.__name__} has no setting {name!r} in this version. "
+                    "Update labelquorum."
+                )
             if isinstance(value, Mapping):
                 raise StateError(
-                    f"{path}: this model was made with a {name} of your own, {value['custom']!r}. "
+                    f"{path}: the {name} of this model is your own, {value['custom']!r}. "
                     f"Give it again: load(path, {name}=…)."
                 )
         return cls(**settings)._restore(snapshot)
@@ -380,8 +396,16 @@ class Estimator(ABC):
 
     @cached_property
     def _space(self) -> LabelSpace:
-        classes = None if self.classes is None else tuple(self.classes)
+        # A NumPy array of classes gives NumPy scalars; labels come as Python's own.
+        classes = None if self.classes is None else tuple(map(_plain, self.classes))
         return LabelSpace(classes, self.repeats, self.on_bad, self.abstain)
+
+    @cached_property
+    def _seed(self) -> int:
+        try:
+            return operator.index(self.seed) % 2**63
+        except TypeError:
+            raise StateError(f"`seed` must be a whole number. Got {self.seed!r}.") from None
 
     @cached_property
     def _aggregator(self) -> Aggregator:
@@ -403,7 +427,7 @@ class Estimator(ABC):
     def _fitted(self, allow_warmup: bool = False) -> _Memory:
         memory = self._memory
         if memory.state is None and not allow_warmup:
-            held = sum(len(part.item_ids) for part in memory.held)
+            held = self.held_labels_
             waiting = f" {held} labels are held for the warm-up." if held else ""
             raise StateError(
                 f"This {type(self).__name__} has learned nothing yet.{waiting} "
@@ -425,6 +449,11 @@ def _settings(kind: type) -> list[str]:
     return list(inspect.signature(kind).parameters)
 
 
+def _without(table: LabelTable, worker: Hashable) -> LabelTable:
+    rows = [row for row, other in enumerate(table.worker_ids) if other != worker]
+    return take_rows(table, rows)._replace(skipped=table.skipped)
+
+
 def _as_text(value: Any) -> Any:
     """A value JSON can hold; a date becomes text."""
     return value if value is None or isinstance(value, str | int | float) else str(value)
@@ -434,7 +463,9 @@ def _plain(value: Any) -> Any:
     """A setting as JSON; a model of the user's own only by name."""
     if isinstance(value, GenerativeModel | Encoder):
         return {"custom": value.name}
-    return list(value) if isinstance(value, tuple) else value
+    if hasattr(value, "tolist"):  # an array of any library, or one of its numbers
+        return value.tolist()
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _count_agreement(book: WorkerRows, intake: Intake, result: Aggregation) -> WorkerRows:
@@ -443,7 +474,7 @@ def _count_agreement(book: WorkerRows, intake: Intake, result: Aggregation) -> W
     new = np.arange(book.n_workers, chunk.n_workers)
     if len(new):
         book = book.scatter(new, {name: np.zeros(len(new), np.int64) for name in book.names})
-    fresh = ~chunk.known
+    fresh = ~chunk.known & (chunk.replaced == MISSING)
     agreed = fresh & (chunk.label == result.aggregated[chunk.item])
     rows = book.gather(chunk.workers)
     for name, counted in (("labels", fresh), ("agreed", agreed)):

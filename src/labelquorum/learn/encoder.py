@@ -54,7 +54,7 @@ def mlp(
     ('mlp', True)
     """
     sizes = tuple(hidden_sizes)
-    if any(size < 1 for size in sizes):
+    if any(size < 1 or size % 1 for size in sizes):
         raise StateError(
             f"`hidden_sizes` of mlp must be whole numbers ≥ 1. Got {list(hidden_sizes)!r}."
         )

@@ -144,4 +144,10 @@ def load(path: str | os.PathLike[str], **own: Any) -> Estimator:
         is never saved.
     """
     snapshot = read_snapshot(path)
-    return ESTIMATORS[snapshot.header["method"]].from_snapshot(path, snapshot, own)
+    method = snapshot.header["method"]
+    if method not in ESTIMATORS:
+        raise StateError(
+            f"{path}: the method {method!r} is not known to this version, which has "
+            f"{list(ESTIMATORS)}. Update labelquorum."
+        )
+    return ESTIMATORS[method].from_snapshot(path, snapshot, own)

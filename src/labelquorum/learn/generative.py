@@ -88,10 +88,7 @@ def confusion_matrix(
             "`init_from` of confusion_matrix must be 'log_frequencies' or 'frequencies'. "
             f"Got {init_from!r}."
         )
-    if not init_strength >= 0:
-        raise StateError(
-            f"`init_strength` of confusion_matrix must be a number ≥ 0. Got {init_strength!r}."
-        )
+    _check_start("confusion_matrix", init_strength, init_accuracy)
 
     def init(newcomers: Newcomers) -> Params:
         crowd = _crowd_average(newcomers.crowd_votes, init_accuracy)
@@ -131,6 +128,7 @@ def worker_ability(init_strength: float = 1.0, init_accuracy: float = 0.7) -> Ge
     >>> worker_ability().max_classes
     2
     """
+    _check_start("worker_ability", init_strength, init_accuracy)
 
     def init(newcomers: Newcomers) -> Params:
         crowd = _crowd_average(newcomers.crowd_votes, init_accuracy)
@@ -148,11 +146,10 @@ def worker_ability(init_strength: float = 1.0, init_accuracy: float = 0.7) -> Ge
         return sum_by_item(jax.nn.log_sigmoid(jnp.where(right, ability, -ability)), batch)
 
     def confusion(params: Params) -> jax.Array:
-        right = jax.nn.sigmoid(params.per_worker["ability_logits"])  # (K, C)
-        if right.shape[1] == 1:
-            return jnp.ones((*right.shape, 1))
-        same = jnp.eye(2)
-        return right[:, :, None] * same + (1 - right[:, :, None]) * (1 - same)
+        ability = params.per_worker["ability_logits"][:, :, None]  # (K, C, 1)
+        if ability.shape[1] == 1:
+            return jnp.ones(ability.shape)
+        return jax.nn.sigmoid(jnp.where(jnp.eye(2) > 0, ability, -ability))
 
     return GenerativeModel("worker_ability", init, log_likelihood, confusion, max_classes=2)
 
@@ -161,6 +158,15 @@ GENERATIVE_MODELS: dict[str, Callable[..., GenerativeModel]] = {
     "confusion_matrix": confusion_matrix,
     "worker_ability": worker_ability,
 }
+
+
+def _check_start(model: str, init_strength: float, init_accuracy: float) -> None:
+    if not init_strength >= 0:
+        raise StateError(f"`init_strength` of {model} must be a number ≥ 0. Got {init_strength!r}.")
+    if not 0 < init_accuracy < 1:
+        raise StateError(
+            f"`init_accuracy` of {model} must lie between 0 and 1. Got {init_accuracy!r}."
+        )
 
 
 def _crowd_average(crowd_votes: jax.Array, accuracy: float) -> jax.Array:

@@ -71,11 +71,11 @@ def item_report(
     chunk: Chunk,
     item_ids: Sequence[Hashable],
     probs: NDArray[np.float32],
+    aggregated: NDArray[np.int32],
     classes: Sequence[Hashable],
-    notes: Sequence[Note] | None,
+    notes: Sequence[Note],
 ) -> tuple[pd.DataFrame, float, pd.DataFrame]:
     """The items of a chunk as a table, Krippendorff's alpha, and the agreement by class."""
-    aggregated = probs.argmax(axis=1)
     agrees = chunk.label == aggregated[chunk.item]
     total = np.bincount(chunk.item, chunk.weight, chunk.n_items)
     share = np.bincount(chunk.item, chunk.weight * agrees, chunk.n_items)
@@ -91,7 +91,7 @@ def item_report(
         index=id_index(item_ids, "task"),
     )
     for column in Note._fields:
-        values = [getattr(note, column) for note in notes or ()]
+        values = [getattr(note, column) for note in notes]
         if any(value is not None for value in values):
             items[column] = values
     alpha = krippendorff_alpha(chunk.item, chunk.label, len(classes), chunk.weight)

@@ -68,6 +68,9 @@ class WorkerRows:
         self._changed: NDArray[Any] = np.zeros(0, np.intp)  # rows in which that one differs
         self._undo: Leaves = {}  # what stands in those rows here
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WorkerRows, (self.to_arrays(),)  # a copy has a table of its own
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the leaves."""
@@ -77,6 +80,8 @@ class WorkerRows:
         self, workers: NDArray[np.integer[Any]], names: Iterable[str] | None = None
     ) -> dict[str, NDArray[Any]]:
         """Copy out the rows of some workers, (P, …) each; all leaves unless named."""
+        if len(workers) and workers.max() >= self.n_workers:
+            raise IndexError(f"there are {self.n_workers} workers, none with index {workers.max()}")
         with self._table.lock:
             self._reroot()
             return self._table.take(workers, names)
@@ -86,6 +91,7 @@ class WorkerRows:
 
         Added workers must follow on the last one without a gap.
         """
+        workers = np.array(workers)  # the caller may change his
         newer = object.__new__(WorkerRows)
         newer._table, newer._newer = self._table, None
         newer._changed, newer._undo = np.zeros(0, np.intp), {}

@@ -173,7 +173,8 @@ def build_engine(
     def score(shared: Named, rows: Named, packed: Packed, counted: jax.Array) -> Scores:
         params = join(shared, rows)["params"]
         batch = whole(packed)
-        log_confusion = jnp.log(generative.confusion(params["generative"]))
+        confusion = generative.confusion(params["generative"])
+        log_confusion = jnp.log(jnp.maximum(confusion, 1e-37))
         return Scores(
             log_likelihood=generative.log_likelihood(params["generative"], batch),
             class_log_probs=jax.nn.log_softmax(encoder.class_logits(params["encoder"], batch)),

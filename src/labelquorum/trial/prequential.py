@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum.errors import StateError
+from labelquorum.ingest.chunks import take_rows
 from labelquorum.ingest.events import LabelTable
 from labelquorum.learn.door import Estimator
 
@@ -60,6 +61,7 @@ def stream(
         Items in a first, larger chunk: the paper's initial set L*; 0 for none.
     repeat_warmup
         Stream the initial set again, chunk by chunk, before going on (the authors' code does).
+        Labels of open items are learned from once: give the model `open_items=0` for this.
     order
         None takes items as they first appear in the table; a number is the seed of a random order.
 
@@ -130,7 +132,7 @@ def _parts(
 
     def between(start: int, stop: int) -> LabelTable:
         low, high = np.searchsorted(position, (start, stop), sorter=rows)
-        return _take(table, rows[low:high].tolist())
+        return take_rows(table, rows[low:high].tolist())
 
     if warmup_items and items:
         yield between(0, warmup_items)
@@ -138,15 +140,6 @@ def _parts(
     edges = [*range(first, len(items), chunk_items), len(items)]
     for start, stop in pairwise(edges):
         yield between(start, stop)
-
-
-def _take(table: LabelTable, rows: Sequence[int]) -> LabelTable:
-    columns: dict[str, Any] = {
-        name: [values[row] for row in rows]
-        for name in ("item_ids", "worker_ids", "labels", "weights", "groups", "timestamps", "lines")
-        if (values := getattr(table, name)) is not None
-    }
-    return table._replace(**columns, skipped={})
 
 
 def _error(

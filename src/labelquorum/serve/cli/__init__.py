@@ -48,7 +48,7 @@ app.command(
     epilog="Example: labelquorum aggregate labels.csv -o consensus.csv --model crowd.lq",
 )(aggregate)
 app.command(
-    epilog="Example: tail -n +1 -f labels.csv | labelquorum stream --model crowd.lq",
+    epilog="Example: tail -n 0 -f labels.jsonl | labelquorum stream --model crowd.lq",
 )(stream)
 app.command(epilog="Example: labelquorum workers crowd.lq --limit 10")(workers)
 app.command(epilog="Example: labelquorum doctor labels.csv")(doctor)

@@ -77,7 +77,15 @@ def aggregate(
     from labelquorum.ingest.formats import read_labels
 
     encoding = _encoding(output, labels)
-    estimator = open_model(model, method, preset, classes, repeats, abstain, seed)
+    estimator = open_model(
+        model,
+        method=method,
+        preset=preset,
+        classes=classes,
+        repeats=repeats,
+        abstain=abstain,
+        seed=seed,
+    )
     space = label_space(estimator, on_bad)
     table = concatenate([read_labels(open_source(name), space) for name in labels])
     if len(labels) > 1:

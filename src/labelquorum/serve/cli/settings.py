@@ -23,9 +23,11 @@ __all__ = [
     "ModelFile",
     "OnBadRow",
     "OnRepeat",
+    "OpenItems",
     "Preset",
     "Seed",
     "Summary",
+    "WarmupItems",
     "in_a_folder",
     "label_space",
     "open_model",
@@ -88,6 +90,26 @@ Seed = Annotated[
         rich_help_panel=MODEL, show_default="0", help="Everything random follows from it."
     ),
 ]
+OpenItems = Annotated[
+    int | None,
+    typer.Option(
+        "--open-items",
+        min=0,
+        rich_help_panel=MODEL,
+        show_default="10000",
+        help="Recent tasks kept open for late labels and corrections; 0 discards at once.",
+    ),
+]
+WarmupItems = Annotated[
+    int | None,
+    typer.Option(
+        "--warmup-items",
+        min=0,
+        rich_help_panel=MODEL,
+        show_default="0",
+        help="Hold chunks until so many tasks are there, then answer them together.",
+    ),
+]
 Classes = Annotated[
     str | None,
     typer.Option(
@@ -134,12 +156,13 @@ def open_source(name: str) -> Any:
 
 def open_model(
     path: Path | None,
+    *,
     method: str | None,
     preset: str | None,
     classes: str | None,
     repeats: Repeats | None,
     abstain: str | None,
-    seed: int | None,
+    **settings: int | None,
 ) -> "Estimator":
     """Load the model if its file is there, else make one that has learned nothing.
 
@@ -154,7 +177,7 @@ def open_model(
         "classes": parse_classes(classes),
         "repeats": repeats,
         "abstain": parse_abstain(abstain),
-        "seed": seed,
+        **settings,
     }
     given = {name: value for name, value in options.items() if value is not None}
     if path is not None and path.exists():
@@ -164,13 +187,13 @@ def open_model(
         kind = ESTIMATORS[given.pop("method", "bila")]
         model = kind(**{name: given[name] for name in given if name in kind().get_params()})
         whose = f"The method {kind.method} works"
-    settings = {"method": model.method, **model.get_params()}
+    made = {"method": model.method, **model.get_params()}
     for name, value in given.items():
-        if name not in settings or settings[name] != value:
-            has = f"with the {name} {settings[name]!r}" if name in settings else f"without {name}"
+        if name not in made or made[name] != value:
+            has = f"with the {name} {made[name]!r}" if name in made else f"without {name}"
             raise typer.BadParameter(
                 f"{whose} {has}. Leave the option out, or name another model file.",
-                param_hint=f"'--{name}'",
+                param_hint=f"'--{name.replace('_', '-')}'",
             )
     return model
 
@@ -207,6 +230,7 @@ class Summary:
             "Corrected labels": self._counts["corrected"],
             "Tasks with late labels": self._counts["late_items"],
             "Closed tasks that came back": self._counts["returned_items"],
+            "Labels that wait for the warm-up": model.held_labels_,
         }
         sentences = [f"{name}: {count:,}." for name, count in told.items() if count]
         return " ".join(

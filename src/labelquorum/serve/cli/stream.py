@@ -26,9 +26,11 @@ from labelquorum.serve.cli.settings import (
     ModelFile,
     OnBadRow,
     OnRepeat,
+    OpenItems,
     Preset,
     Seed,
     Summary,
+    WarmupItems,
     label_space,
     open_model,
     tell,
@@ -63,6 +65,8 @@ def stream(
     method: Method = None,
     preset: Preset = None,
     seed: Seed = None,
+    open_items: OpenItems = None,
+    warmup_items: WarmupItems = None,
     classes: Classes = None,
     repeats: OnRepeat = None,
     on_bad: OnBadRow = "error",
@@ -81,7 +85,17 @@ def stream(
     from labelquorum.ingest.chunks import cut_chunks
     from labelquorum.ingest.formats import iter_csv, iter_jsonl, iter_labels
 
-    estimator = open_model(model, method, preset, classes, repeats, abstain, seed)
+    estimator = open_model(
+        model,
+        method=method,
+        preset=preset,
+        classes=classes,
+        repeats=repeats,
+        abstain=abstain,
+        seed=seed,
+        open_items=open_items,
+        warmup_items=warmup_items,
+    )
     readers = {"csv": iter_csv, "jsonl": iter_jsonl, None: iter_labels}
     summary = Summary()
     with _Input(sys.stdin.buffer) as source:

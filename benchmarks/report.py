@@ -1,0 +1,166 @@
+"""Write docs/performance.md from results/engine.json.
+
+python3 run.py python benchmarks/report.py [RESULT.json] [-o PAGE.md]
+"""
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "performance.md"
+
+LEVELS = {"door": "`partial_fit` on a DataFrame", "functions": "`update` and `aggregate`"}
+
+
+def page(result: dict[str, Any]) -> str:
+    parts, machine = result["parts"], result["machine"]
+    sections = [SECTIONS[name](part) for name, part in parts.items()]
+    made = (
+        f"Made by `{result['command']} --save` and `python3 run.py python benchmarks/report.py` on "
+        f"{machine['cores']} cores ({machine['cpu']}), {machine['system']}, Python "
+        f"{machine['python']}, JAX {machine['jax']}, NumPy {machine['numpy']}, pandas "
+        f"{machine['pandas']}, Crowd-Kit {machine['crowd-kit']}, labelquorum "
+        f"{machine['labelquorum']}. Load before the start: {machine['load_before']}."
+    )
+    return (
+        "\n\n".join(["# Performance", INTRO, verdicts(result["verdicts"]), *sections, made]) + "\n"
+    )
+
+
+INTRO = """This page is written by a command from measured figures; nothing on it is typed by hand.
+A chunk is 50 items with 10 labels each in 4 classes, unless another size stands there. Latency is
+end to end: from a DataFrame with ids in text to `labels_`. Every part is measured in a process of
+its own, and models that are compared take turns, so that a busy moment of the machine hits all."""
+
+
+def verdicts(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        [
+            row["promise"],
+            number(row["measured"]),
+            number(row["limit"]),
+            "yes" if row["holds"] else "no",
+        ]
+        for row in rows
+    ]
+    return table(["promise", "measured", "limit", "holds"], lines)
+
+
+def throughput(part: dict[str, Any]) -> str:
+    names = ("update", "aggregate", "partial_fit")
+    lines = [
+        [str(row["chunk_items"]), *(f"{row[f'{name}_labels_per_second']:,}" for name in names)]
+        for row in part["by_chunk"]
+    ]
+    header = ["items in a chunk", *(f"`{name}`" for name in names)]
+    return (
+        f"## Labels a second\n\n{part['known_workers']:,} known workers.\n\n{table(header, lines)}"
+    )
+
+
+def history(part: dict[str, Any]) -> str:
+    lines = latency_lines(part["latency"], "history_labels")
+    memory = part["memory"]
+    header = ["labels streamed before", "level", "p50, ms", "p99, ms"]
+    curve = table(
+        ["labels", "MB"],
+        [[f"{point['labels']:,}", f"{point['resident_mb']:,.1f}"] for point in memory["curve"]],
+    )
+    return (
+        f"## Latency against history\n\n{part['known_workers']:,} known workers.\n\n"
+        f"{table(header, lines)}\n\n## Resident memory along the stream\n\n"
+        f"{memory['at_tenth_mb']:,.1f} MB after a tenth of it, {memory['at_end_mb']:,.1f} MB at "
+        f"the end.\n\n{curve}"
+    )
+
+
+def workers(part: dict[str, Any]) -> str:
+    lines = latency_lines(part["latency"], "known_workers")
+    return (
+        "## Latency against known workers\n\nEvery known worker has labelled before; a chunk's "
+        "workers are drawn from all of them.\n\n"
+        f"{table(['known workers', 'level', 'p50, ms', 'p99, ms'], lines)}\n\n"
+        f"A worker costs {part['state_bytes_per_worker']} bytes in the state, "
+        f"{part['door_resident_bytes_per_worker']} bytes of resident memory with his id and his "
+        f"counts, and {part['file_bytes_per_worker']} bytes in a saved file."
+    )
+
+
+def start(part: dict[str, Any]) -> str:
+    lines = [
+        [name, *(f"{part[kind][key]:.2f}" for key in START_KEYS)]
+        for name, kind in (("empty", "cold"), ("filled", "warm"))
+    ]
+    header = ["compilation cache", "process to first answer, s", "imports, s", "first chunk, s"]
+    return f"## Start\n\n{table(header, lines)}"
+
+
+START_KEYS = ("to_first_answer_s", "imports_s", "first_chunk_s")
+
+
+def refit(part: dict[str, Any]) -> str:
+    crowd, lines = part["crowd"], []
+    for row in part["by_workers"]:
+        ours, theirs = row["labelquorum"], row["crowdkit_refit"]
+        errors = [ours["emitted_error"], theirs["emitted_error"], ours["final_error"]]
+        errors += [theirs["final_error"], row["majority_vote_error"], row["oracle_error"]]
+        seconds = [
+            f"{ours['seconds']:.2f}",
+            f"{theirs['seconds']:.1f}",
+            f"{row['times_faster']:.0f}",
+        ]
+        lines.append([f"{row['workers']:,}", *seconds, *(f"{error:.2f}" for error in errors)])
+    header = ["workers", "ours, s", "refit, s", "times faster", "emitted error %: ours", "refit"]
+    header += ["final error %: ours", "refit", "majority vote", "oracle"]
+    low, high = crowd["skill"]
+    return (
+        "## Against refitting\n\nAt every chunk of 50 items Crowd-Kit's `DawidSkene()`, with its "
+        f"defaults, is fitted again on all labels so far; `BiLA()` goes on from where it was. "
+        f"{part['by_workers'][0]['labels']:,} labels in all, {crowd['labels_per_item']} an item, "
+        f"{crowd['n_classes']} classes, workers right with probability {low} to {high} on average "
+        "over classes (`class_conditional_crowd`). Ours is a fresh process with a filled "
+        "compilation cache; imports are not counted on either side. The emitted error is of the "
+        "labels given as their chunk arrived, the final error of all items labelled at the end.\n\n"
+        f"{table(header, lines)}"
+    )
+
+
+SECTIONS = {
+    "throughput": throughput,
+    "history": history,
+    "workers": workers,
+    "start": start,
+    "refit": refit,
+}
+
+
+def latency_lines(rows: Iterable[dict[str, Any]], size: str) -> list[list[str]]:
+    return [
+        [f"{row[size]:,}", LEVELS[row["level"]], f"{row['p50_ms']:.2f}", f"{row['p99_ms']:.2f}"]
+        for row in rows
+    ]
+
+
+def number(value: float) -> str:
+    return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def table(header: list[str], lines: list[list[str]]) -> str:
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *lines))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("result", nargs="?", type=Path, default=HERE / "results" / "engine.json")
+    parser.add_argument("-o", "--output", type=Path, default=PAGE)
+    options = parser.parse_args(arguments)
+    text = page(json.loads(options.result.read_text(encoding="utf-8")))
+    options.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
