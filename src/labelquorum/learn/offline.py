@@ -358,6 +358,7 @@ def _no_labels(chunk: Chunk) -> Chunk:
         label=empty,
         weight=np.zeros(0, np.float32),
         known=np.zeros(0, bool),
+        replaced=empty,
         item_keys=np.zeros(0, np.uint64),
         workers=empty,
         worker_keys=np.zeros(0, np.uint64),

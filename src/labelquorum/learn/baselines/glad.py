@@ -10,8 +10,8 @@ the errors are spread evenly, as in Crowd-Kit's GLAD.
     (4) dQ/dα_k = Σ_i (q_i(l_ik) − σ) β_i, dQ/dlog β_i = Σ_k (q_i(l_ik) − σ) α_k β_i, + priors
 
 The paper climbs Q by gradients in each M step. Here an M step is one Newton step, abilities first
-(K. Lange, A Gradient Algorithm Locally Equivalent to the EM Algorithm, JRSS B 57(2), 1995): the
-answer is the same, the way to it twenty times shorter or more.
+(K. Lange, A Gradient Algorithm Locally Equivalent to the EM Algorithm, JRSS B 57(2), 1995): it
+ends where they end, and many times sooner.
 """
 
 from collections.abc import Callable, Iterator

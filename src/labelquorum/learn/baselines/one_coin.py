@@ -75,7 +75,7 @@ def one_coin(
     --------
     >>> from labelquorum.trial.checks import seeded_error
     >>> print(f"{seeded_error(one_coin()):.1%}")
-    0.0%
+    14.7%
     """
     if class_prior not in ("uniform", "learned"):
         raise StateError(
