@@ -289,10 +289,6 @@ def test_glad_takes_priors_as_crowd_kit_does():
         GLAD(alphas_priors_mean=pd.Series({workers[0]: 1.0})).fit(data)
 
 
-def test_glad_of_nothing_is_nothing():
-    assert GLAD().fit(TABLES["words"].iloc[:0]).labels_.empty
-
-
 # ── MACE ─────────────────────────────────────────────────────────────────────────────────
 
 WAYS = ("spamming_", "thetas_", "smoothing_", "probas_", "labels_")
@@ -336,3 +332,8 @@ def test_a_table_that_cannot_be_read_is_refused_with_the_reason(name):
     data.iloc[[3, 7], 2] = None
     with pytest.raises(LabelError, match="2 rows have no label"):
         kind().fit(data)
+
+
+@pytest.mark.parametrize("kind", [GLAD, MACE, MajorityVote])
+def test_the_answer_to_nothing_is_nothing(kind):
+    assert kind().fit(TABLES["words"].iloc[:0]).labels_.empty

@@ -14,7 +14,6 @@ those of Crowd-Kit 1.4, the time is a fraction. Where they differ:
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from itertools import islice
-from numbers import Integral
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -105,10 +104,13 @@ class MajorityVote(_Aggregator):
         else:
             weighted = self._with_skills(data, skills)
             table = read_table(weighted, sort_tasks=True, sort_classes=True, weight="skill")
-        votes = sum_votes(None, table.labels)
+        labels = table.labels
+        if not len(labels.item):
+            self.skills_ = pd.Series(dtype=float, name="skill")
+            return self._nothing()
+        votes = sum_votes(None, labels)
         with np.errstate(invalid="ignore"):  # a task without skill has no probabilities
             self._answer(votes / votes.sum(axis=1, keepdims=True), table.tasks, table.classes)
-        labels = table.labels
         agrees = np.argmax(self.probas_.to_numpy(), axis=1)[labels.item] == labels.label
         # A label sent twice is one label here.
         row = labels.item * (labels.n_workers * labels.n_classes) + labels.cell
@@ -379,7 +381,7 @@ class MACE(_Aggregator):
             self.strategy_priors_ = np.full(shape, mace.STRATEGY_PRIOR)
             how = mace.variational(np.array([self.alpha, self.beta]), mace.STRATEGY_PRIOR)
         best, highest = mace.Params(np.zeros((0, 2)), np.zeros((0, 0))), -np.inf
-        for _ in range(1 if isinstance(self.random_state, Integral) else self.n_restarts):
+        for _ in range(1 if self._is_number() else self.n_restarts):
             params = mace.Params(self._draw((shape[0], 2)), self._draw(shape))
             for found in islice(mace.rounds(labels, params, how), self.n_iter):
                 params = found.params
@@ -390,10 +392,13 @@ class MACE(_Aggregator):
         self._answer(mace.expect(best, labels)[0], table.tasks, table.classes.rename(None))
         return self
 
+    def _is_number(self) -> bool:
+        return isinstance(self.random_state, int | np.integer)
+
     def _draw(self, size: tuple[int, int]) -> Floats:
-        state = self.random_state
-        if state is None or isinstance(state, Integral):
-            state = np.random.RandomState(None if state is None else int(state))
+        state: Any = self.random_state
+        if state is None or self._is_number():
+            state = np.random.RandomState(state)
         drawn = 1 + (1 + self.default_noise) * state.uniform(size=size)
         return np.asarray(np.log(drawn / drawn.sum(axis=1, keepdims=True)))
 

@@ -66,7 +66,7 @@ def minimax_entropy(
         α and β. Unless given, α = `strength` · C² and β = α times the mean number of labels a
         worker gave over the mean number of labels an item got.
     strength
-        γ of this rule; the released code starts from ¼.
+        γ of this rule; ¼ is that of the released code.
     tolerance, iterations
         It ends when no class probability moves by more, or after so many rounds.
     steps, step_tolerance

@@ -66,8 +66,8 @@ def mmce(
         α and β. Unless given, α = `strength` · C² and β = α times the mean number of labels a
         worker gave over the mean number of labels an item got.
     strength
-        γ of this rule. The papers choose it from ¼, ½, 1, 2, 4 by the likelihood of labels held
-        out; the released code starts from ¼.
+        γ of this rule. The released code demonstrates ¼, and can choose among ¼, ½, 1, 2 and 4 by
+        the likelihood of labels held out.
     tolerance, iterations
         It ends when no class probability moves by more, or after so many rounds.
     steps, step_tolerance
