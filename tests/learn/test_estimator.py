@@ -177,7 +177,7 @@ def test_warm_up_answers_nothing_and_then_all_held_tasks(kind, chunks, bits):
     assert model.labels_.index.tolist() == list(dict.fromkeys(everything.task))
     at_once = kind().partial_fit(everything)
     pd.testing.assert_frame_equal(model.probas_, at_once.probas_)
-    assert model.tally_.rows == len(everything)
+    assert model.tally_.rows == len(chunks[2])
     # From now on a chunk is answered as it comes.
     assert len(model.partial_fit(chunks[0]).labels_) == 16
 
@@ -389,7 +389,7 @@ def test_worker_ability_refuses_a_third_class_with_a_sentence(bits):
     assert bits(model) == before
     assert model.tally_ == tally
     with pytest.raises(LabelError, match="knows at most 2 classes"):
-        lq.BiLA(generative="worker_ability", classes="xyz").partial_fit(third)
+        lq.BiLA(generative="worker_ability", classes=list("xyz")).partial_fit(third)
 
 
 # ── fit, and scikit-learn's habits ───────────────────────────────────────────────────────
@@ -649,3 +649,85 @@ def test_a_worker_can_be_forgotten_during_warm_up(bits):
     model.partial_fit(frame(votes("u", "x", ["ann"])))
     assert model.labels_.to_dict() == {"t": "x", "u": "x"}
     assert model.workers_.tolist() == ["ann"]
+
+
+# ── corrections and weights together ─────────────────────────────────────────────────────
+
+
+def test_a_correction_takes_back_the_weight_the_old_label_had():
+    rows = [(t, w, "ab"[t % 2]) for t in range(8) for w in range(3)]
+    model = lq.BiLA().partial_fit(frame(rows))
+    again = frame([(0, 0, "b")]).assign(weight=10.0)
+    model.partial_fit(again)
+    assert model.tally_.corrected == 1
+    counts = model._memory.state.label_counts
+    np.testing.assert_allclose(counts, [11, 22])
+
+
+def test_the_same_label_with_another_weight_is_a_correction():
+    model = lq.BiLA().partial_fit(frame([(0, 0, "a"), (0, 1, "b")]))
+    model.partial_fit(frame([(0, 0, "a")]).assign(weight=5.0))
+    assert (model.tally_.corrected, model.tally_.repeated) == (1, 0)
+    np.testing.assert_allclose(model._memory.state.label_counts, [5, 1])
+
+
+def test_a_weight_that_would_drown_all_others_is_refused(bits):
+    model = lq.BiLA().partial_fit(frame([(0, 0, "a"), (0, 1, "b")]))
+    before = bits(model)
+    with pytest.raises(LabelError, match="weight"):
+        model.partial_fit(frame([(1, 0, "a")]).assign(weight=1e39))
+    assert bits(model) == before
+
+
+def test_late_labels_do_not_count_their_task_again():
+    model = lq.MajorityVote().partial_fit(frame([("t", 0, "a"), ("u", 0, "b")]))
+    for worker in range(1, 6):
+        model.partial_fit(frame([("t", worker, "a")]))
+    np.testing.assert_allclose(model.priors_, [0.5, 0.5])
+
+
+def test_a_setting_that_is_refused_changes_none():
+    model = lq.BiLA()
+    with pytest.raises(StateError, match="nonsense"):
+        model.set_params(kl_weight=5, nonsense=1)
+    assert model.get_params()["kl_weight"] is None
+
+
+@pytest.mark.parametrize("classes", ["yes", {"a", "b"}, 2])
+def test_classes_must_come_in_an_order(classes):
+    with pytest.raises(StateError, match="`classes` must be a list"):
+        lq.MajorityVote(classes=classes).partial_fit(frame([(0, 0, "a")]))
+
+
+def test_a_saved_model_keeps_its_classes(tmp_path):
+    lq.BiLA().partial_fit(frame([(0, 0, "no"), (0, 1, "yes")])).save(tmp_path / "model.lq")
+    with pytest.raises(StateError, match="keeps its 'classes'"):
+        lq.load(tmp_path / "model.lq", classes=["yes", "no"])
+
+
+def test_what_the_warm_up_holds_can_be_answered_at_the_end():
+    model = lq.BiLA(warmup_items=9).partial_fit(frame([(0, 0, "a"), (0, 1, "a"), (0, 2, "b")]))
+    assert model.held_labels_ == 3
+    assert model.answer_held().labels_.to_dict() == {0: "a"}
+    assert model.held_labels_ == 0
+
+
+def test_a_closed_task_that_comes_back_is_named():
+    model = lq.MajorityVote(open_items=1).partial_fit(frame([(0, 0, "a"), (1, 0, "a")]))
+    assert model.returned_.empty
+    assert model.partial_fit(frame([(0, 1, "a"), (2, 0, "a")])).returned_.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"open_items": 1.5}, {"open_items": "5"}, {"warmup_items": -1}]
+)
+def test_counts_must_be_whole_numbers(settings):
+    with pytest.raises(StateError, match=r"must be a whole number ≥ 0\. Got"):
+        lq.MajorityVote(**settings).partial_fit(frame([(0, 0, "a")]))
+
+
+def test_dates_with_zones_order_repeats_by_the_moment():
+    early = pd.Timestamp("2026-01-01 10:00+02:00")
+    late = pd.Timestamp("2026-01-01 09:30+00:00")
+    rows = frame([(0, 0, "new"), (0, 0, "old")]).assign(timestamp=[late, early])
+    assert lq.MajorityVote().fit_predict(rows).to_dict() == {0: "new"}

@@ -35,6 +35,7 @@ class Chunk(NamedTuple):
     weight: NDArray[np.float32]  # (B,) how much the label counts
     known: NDArray[np.bool_]  # (B,) whether an earlier chunk held this label of an open item
     replaced: NDArray[np.int32]  # (B,) the label of an open item it corrects, or MISSING
+    replaced_weight: NDArray[np.float32]  # (B,) how much that one counted
     item_keys: NDArray[np.uint64]  # (N,) a hash of each item's id: it breaks ties
     workers: NDArray[np.int32]  # (P,) the distinct workers present, ascending
     worker_keys: NDArray[np.uint64]  # (P,) a hash of each one's id: it seeds his first rows
@@ -70,6 +71,7 @@ def make_chunk(
     weight: ArrayLike | None = None,
     known: ArrayLike | None = None,
     replaced: ArrayLike | None = None,
+    replaced_weight: ArrayLike | None = None,
     item_keys: ArrayLike | None = None,
     worker_keys: ArrayLike | None = None,
     n_items: int | None = None,
@@ -86,8 +88,9 @@ def make_chunk(
         How much each label counts, (B,); one each unless given.
     known
         Which labels an earlier chunk already held, (B,); none unless given.
-    replaced
-        The labels of open items these correct, or MISSING, (B,); none unless given.
+    replaced, replaced_weight
+        The labels of open items these correct, or MISSING, and their weights, (B,) each; none
+        unless given.
     item_keys, worker_keys
         What stands for the ids, (N,) and (K,); the integers themselves unless given.
     n_items, n_workers, n_classes
@@ -134,6 +137,11 @@ def make_chunk(
             if replaced is None
             else np.asarray(replaced, np.int32).reshape(-1)[order]
         ),
+        replaced_weight=(
+            np.zeros(len(order), np.float32)
+            if replaced_weight is None
+            else np.asarray(replaced_weight, np.float32).reshape(-1)[order]
+        ),
         item_keys=(
             np.arange(n_items, dtype=np.uint64)
             if item_keys is None
@@ -161,6 +169,7 @@ def with_news(chunk: Chunk) -> Chunk:
         weight=chunk.weight[rows],
         known=chunk.known[rows],
         replaced=chunk.replaced[rows],
+        replaced_weight=chunk.replaced_weight[rows],
         item_keys=chunk.item_keys[news],
         workers=chunk.workers[present],
         worker_keys=chunk.worker_keys[present],
@@ -213,7 +222,7 @@ def concatenate(tables: Iterable[LabelTable]) -> LabelTable:
     for part in parts:
         for reason, count in part.skipped.items():
             skipped[reason] = skipped.get(reason, 0) + count
-    full = [part for part in parts if len(part.item_ids)]
+    full = [_with_lines(part) for part in parts if len(part.item_ids)]
 
     def column(name: str, filler: object) -> list[object] | None:
         columns = [getattr(part, name) for part in full]
@@ -235,7 +244,15 @@ def concatenate(tables: Iterable[LabelTable]) -> LabelTable:
         source=parts[0].source if parts else "labels",
         lines=column("lines", 0),  # type: ignore[arg-type]
         skipped=skipped,
+        unit=full[0].unit if full else "line",
     )
+
+
+def _with_lines(table: LabelTable) -> LabelTable:
+    """A table whose rows know their number, so that they keep it beside others."""
+    if table.lines is not None:
+        return table
+    return table._replace(lines=range(len(table.item_ids)), unit="row")
 
 
 def cut_chunks(tables: Iterable[LabelTable], chunk_items: int) -> Iterator[LabelTable]:

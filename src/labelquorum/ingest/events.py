@@ -81,6 +81,11 @@ class LabelSpace:
             raise StateError(
                 f"`on_bad` must be one of {list(get_args(OnBad))}. Got {self.on_bad!r}."
             )
+        if isinstance(self.classes, str | set | frozenset):
+            raise StateError(
+                "`classes` must be a list, in the order you want them. "
+                f"Got {self.classes!r}, a {type(self.classes).__name__}."
+            )
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))
             if len(set(self.classes)) != len(self.classes) or not self.classes:

@@ -45,7 +45,7 @@ class Ledger:
     """The most recent `open_items` items; 0 keeps nothing, as in the paper."""
 
     def __init__(self, open_items: int = 10_000) -> None:
-        if open_items < 0 or open_items % 1:
+        if open_items < 0:
             raise StateError(f"`open_items` must be a whole number ≥ 0. Got {open_items!r}.")
         self.open_items = open_items
         self._items: OrderedDict[Hashable, OpenItem] = OrderedDict()

@@ -49,6 +49,15 @@ class Intake(NamedTuple):
     returned: NDArray[np.bool_]  # (N,) items that were closed before
 
 
+class _Kept(NamedTuple):
+    """The rows that count, and what they are to the labels held before."""
+
+    rows: NDArray[np.intp]
+    known: NDArray[np.bool_]  # says nothing that was not held already
+    replaced: NDArray[np.int64]  # the held label it corrects, or MISSING
+    replaced_weight: NDArray[np.float64]
+
+
 class Roster:
     """Workers and classes by the user's own ids, in the order they became known."""
 
@@ -103,7 +112,8 @@ class Roster:
             labels = np.concatenate([*(e.label for _, e in open_items), labels])
             weight = np.concatenate([*(e.weight for _, e in open_items), weight])
         pair = item * max(n_workers, 1) + workers
-        keep, known, replaced, tally = self._apply_repeats(table, pair, labels, n_held)
+        kept, tally = self._apply_repeats(table, pair, labels, weight, n_held)
+        keep = kept.rows
 
         item_keys = np.fromiter(map(id_key, item_ids), np.uint64, len(item_ids))
         returned = held.was_closed(item_keys)
@@ -113,8 +123,9 @@ class Roster:
             workers[keep],
             labels[keep],
             weight=weight[keep],
-            known=known,
-            replaced=replaced,
+            known=kept.known,
+            replaced=kept.replaced,
+            replaced_weight=kept.replaced_weight,
             item_keys=item_keys,
             n_items=len(item_ids),
             n_workers=n_workers,
@@ -157,19 +168,20 @@ class Roster:
         table: LabelTable,
         pair: NDArray[np.int64],
         labels: NDArray[np.int64],
+        weight: NDArray[np.float64],
         n_held: int,
-    ) -> tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.int64], Tally]:
+    ) -> tuple[_Kept, Tally]:
         """Choose the rows that count among those of equal (item, worker) pair.
 
-        The first `n_held` rows are the labels held of open items. Of the chosen rows it tells
-        which say nothing that was not held already, and which held label each corrects.
+        The first `n_held` rows are the labels held of open items.
         """
         tally = Tally(rows=len(table.item_ids))
         everything = np.arange(len(pair))
         known = everything < n_held
         replaced = np.full(len(pair), MISSING)
+        replaced_weight = np.zeros(len(pair))
         if self.space.repeats == "all" or len(np.unique(pair)) == len(pair):
-            return everything, known, replaced, tally
+            return _Kept(everything, known, replaced, replaced_weight), tally
         arrival = np.concatenate([everything[:n_held], n_held + _arrival(table)])
         by_pair = np.lexsort((arrival, pair))
         same = pair[by_pair][1:] == pair[by_pair][:-1]
@@ -192,12 +204,14 @@ class Roster:
         lost = np.setdiff1d(everything, keep)
         # A held label that gives way to another one is corrected; all else only repeats.
         gave_way = lost[lost < n_held]
-        again = labels[gave_way] == labels[winner[gave_way]]
-        known[winner[gave_way[again]]] = True
-        replaced[winner[gave_way[~again]]] = labels[gave_way[~again]]
+        by = winner[gave_way]
+        again = (labels[gave_way] == labels[by]) & (weight[gave_way] == weight[by])
+        known[by[again]] = True
+        replaced[by[~again]] = labels[gave_way[~again]]
+        replaced_weight[by[~again]] = weight[gave_way[~again]]
         corrected = int((~again).sum())
         tally = tally._replace(corrected=corrected, repeated=len(lost) - corrected)
-        return keep, known[keep], replaced[keep], tally
+        return _Kept(keep, known[keep], replaced[keep], replaced_weight[keep]), tally
 
 
 def _index(
@@ -232,6 +246,15 @@ def _arrival(table: LabelTable) -> NDArray[np.intp]:
     return ranks
 
 
+def _later(one: Any, other: Any) -> Any:
+    if one is None or other is None:
+        return other if one is None else one
+    try:
+        return max(one, other)
+    except TypeError:  # of another kind than before: the newer row tells
+        return other
+
+
 def _notes(table: LabelTable, item_ids: list[Hashable], ledger: Ledger) -> list[Note] | None:
     """Each item's first group and latest timestamp; what an open item has stays."""
     if table.groups is None and table.timestamps is None:
@@ -247,6 +270,7 @@ def _notes(table: LabelTable, item_ids: list[Hashable], ledger: Ledger) -> list[
         groups.setdefault(item_id, (table.groups or empty)[row])
         latest[item_id] = (table.timestamps or empty)[row]
     for item_id in item_ids:
-        if (held := ledger.get(item_id)) and held.note.group is not None:
-            groups[item_id] = held.note.group
+        if held := ledger.get(item_id):
+            groups[item_id] = groups[item_id] if held.note.group is None else held.note.group
+            latest[item_id] = _later(held.note.timestamp, latest[item_id])
     return [Note(groups[item_id], latest[item_id]) for item_id in item_ids]

@@ -15,7 +15,7 @@ A reader collects columns as it finds them; `checked` makes a sound `LabelTable`
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, date, datetime
 from itertools import compress
 from math import isfinite
 from typing import Any, NamedTuple
@@ -53,6 +53,9 @@ COLUMNS = {
 
 NEEDED = ("task", "worker", "label")
 """The roles no table can do without."""
+
+MOST_WEIGHT = 1e6
+"""A label may count for this many; more would drown all others, and float32 with them."""
 
 SKIP = "Correct it, or choose on_bad='skip' to leave such rows out and count them."
 """The next step after most bad rows."""
@@ -210,10 +213,10 @@ def _is_utf8(value: object) -> bool:
 
 
 def _check_weights(column: Sequence[Any]) -> tuple[list[float], list[int]]:
-    """Bring weights to floats, and say which rows hold none that is finite and ≥ 0."""
+    """Bring weights to floats, and say which rows hold none from 0 to `MOST_WEIGHT`."""
     values = [_number(value) for value in column]
     weights = np.array(values, dtype=np.float64)
-    return values, np.flatnonzero(~(np.isfinite(weights) & (weights >= 0))).tolist()
+    return values, np.flatnonzero(~((weights >= 0) & (weights <= MOST_WEIGHT))).tolist()
 
 
 def _number(value: Any) -> float:
@@ -229,7 +232,10 @@ def _moment(value: Any) -> Any:
     A date becomes ISO text of one width, which sorts by time and can be saved.
     """
     if isinstance(value, datetime) and not is_missing(value):
-        return value.isoformat(timespec="microseconds")
+        moment = value if value.tzinfo is None else value.astimezone(UTC)
+        return moment.isoformat(timespec="microseconds")
+    if isinstance(value, date) and not is_missing(value):
+        return value.isoformat()
     number = _number(value) if isinstance(value, str) else float("nan")
     return number if isfinite(number) else None if is_missing(value) else value
 

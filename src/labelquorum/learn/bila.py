@@ -45,25 +45,36 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     # Algorithm 1 to the letter.
     "www2021": {
+        "generative": "confusion_matrix",
+        "encoder": "mlp",
         "labels_as": "index",
         "hidden_sizes": (64, 32),
+        "init_from": "log_frequencies",
         "init_strength": 0.0,
+        "kl_weight": 0.1,
         "class_prior": "warmup",
         "optimizer": "bounded_rmsprop",
         "learning_rate": 1e-3,
+        "decay": 0.9,
+        "minibatch_items": 50,
         "epochs": 100,
         "tolerance": 1e-3,
         "predict_by": "likelihood",
     },
     # As the authors' released code behaves.
     "authors": {
+        "generative": "confusion_matrix",
+        "encoder": "mlp",
         "labels_as": "index",
         "hidden_sizes": (64, 32),
         "init_from": "frequencies",
         "init_strength": 0.0,
+        "kl_weight": 0.1,
         "class_prior": "chunk",
         "optimizer": "rmsprop",
         "learning_rate": 1e-4,
+        "decay": 0.9,
+        "minibatch_items": 50,
         "epochs": 20,
         "tolerance": 0.0,
         "predict_by": "likelihood",
@@ -149,10 +160,17 @@ def bila(
     _check_number("tolerance", tolerance, 0.0)
     _check_number("learning_rate", learning_rate, 1e-12)
     _check_number("decay", decay, 0.0, below=1.0)
+    _check_number("init_strength", init_strength, 0.0)
     _check_number("minibatch_items", minibatch_items, 1)
     _check_number("epochs", epochs, 1)
     _check_name("predict_by", predict_by, ("likelihood", "posterior", "encoder"))
     _check_name("optimizer", optimizer, tuple(OPTIMIZERS))
+    _check_name("labels_as", labels_as, ("one_hot", "index"))
+    _check_name("init_from", init_from, ("log_frequencies", "frequencies"))
+    if not isinstance(generative, GenerativeModel):
+        _check_name("generative", generative, tuple(GENERATIVE_MODELS))
+    if not isinstance(encoder, Encoder):
+        _check_name("encoder", encoder, tuple(ENCODERS))
     check_class_prior(class_prior)
     engine, p, everybody = _compile(
         generative=generative,
@@ -215,6 +233,12 @@ def bila(
             epochs=epochs,
         )
         ran, step = int(trained.epochs), state.step + int(trained.steps)
+        losses = np.asarray(trained.losses)[:ran]
+        if not np.isfinite(losses).all():
+            raise StateError(
+                "Learning from this chunk gave no finite loss, so it was not learned from. "
+                f"Lower `learning_rate` (it is {learning_rate}), or look for extreme weights."
+            )
         rows = {name: np.asarray(leaf)[: len(workers)] for name, leaf in trained.rows.items()}
         rows |= {"seen": before["seen"], "step": np.full(len(workers), step)}
         following = state._replace(
@@ -225,9 +249,7 @@ def bila(
             step=step,
             chunk_index=state.chunk_index + 1,
         )
-        return following, Info(
-            chunk.n_labels, ran, step - state.step, np.asarray(trained.losses)[:ran]
-        )
+        return following, Info(chunk.n_labels, ran, step - state.step, losses)
 
     def aggregate(state: State, chunk: Chunk) -> Aggregation:
         """Alg. 1 lines 28–30: infer the chunk's labels with the present θ."""
@@ -387,7 +409,7 @@ def _count_classes(
     new = ~chunk.known
     gained = count_labels(chunk.label[new], chunk.weight[new], len(counts))
     corrects = chunk.replaced != MISSING
-    lost = count_labels(chunk.replaced[corrects], chunk.weight[corrects], len(counts))
+    lost = count_labels(chunk.replaced[corrects], chunk.replaced_weight[corrects], len(counts))
     return np.maximum(counts + gained - lost, 0)
 
 
@@ -413,11 +435,9 @@ def _compile(
     """
     p, q = generative, encoder
     if not isinstance(p, GenerativeModel):
-        _check_name("generative", p, tuple(GENERATIVE_MODELS))
         start = {"init_from": init_from} if p == "confusion_matrix" else {}
         p = GENERATIVE_MODELS[p](init_strength=init_strength, **start)
     if not isinstance(q, Encoder):
-        _check_name("encoder", q, tuple(ENCODERS))
         q = ENCODERS[q](hidden_sizes=hidden_sizes, labels_as=labels_as)
     descent = OPTIMIZERS[optimizer](learning_rate, decay)
     engine = build_engine(

@@ -100,12 +100,13 @@ class Estimator(ABC):
             A table with the columns task, worker, label (pandas, polars, Arrow), a path, a wide
             matrix or a dict {task: {worker: label}}. A chunk that is refused changes nothing.
         """
-        return self._learn(read_labels(labels, self._space), self.warmup_items)
+        return self._learn(read_labels(labels, self._space), self._whole("warmup_items", 0))
 
     def fit(self, labels: Any) -> Self:
         """Learn offline: forget everything, then take all tasks at once."""
         fresh = type(self)(**self.get_params())
         fresh._learn(read_labels(labels, self._space), warmup_items=0)
+        self._start_afresh()
         vars(self).update(vars(fresh))
         return self
 
@@ -136,18 +137,23 @@ class Estimator(ABC):
             held = [_without(part, worker) for part in memory.held]
             self._memory = memory._replace(held=held)
             return self
-        if self._fitted().roster.worker_index(worker) is None:
+        k = self._fitted().roster.worker_index(worker)
+        if k is None:
             raise LabelError(
                 f"Worker {worker!r} is not known. See model.workers_ for those who are."
             )
-        k = memory.roster.forget(worker)
-        memory.ledger.forget_worker(k)
         nothing = {name: np.zeros(1, np.int64) for name in memory.book.names}
-        self._memory = memory._replace(
-            state=self._aggregator.forget(memory.state, k),
-            book=memory.book.scatter(np.array([k]), nothing),
-        )
+        state = self._aggregator.forget(memory.state, k)
+        book = memory.book.scatter(np.array([k]), nothing)
+        # All that can fail is done.
+        memory.roster.forget(worker)
+        memory.ledger.forget_worker(k)
+        self._memory = memory._replace(state=state, book=book)
         return self
+
+    def answer_held(self) -> Self:
+        """Learn from and answer what the warm-up holds, few as they are: no more will come."""
+        return self._learn(LabelTable([], [], []), warmup_items=0) if self.held_labels_ else self
 
     def _learn(self, table: LabelTable, warmup_items: int) -> Self:
         memory, method = self._memory, self._aggregator
@@ -167,7 +173,8 @@ class Estimator(ABC):
         state = method.init(intake.chunk, self._seed) if memory.state is None else memory.state
         state, info = method.update(state, with_news(intake.chunk))
         result = method.aggregate(state, intake.chunk)
-        # Nothing was changed so far; from here on nothing can fail.
+        book = _count_agreement(memory.book, intake, result)
+        # All that can fail is done; nothing was changed so far.
         memory.roster.admit(intake)
         memory.ledger.record(
             intake.item_ids,
@@ -178,12 +185,11 @@ class Estimator(ABC):
             result.aggregated,
             intake.notes,
         )
-        self._memory = _Memory(
-            memory.roster, memory.ledger, state, _count_agreement(memory.book, intake, result), []
-        )
+        self._memory = _Memory(memory.roster, memory.ledger, state, book, [])
         self._losses.extend(getattr(info, "losses", [])[-1:])
         self._answer = Answer(intake, result, list(memory.roster.classes))
-        self.tally_ = intake.tally
+        # Of the chunks held before, rows and skips were told when they came.
+        self.tally_ = intake.tally._replace(rows=len(table.item_ids), skipped=table.skipped)
         return self
 
     def _ask(self, labels: Any) -> tuple[Intake, Aggregation, list[Hashable]]:
@@ -200,8 +206,14 @@ class Estimator(ABC):
 
     # ── what was learned ─────────────────────────────────────────────────────────────────
 
-    tally_: Tally
+    tally_: Tally = Tally()
     """What became of the rows of the last table."""
+
+    @property
+    def returned_(self) -> pd.Index:
+        """The tasks of the last chunk that were closed before: they count as new evidence."""
+        intake, _, _ = self._answer.parts
+        return id_index((intake.item_ids[i] for i in intake.order if intake.returned[i]), "task")
 
     @property
     def held_labels_(self) -> int:
@@ -300,13 +312,18 @@ class Estimator(ABC):
     def set_params(self, **params: Any) -> Self:
         """Change settings; the model forgets what it learned under the old ones."""
         known = _settings(type(self))
-        for name, value in params.items():
+        for name in params:
             if name not in known:
                 raise StateError(f"{type(self).__name__} has no setting {name!r}. It has {known}.")
+        for name, value in params.items():
             setattr(self, name, value)
-        for stale in ("_memory", "_aggregator", "_space", "_seed", "_losses", "_answer"):
-            self.__dict__.pop(stale, None)
+        self._start_afresh()
         return self
+
+    def _start_afresh(self) -> None:
+        kept = set(_settings(type(self)))
+        for name in [name for name in vars(self) if name not in kept]:
+            delattr(self, name)
 
     def __repr__(self) -> str:
         defaults = inspect.signature(type(self)).parameters
@@ -340,7 +357,10 @@ class Estimator(ABC):
                     ids[f"held_{column}"] = [_as_text(value) for value in values]
         header = {
             "method": self.method,
-            "settings": {name: _plain(value) for name, value in self.get_params().items()},
+            "settings": {
+                **{name: _plain(value) for name, value in self.get_params().items()},
+                "classes": None if self.classes is None else list(self._space.classes or ()),
+            },
             "losses": self.loss_history_,
         }
         arrays = {f"{part}/{n}": a for part, named in parts.items() for n, a in named.items()}
@@ -370,6 +390,12 @@ class Estimator(ABC):
                 f"{path}: this is a model of the method {snapshot.header['method']!r}, not of "
                 f"{cls.method!r}. Use labelquorum.load, which reads both."
             )
+        for name in own:
+            if name not in ("generative", "encoder"):
+                raise StateError(
+                    f"{path}: a saved model keeps its {name!r}. Only a generative model or an "
+                    "encoder of your own can be given to load."
+                )
         settings = {**snapshot.header["settings"], **own}
         for name, value in settings.items():
             if name not in _settings(cls):
@@ -409,15 +435,29 @@ class Estimator(ABC):
     @cached_property
     def _space(self) -> LabelSpace:
         # A NumPy array of classes gives NumPy scalars; labels come as Python's own.
-        classes = None if self.classes is None else tuple(map(_plain, self.classes))
+        classes: Any = self.classes
+        if classes is not None and not isinstance(classes, str | set | frozenset):
+            try:
+                classes = tuple(map(_plain, classes))
+            except TypeError:
+                raise StateError(f"`classes` must be a list. Got {classes!r}.") from None
         return LabelSpace(classes, self.repeats, self.on_bad, self.abstain)
 
     @cached_property
     def _seed(self) -> int:
+        return self._whole("seed") % 2**63
+
+    def _whole(self, name: str, least: int | None = None) -> int:
+        """A setting that must be a whole number."""
+        value = getattr(self, name)
         try:
-            return operator.index(self.seed) % 2**63
+            number = operator.index(value)
         except TypeError:
-            raise StateError(f"`seed` must be a whole number. Got {self.seed!r}.") from None
+            number = None
+        if number is None or (least is not None and number < least):
+            rule = "" if least is None else f" ≥ {least}"
+            raise StateError(f"`{name}` must be a whole number{rule}. Got {value!r}.")
+        return number
 
     @cached_property
     def _aggregator(self) -> Aggregator:
@@ -428,7 +468,8 @@ class Estimator(ABC):
     @cached_property
     def _memory(self) -> _Memory:
         nobody = WorkerRows({"labels": np.zeros(0, np.int64), "agreed": np.zeros(0, np.int64)})
-        return _Memory(Roster(self._space), Ledger(self.open_items), None, nobody, [])
+        ledger = Ledger(self._whole("open_items", 0))
+        return _Memory(Roster(self._space), ledger, None, nobody, [])
 
     @cached_property
     def _losses(self) -> deque[float]:

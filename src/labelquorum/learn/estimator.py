@@ -119,7 +119,7 @@ class BiLA(Estimator):
     def _options(self) -> dict[str, Any]:
         settings = self.get_params()
         preset = settings.pop("preset")
-        if preset not in PRESETS:
+        if preset not in list(PRESETS):
             raise StateError(f"`preset` of BiLA must be one of {list(PRESETS)}. Got {preset!r}.")
         known = inspect.signature(bila).parameters
         given = {n: v for n, v in settings.items() if n in known and v is not None}

@@ -49,8 +49,7 @@ class Answer:
         """The consensus, Series `agg_label`, in order of appearance."""
         intake, result, classes = self.parts
         chosen = [classes[c] for c in result.aggregated[intake.order]]
-        dtype = None if chosen else object
-        return pd.Series(chosen, index=self._tasks, name="agg_label", dtype=dtype)
+        return pd.Series(chosen, index=self._tasks, name="agg_label", dtype=_dtype(chosen))
 
     @cached_property
     def probas(self) -> pd.DataFrame:
@@ -63,8 +62,15 @@ class Answer:
 def id_index(ids: Iterable[Hashable], name: str) -> pd.Index:
     """The user's ids as an index, types kept."""
     values: list[Any] = list(ids)
-    index: pd.Index[Any] = pd.Index(values, name=name)
+    index: pd.Index[Any] = pd.Index(values, name=name, dtype=_dtype(values))
     return index
+
+
+def _dtype(values: list[Any]) -> type | None:
+    """Let pandas choose a type, unless it would lose something: digits, or what is empty."""
+    exact = all(abs(value) <= 2**53 for value in values if isinstance(value, int))
+    alike = len({type(value) for value in values}) == 1
+    return None if alike or (values and exact) else object
 
 
 def item_report(

@@ -49,7 +49,9 @@ def update(state: State, chunk: Chunk) -> tuple[State, Info]:
         return state, Info(0)
     votes = state.rows.gather(chunk.workers)["votes"] + vote_counts(chunk)
     rows = state.rows.scatter(chunk.workers, {"votes": votes})
-    shares = state.shares + vote_shares(chunk).sum(axis=0)
+    # An item that was counted when it first came is not counted again.
+    again = np.bincount(chunk.item, chunk.counted_weight < chunk.weight, chunk.n_items) > 0
+    shares = state.shares + vote_shares(chunk)[~again].sum(axis=0)
     return State(rows, shares, state.seed), Info(chunk.n_labels)
 
 

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from labelquorum.errors import LabelQuorumError
-from labelquorum.serve.cli.answers import COLUMNS, Encoding, answers, encode
+from labelquorum.serve.cli.answers import COLUMNS, Encoding, Row, answers, encode
 from labelquorum.serve.cli.settings import (
     Abstain,
     Classes,
@@ -38,6 +38,7 @@ from labelquorum.serve.cli.settings import (
 
 if TYPE_CHECKING:
     from labelquorum.ingest.events import LabelTable
+    from labelquorum.learn.door import Estimator
 
 __all__ = ["stream"]
 
@@ -103,9 +104,7 @@ def stream(
         tables = readers[encoding_in](source.lines(), label_space(estimator, on_bad), 1)
         for index, chunk in enumerate(cut_chunks(source.sound(tables), chunk_items), 1):
             estimator.partial_fit(chunk)
-            rows = answers(estimator)
-            columns = COLUMNS if encoding_out == "csv" else rows[0] if rows else ()
-            typer.echo(encode(rows, encoding_out, columns, header=index == 1), nl=False)
+            rows = _emit(estimator, encoding_out, header=index == 1)
             if model is not None:
                 estimator.save(model)
             summary.add(estimator)
@@ -113,9 +112,20 @@ def stream(
                 until = f", up to line {chunk.lines[-1]:,}" if chunk.lines else ""
                 saved = "" if model is None else ", saved"
                 tell(f"Chunk {index:,}: tasks {len(rows):,}{until}{saved}.")
+    if model is None and estimator.held_labels_:  # no later run will complete the warm-up
+        _emit(estimator.answer_held(), encoding_out, header=False)
+        summary.add(estimator)
     tell(summary.sentence(estimator))
     if source.error is not None:
         raise source.error
+
+
+def _emit(estimator: "Estimator", encoding: Encoding, header: bool) -> list[Row]:
+    """Write the answers to the last chunk."""
+    rows = answers(estimator)
+    columns = COLUMNS if encoding == "csv" else rows[0] if rows else ()
+    typer.echo(encode(rows, encoding, columns, header), nl=False)
+    return rows
 
 
 class _Input:
