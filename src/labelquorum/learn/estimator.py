@@ -126,7 +126,7 @@ class BiLA(Estimator):
         return {**PRESETS[preset], **given}
 
 
-def _door_to(method: str, name: str) -> type[Estimator]:
+def _door_to(method: str, name: str) -> Any:
     """Make the estimator of a method: its settings are the builder's own and the shared ones."""
     builder = AGGREGATORS[method]
     own = [p for p in inspect.signature(builder).parameters.values() if p.name != "space"]

@@ -359,6 +359,7 @@ def _no_labels(chunk: Chunk) -> Chunk:
         weight=np.zeros(0, np.float32),
         known=np.zeros(0, bool),
         replaced=empty,
+        replaced_weight=np.zeros(0, np.float32),
         item_keys=np.zeros(0, np.uint64),
         workers=empty,
         worker_keys=np.zeros(0, np.uint64),
