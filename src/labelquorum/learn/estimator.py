@@ -152,48 +152,49 @@ def _door_to(method: str, name: str) -> Any:
     return type(name, (Estimator,), members)
 
 
-MajorityVote = _door_to("majority_vote", "MajorityVote")
-DawidSkene = _door_to("dawid_skene", "DawidSkene")
-BCC = _door_to("bcc", "BCC")
-IBCC = _door_to("ibcc", "IBCC")
-MinimaxEntropy = _door_to("minimax_entropy", "MinimaxEntropy")
-MMCE = _door_to("mmce", "MMCE")
-LAA = _door_to("laa", "LAA")
-OneCoin = _door_to("one_coin", "OneCoin")
-GLAD = _door_to("glad", "GLAD")
-MACE = _door_to("mace", "MACE")
-BWA = _door_to("bwa", "BWA")
-EBCC = _door_to("ebcc", "EBCC")
-LAOnePass = _door_to("la_one_pass", "LAOnePass")
-LATwoPass = _door_to("la_two_pass", "LATwoPass")
-SBIC = _door_to("sbic", "SBIC")
-StreamingVB = _door_to("streaming_vb", "StreamingVB")
-StepwiseEM = _door_to("stepwise_em", "StepwiseEM")
+_AS_THE_FIELD_WRITES = {
+    "bcc": "BCC",
+    "ibcc": "IBCC",
+    "mmce": "MMCE",
+    "laa": "LAA",
+    "glad": "GLAD",
+    "mace": "MACE",
+    "bwa": "BWA",
+    "ebcc": "EBCC",
+    "la_one_pass": "LAOnePass",
+    "la_two_pass": "LATwoPass",
+    "sbic": "SBIC",
+    "streaming_vb": "StreamingVB",
+    "stepwise_em": "StepwiseEM",
+}
 
-ESTIMATORS: dict[str, type[Estimator]] = {
-    kind.method: kind
-    for kind in (
-        BiLA,
-        MajorityVote,
-        DawidSkene,
-        BCC,
-        IBCC,
-        MinimaxEntropy,
-        MMCE,
-        LAA,
-        OneCoin,
-        GLAD,
-        MACE,
-        BWA,
-        EBCC,
-        LAOnePass,
-        LATwoPass,
-        SBIC,
-        StreamingVB,
-        StepwiseEM,
-    )
+
+def _class_name(method: str) -> str:
+    return _AS_THE_FIELD_WRITES.get(method, "".join(map(str.capitalize, method.split("_"))))
+
+
+ESTIMATORS: dict[str, Any] = {"bila": BiLA} | {
+    method: _door_to(method, _class_name(method)) for method in AGGREGATORS if method != "bila"
 }
 """The estimator of each method."""
+
+MajorityVote = ESTIMATORS["majority_vote"]
+DawidSkene = ESTIMATORS["dawid_skene"]
+BCC = ESTIMATORS["bcc"]
+IBCC = ESTIMATORS["ibcc"]
+MinimaxEntropy = ESTIMATORS["minimax_entropy"]
+MMCE = ESTIMATORS["mmce"]
+LAA = ESTIMATORS["laa"]
+OneCoin = ESTIMATORS["one_coin"]
+GLAD = ESTIMATORS["glad"]
+MACE = ESTIMATORS["mace"]
+BWA = ESTIMATORS["bwa"]
+EBCC = ESTIMATORS["ebcc"]
+LAOnePass = ESTIMATORS["la_one_pass"]
+LATwoPass = ESTIMATORS["la_two_pass"]
+SBIC = ESTIMATORS["sbic"]
+StreamingVB = ESTIMATORS["streaming_vb"]
+StepwiseEM = ESTIMATORS["stepwise_em"]
 
 
 def method_names() -> list[str]:
