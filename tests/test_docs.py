@@ -467,15 +467,6 @@ def iter_pipes(
 
 '''
 
-ESTIMATOR = '''
-class Plurality(MajorityVote):
-    """The toy behind the door."""
-
-    method = "plurality"
-
-
-'''
-
 FOLLOWED = """
 import numpy as np
 import labelquorum as lq
@@ -533,10 +524,6 @@ def test_the_three_recipes_work_when_followed_to_the_letter(tmp_path):
     insert(registry, '    "majority_vote": majority_vote,\n', '    "plurality": plurality,\n')
     importing = "from labelquorum.learn.baselines.plurality import plurality\n"
     insert(registry, "from labelquorum.learn.bila import bila\n", importing)
-    # … and behind the door.
-    estimator = package / "learn" / "estimator.py"
-    insert(estimator, "ESTIMATORS: dict", ESTIMATOR)
-    insert(estimator, '"majority_vote": MajorityVote', '"plurality": Plurality, ')
 
     # To add an input format: two readers, a line in the registry, a good and a bad file.
     formats = package / "ingest" / "formats.py"

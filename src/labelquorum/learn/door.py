@@ -36,10 +36,22 @@ from labelquorum.learn.snapshot import (
     state_from_arrays,
     write_snapshot,
 )
+from labelquorum.learn.wrappers import windowed
 
-__all__ = ["Estimator"]
+__all__ = ["SHARED_SETTINGS", "WINDOWED", "Estimator"]
 
 LOSSES_KEPT = 10_000
+WINDOWED = "windowed:"
+SHARED_SETTINGS = (
+    "seed",
+    "classes",
+    "repeats",
+    "on_bad",
+    "abstain",
+    "open_items",
+    "warmup_items",
+)
+"""What every method can be told."""
 
 
 class _Memory(NamedTuple):
@@ -449,7 +461,9 @@ class Estimator(ABC):
 
     @cached_property
     def _aggregator(self) -> Aggregator:
-        return AGGREGATORS[self.method](self._space, **self._options())
+        name = self.method.removeprefix(WINDOWED)
+        aggregator = AGGREGATORS[name](self._space, **self._options())
+        return windowed(aggregator) if name != self.method else aggregator
 
     @cached_property
     def _memory(self) -> _Memory:

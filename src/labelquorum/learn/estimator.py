@@ -1,5 +1,6 @@
 """The methods behind the door, one class each."""
 
+import difflib
 import inspect
 import os
 from collections.abc import Hashable, Sequence
@@ -7,13 +8,37 @@ from typing import Any
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.events import OnBad, Repeats
+from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.bila import PRESETS, bila
-from labelquorum.learn.door import Estimator
+from labelquorum.learn.door import SHARED_SETTINGS, WINDOWED, Estimator
 from labelquorum.learn.encoder import Encoder
 from labelquorum.learn.generative import GenerativeModel
 from labelquorum.learn.snapshot import read_snapshot
 
-__all__ = ["ESTIMATORS", "BiLA", "MajorityVote", "load"]
+__all__ = [
+    "BCC",
+    "BWA",
+    "EBCC",
+    "ESTIMATORS",
+    "GLAD",
+    "IBCC",
+    "LAA",
+    "MACE",
+    "MMCE",
+    "SBIC",
+    "BiLA",
+    "DawidSkene",
+    "LAOnePass",
+    "LATwoPass",
+    "MajorityVote",
+    "MinimaxEntropy",
+    "OneCoin",
+    "StepwiseEM",
+    "StreamingVB",
+    "estimator",
+    "load",
+    "method_names",
+]
 
 
 class BiLA(Estimator):
@@ -101,35 +126,109 @@ class BiLA(Estimator):
         return {**PRESETS[preset], **given}
 
 
-class MajorityVote(Estimator):
-    """The class most workers named; ties fall by seed and task.
+def _door_to(method: str, name: str) -> Any:
+    """Make the estimator of a method: its settings are the builder's own and the shared ones."""
+    builder = AGGREGATORS[method]
+    own = [p for p in inspect.signature(builder).parameters.values() if p.name != "space"]
+    shared = [p for p in inspect.signature(BiLA).parameters.values() if p.name in SHARED_SETTINGS]
+    signature = inspect.Signature([*own, *shared])
+
+    def keep(self: Estimator, **settings: Any) -> None:
+        bound = signature.bind(**settings)
+        bound.apply_defaults()
+        self._keep(bound.arguments)
+
+    def options(self: Estimator) -> dict[str, Any]:
+        return {setting.name: getattr(self, setting.name) for setting in own}
+
+    members = {
+        "__doc__": f"{inspect.getdoc(builder)}\n\nThe other settings are those of `BiLA`.",
+        "__init__": keep,
+        "__module__": __name__,
+        "__signature__": signature,
+        "_options": options,
+        "method": method,
+    }
+    return type(name, (Estimator,), members)
+
+
+_AS_THE_FIELD_WRITES = {
+    "bcc": "BCC",
+    "ibcc": "IBCC",
+    "mmce": "MMCE",
+    "laa": "LAA",
+    "glad": "GLAD",
+    "mace": "MACE",
+    "bwa": "BWA",
+    "ebcc": "EBCC",
+    "la_one_pass": "LAOnePass",
+    "la_two_pass": "LATwoPass",
+    "sbic": "SBIC",
+    "streaming_vb": "StreamingVB",
+    "stepwise_em": "StepwiseEM",
+}
+
+
+def _class_name(method: str) -> str:
+    return _AS_THE_FIELD_WRITES.get(method, "".join(map(str.capitalize, method.split("_"))))
+
+
+ESTIMATORS: dict[str, Any] = {"bila": BiLA} | {
+    method: _door_to(method, _class_name(method)) for method in AGGREGATORS if method != "bila"
+}
+"""The estimator of each method."""
+
+MajorityVote = ESTIMATORS["majority_vote"]
+DawidSkene = ESTIMATORS["dawid_skene"]
+BCC = ESTIMATORS["bcc"]
+IBCC = ESTIMATORS["ibcc"]
+MinimaxEntropy = ESTIMATORS["minimax_entropy"]
+MMCE = ESTIMATORS["mmce"]
+LAA = ESTIMATORS["laa"]
+OneCoin = ESTIMATORS["one_coin"]
+GLAD = ESTIMATORS["glad"]
+MACE = ESTIMATORS["mace"]
+BWA = ESTIMATORS["bwa"]
+EBCC = ESTIMATORS["ebcc"]
+LAOnePass = ESTIMATORS["la_one_pass"]
+LATwoPass = ESTIMATORS["la_two_pass"]
+SBIC = ESTIMATORS["sbic"]
+StreamingVB = ESTIMATORS["streaming_vb"]
+StepwiseEM = ESTIMATORS["stepwise_em"]
+
+
+def method_names() -> list[str]:
+    """Every name `estimator` knows, but for the prefix that goes before any."""
+    return [*ESTIMATORS, *(f"bila:{preset}" for preset in PRESETS if preset != "default")]
+
+
+def estimator(name: str, **settings: Any) -> Estimator:
+    """Make an estimator by name: `dawid_skene`, `bila:authors`, `windowed:mmce`.
+
+    Parameters
+    ----------
+    name
+        One of `method_names()`; `windowed:` before it throws the state away at each chunk.
+    settings
+        Of the method.
 
     Examples
     --------
-    >>> MajorityVote().fit_predict({"t1": {"ann": 1, "bob": 1, "cat": 0}}).to_dict()
-    {'t1': 1}
+    >>> estimator("windowed:dawid_skene").method
+    'windowed:dawid_skene'
     """
-
-    method = "majority_vote"
-
-    def __init__(
-        self,
-        *,
-        seed: int = 0,
-        classes: Sequence[Hashable] | None = None,
-        repeats: Repeats = "last",
-        on_bad: OnBad = "error",
-        abstain: Hashable = None,
-        open_items: int = 10_000,
-        warmup_items: int = 0,
-    ) -> None:
-        self._keep(locals())
-
-    def _options(self) -> dict[str, Any]:
-        return {}
-
-
-ESTIMATORS: dict[str, type[Estimator]] = {"bila": BiLA, "majority_vote": MajorityVote}
+    method, _, preset = name.removeprefix(WINDOWED).partition(":")
+    if name.removeprefix(WINDOWED) not in method_names():
+        near = difflib.get_close_matches(name, method_names(), n=3, cutoff=0.4)
+        raise StateError(
+            f"There is no method {name!r}. "
+            + (f"The nearest names are {', '.join(near)}. " if near else "")
+            + f"All are {', '.join(method_names())}; windowed: may stand before each."
+        )
+    kind = ESTIMATORS[method]
+    if name.startswith(WINDOWED):
+        kind = type(f"Windowed{kind.__name__}", (kind,), {"method": f"{WINDOWED}{method}"})
+    return kind(**settings, **({"preset": preset} if preset else {}))
 
 
 def load(path: str | os.PathLike[str], **own: Any) -> Estimator:
@@ -144,10 +243,5 @@ def load(path: str | os.PathLike[str], **own: Any) -> Estimator:
         is never saved.
     """
     snapshot = read_snapshot(path)
-    method = snapshot.header["method"]
-    if method not in ESTIMATORS:
-        raise StateError(
-            f"{path}: the method {method!r} is not known to this version, which has "
-            f"{list(ESTIMATORS)}. Update labelquorum."
-        )
-    return ESTIMATORS[method].from_snapshot(path, snapshot, own)
+    kind = type(estimator(snapshot.header["method"]))
+    return kind.from_snapshot(path, snapshot, own)

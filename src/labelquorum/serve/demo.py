@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from labelquorum.ingest.chunks import cut_chunks
+from labelquorum.learn.door import Estimator
 from labelquorum.learn.estimator import BiLA, MajorityVote
 from labelquorum.trial.crowds import Crowd, label_table, oracle
 from labelquorum.trial.pictures import plot_confusion, plot_error_along_stream
@@ -130,7 +131,7 @@ def simulate_crowd(n_items: int, seed: int) -> tuple[Crowd, list[str]]:
     return crowd, [kind.name for kind in kinds]
 
 
-def play(crowd: Crowd, model: BiLA, vote: MajorityVote) -> Iterator[Score]:
+def play(crowd: Crowd, model: BiLA, vote: Estimator) -> Iterator[Score]:
     """Stream the crowd through both methods, and score them after every chunk."""
     table = label_table(crowd, text_ids=False)
     table = table._replace(

@@ -1,0 +1,1 @@
+"""Other libraries' dialects: change the import, keep the program."""
