@@ -45,8 +45,8 @@ COMMANDS = {
         at_root=False,
     ),
     "test": Command(
-        "Run the tests. Arguments go to pytest: run.py test -k stream -x",
-        [["python", "-m", "pytest"]],
+        "Run the tests, two at a time. Arguments go to pytest: run.py test -k stream -x",
+        [["python", "-m", "pytest", "-n", "2"]],
     ),
     "check": Command(
         "Check format, lint, types and imports. Changes no file.",

@@ -228,7 +228,8 @@ def estimator(name: str, **settings: Any) -> Estimator:
     kind = ESTIMATORS[method]
     if name.startswith(WINDOWED):
         kind = type(f"Windowed{kind.__name__}", (kind,), {"method": f"{WINDOWED}{method}"})
-    return kind(**settings, **({"preset": preset} if preset else {}))
+    model: Estimator = kind(**settings, **({"preset": preset} if preset else {}))
+    return model
 
 
 def load(path: str | os.PathLike[str], **own: Any) -> Estimator:
@@ -243,5 +244,5 @@ def load(path: str | os.PathLike[str], **own: Any) -> Estimator:
         is never saved.
     """
     snapshot = read_snapshot(path)
-    kind = type(estimator(snapshot.header["method"]))
+    kind: type[Estimator] = type(estimator(snapshot.header["method"]))
     return kind.from_snapshot(path, snapshot, own)
