@@ -34,6 +34,7 @@ PAGES = (
     "docs/howto.md",
     "docs/reference.md",
     "docs/model.md",
+    "docs/methods.md",
     "docs/paper.md",
 )
 RESULTS = ROOT / "experiments" / "www2021"

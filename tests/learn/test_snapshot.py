@@ -223,9 +223,11 @@ def test_a_newer_format_is_refused_with_the_remedy(chunks, tmp_path, monkeypatch
 def test_a_method_this_version_does_not_know_is_refused(chunks, tmp_path):
     lq.MajorityVote().partial_fit(chunks[0]).save(tmp_path / "model.lq")
     known = read_snapshot(tmp_path / "model.lq")
-    write_snapshot(tmp_path / "model.lq", known._replace(header={**known.header, "method": "glad"}))
+    write_snapshot(
+        tmp_path / "model.lq", known._replace(header={**known.header, "method": "tarot"})
+    )
     for load in (lq.load, lq.BiLA.load):
-        with pytest.raises(StateError, match="'glad'"):
+        with pytest.raises(StateError, match="'tarot'"):
             load(tmp_path / "model.lq")
 
 

@@ -142,7 +142,9 @@ def _door_to(method: str, name: str) -> Any:
         return {setting.name: getattr(self, setting.name) for setting in own}
 
     members = {
-        "__doc__": f"{inspect.getdoc(builder)}\n\nThe other settings are those of `BiLA`.",
+        # The builder's example is the builder's.
+        "__doc__": (inspect.getdoc(builder) or "").partition("Examples\n---")[0]
+        + "The other settings are those of `BiLA`.",
         "__init__": keep,
         "__module__": __name__,
         "__signature__": signature,
