@@ -56,6 +56,10 @@ COMMANDS = {
         "Correct the format, and the lint that can be corrected by machine.",
         [["ruff", "check", "--fix"], ["ruff", "format"]],
     ),
+    "reproduce": Command(
+        "Measure the paper's tables and figures again [--smoke] [--seeds N] [--report-only].",
+        [["python", "experiments/www2021/reproduce.py"]],
+    ),
     "python": Command("Run the environment's Python.", [["python"]], at_root=False),
 }
 
@@ -64,7 +68,7 @@ def help_text() -> str:
     """List the commands."""
     purposes = {name: command.purpose for name, command in COMMANDS.items()}
     purposes["lock"] = "Pin the dependencies of pyproject.toml again [--upgrade]. Needs uv."
-    lines = "\n".join(f"  {name:8}{purpose}" for name, purpose in purposes.items())
+    lines = "\n".join(f"  {name:11}{purpose}" for name, purpose in purposes.items())
     return f"""usage: python3 run.py COMMAND [ARGUMENTS]
 
 {lines}

@@ -17,9 +17,9 @@ import re
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -35,10 +35,12 @@ PAGES = (
     "docs/reference.md",
     "docs/model.md",
     "docs/methods.md",
+    "docs/benchmark.md",
     "docs/paper.md",
 )
 RESULTS = ROOT / "experiments" / "www2021"
-REPRODUCE = "python3 run.py python experiments/www2021/reproduce.py"
+BENCHMARK = "python3 run.py python -m labelquorum evaluate --min-truth 100 -o benchmarks/online"
+REPRODUCE = "python3 run.py reproduce"
 
 FENCE = re.compile(
     r"^```(?P<kind>python|console)\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?",
@@ -131,44 +133,37 @@ def fill_tables(text: str) -> str:
 
 def results() -> str:
     """The errors that `experiments/www2021` measured, beside those the paper printed."""
-    found = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("results/*.json")}
-    if not found:
+    files = [RESULTS / "results" / f"{name}.json" for name in ("table2", "table3")]
+    if not all(file.exists() for file in files):
         return f"No results yet. They are made by `{REPRODUCE}`.\n"
-    paper = tomllib.loads((RESULTS / "paper.toml").read_text(encoding="utf-8"))
+    online, offline = (json.loads(file.read_text(encoding="utf-8")) for file in files)
     columns = {
-        "majority vote": "majority vote",
+        "majority vote": "mv",
         "BiLA, `www2021`": "www2021",
         "BiLA, `authors`": "authors",
         "**BiLA()**": "default",
-        "oracle": "oracle",
     }
-    lines = [["error in %", "paper: BiLA", *columns], ["---", *["---:"] * (1 + len(columns))]]
-    for data, result in sorted(found.items(), reverse=True):
-        noun = "RTE" if data == "rte" else "synthetic crowd"
-        settings = {
-            (row["mode"], row.get("chunk_items", 0))
-            for row in result["results"]
-            if row["mode"] != "limit"
-        }
-        for mode, chunk_items in sorted(settings, key=lambda s: (s[0] == "offline", s[1])):
-            wanted = {"mode": mode, "chunk_items": chunk_items, "repeat_warmup": False}
-            errors = {
-                row["method"]: f"{row['emitted_error']:.2f}"
-                for row in result["results"]
-                if row["mode"] == "limit" or wanted == {key: row.get(key, 0) for key in wanted}
-            }
-            printed = paper[data][mode]["bila"]
-            if isinstance(printed, dict):
-                printed = printed[str(chunk_items)]
-            what = f"{noun}, online, chunks of {chunk_items}" if chunk_items else f"{noun}, offline"
-            cells = [errors.get(method, "–") for method in columns.values()]
-            lines.append([what, f"{printed:.2f}", *cells])
-    commands = " and ".join(sorted({f"`{result['command']}`" for result in found.values()}))
+    lines = [["error in %", "paper: BiLA", *columns, "oracle"], ["---", *["---:"] * 6]]
+    told = set()
+    for row in (*online["rows"], *offline["rows"]):
+        name = ", ".join(filter(None, (row["title"], row.get("variant"))))
+        how = f"chunks of {row['chunk']}" if "chunk" in row else "offline"
+        # The small chunks stand first, and rows that change more than the order are left out.
+        usual = row.get("variant", "") in ("", "file order", "random orders")
+        if not row["available"] or not usual or (name, "chunk" in row) in told:
+            continue
+        told.add((name, "chunk" in row))
+        cells = {cell["method"]: cell for cell in row["cells"]}
+        errors = [cells[method].get("mean") for method in columns.values()]
+        limit = (row.get("oracle") or {}).get("mean")
+        shown = ["–" if error is None else f"{error:.2f}" for error in (*errors, limit)]
+        lines.append([f"{name}, {how}", f"{cells['default']['printed']:.2f}", *shown])
     return f"""{_table(lines)}
-`www2021` is the paper's Algorithm 1 to the letter, `authors` behaves as their released code. The
-synthetic crowd is the paper's; the oracle knows its true confusion matrices and is the limit.
+`www2021` is the paper's Algorithm 1 to the letter, `authors` behaves as their released code.
+CIFAR-10 and Pendigits are labelled by the paper's synthetic crowd; the oracle knows its true
+confusion matrices and is the limit.
 
-Made by {commands} and `python3 run.py python docs/generate.py`.
+Made by `{online["made"]["command"]}` and `python3 run.py python docs/generate.py`.
 """
 
 
@@ -235,7 +230,7 @@ def _value(parameter: Any, kind: Any) -> str:
         return f" {parameter.metavar}"
     choices = [str(choice) for part in kinds for choice in get_args(part) or [part]]
     if all(isinstance(part, type) for part in kinds):
-        return {int: " N", Path: " PATH"}.get(kinds[0], " TEXT")
+        return {int: " N", float: " NUMBER", Path: " PATH"}.get(kinds[0], " TEXT")
     return f" {'/'.join(choices)}"
 
 
@@ -262,7 +257,56 @@ def _table(lines: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def _benchmark_rows(*kinds: str) -> list[dict[str, Any]]:
+    from labelquorum.trial.benchmark import Protocol
+    from labelquorum.trial.results import Results
+
+    rows = Results(ROOT / "benchmarks" / "online").rows(Protocol())
+    return [row for row in rows if not kinds or row["kind"] in kinds]
+
+
+def benchmark_scores() -> str:
+    """Every method's scores, means over the sets that all did."""
+    from labelquorum.trial.results import score_table, shared_sets
+
+    rows = _benchmark_rows()
+    sets = shared_sets(rows)
+    orders = max((row["orders"] for row in rows if "orders" in row), default=0)
+    return f"""{score_table(rows)}
+The means are over {len(sets)} sets: {", ".join(sets)}.
+A method that did not do all of them has no means.
+
+Made by `{BENCHMARK} --orders {orders}`, which keeps its results in `benchmarks/online/`.
+"""
+
+
+def benchmark_errors(*kinds: str) -> str:
+    """Emitted errors of some kinds of methods, set by set."""
+    from labelquorum.trial.results import error_table
+
+    rows = _benchmark_rows(*kinds)
+    return error_table(rows, sorted({row["method"] for row in rows}))
+
+
+def benchmark_missing() -> str:
+    """Which cells are empty, and why."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in _benchmark_rows():
+        if "reason" in row:
+            reasons.setdefault((row["method"], row["reason"]), []).append(row["dataset"])
+    lines = [
+        f"- `{method}` on {', '.join(sorted(sets))}: {reason.rstrip('.')}.\n"
+        for (method, reason), sets in sorted(reasons.items())
+    ]
+    return "".join(lines) or "Nothing.\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "benchmark_scores": benchmark_scores,
+    "benchmark_online": partial(benchmark_errors, "online"),
+    "benchmark_batch": partial(benchmark_errors, "batch"),
+    "benchmark_refit": partial(benchmark_errors, "windowed", "refit"),
+    "benchmark_missing": benchmark_missing,
     "results": results,
     "presets": presets,
     "commands": commands,

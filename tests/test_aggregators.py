@@ -10,6 +10,7 @@ from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.baselines.majority_vote import majority_vote
 from labelquorum.learn.bila import PRESETS
+from labelquorum.learn.wrappers import refit
 from labelquorum.trial import checks
 from labelquorum.trial.checks import CHECKS, check_aggregator
 
@@ -19,6 +20,7 @@ METHODS: dict[str, Callable[[], Aggregator]] = {
     **AGGREGATORS,
     **{f"bila {name}": (lambda name=name: bila(**PRESETS[name])) for name in PRESETS},
     "bila worker_ability": lambda: bila(generative="worker_ability"),
+    "refit dawid_skene": lambda: refit(AGGREGATORS["dawid_skene"]()),
 }
 del METHODS["bila default"]  # the same as plain bila
 

@@ -1,4 +1,4 @@
-"""The benchmarks and the experiments run, at a size that measures nothing."""
+"""The benchmarks run, at a size that measures nothing."""
 
 import json
 import os
@@ -36,12 +36,3 @@ def test_the_engine_benchmark_prints_one_json_object_and_its_report(tmp_path: Pa
     page = tmp_path / "performance.md"
     run_script("benchmarks/report.py", str(tmp_path / "engine.json"), "-o", str(page))
     assert "## Latency against known workers" in page.read_text()
-
-
-def test_the_experiment_without_data_runs_the_synthetic_crowd_alone(tmp_path: Path) -> None:
-    run_script("experiments/www2021/reproduce.py", "--quick", "--output", str(tmp_path))
-    [file] = (tmp_path / "results").iterdir()
-    result = json.loads(file.read_text())
-    errors = {row["method"]: row["emitted_error"] for row in result["results"]}
-    assert errors["oracle"] < errors["default"] < errors["majority vote"]
-    assert "| online, chunks of 200 | 25.27 | 13.34 |" in (tmp_path / "README.md").read_text()

@@ -229,6 +229,13 @@ def test_help_lists_every_command_and_a_wrong_one_is_refused(checkout: Checkout)
     assert not checkout.venv.exists()
 
 
+def test_every_script_a_command_runs_is_there(checkout: Checkout) -> None:
+    steps = [step for command in checkout.module().COMMANDS.values() for step in command.steps]
+    scripts = [word for step in steps for word in step if word.endswith(".py")]
+    assert scripts
+    assert all((ROOT / script).is_file() for script in scripts)
+
+
 def test_old_python_is_told_so_in_one_sentence() -> None:
     source = (ROOT / "run.py").read_text()
     ast.parse(source, feature_version=(3, 7))  # an old Python reads the whole file first

@@ -731,3 +731,48 @@ def test_dates_with_zones_order_repeats_by_the_moment():
     late = pd.Timestamp("2026-01-01 09:30+00:00")
     rows = frame([(0, 0, "new"), (0, 0, "old")]).assign(timestamp=[late, early])
     assert lq.MajorityVote().fit_predict(rows).to_dict() == {0: "new"}
+
+
+# ── what learning did ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("predict_by", ["likelihood", "posterior", "encoder"])
+def test_the_labels_after_an_epoch_are_those_of_a_model_that_stops_there(chunks, predict_by):
+    settings = {"tolerance": 0.0, "predict_by": predict_by, "minibatch_items": 6}
+    model = lq.BiLA(epochs=3, record_epochs=True, **settings).fit(chunks[0])
+    assert model.epoch_labels_.columns.tolist() == [1, 2, 3]
+    for epoch in (1, 3):
+        stopped = lq.BiLA(epochs=epoch, **settings).fit_predict(chunks[0])
+        pd.testing.assert_series_equal(model.epoch_labels_[epoch], stopped, check_names=False)
+
+
+def test_recording_epochs_changes_nothing_that_is_learned(chunks):
+    plain, recording = lq.BiLA(), lq.BiLA(record_epochs=True)
+    for chunk in chunks:
+        plain.partial_fit(chunk)
+        recording.partial_fit(chunk)
+        pd.testing.assert_frame_equal(plain.probas_, recording.probas_)
+        assert recording.epoch_labels_.shape == (16, recording.info_.epochs)
+    assert plain.info_.epoch_labels is None
+
+
+def test_labels_of_epochs_that_were_not_recorded_are_refused(chunks):
+    with pytest.raises(StateError, match="record_epochs=True"):
+        _ = lq.BiLA().fit(chunks[0]).epoch_labels_
+    with pytest.raises(StateError, match="record_epochs=True"):
+        _ = lq.BiLA(record_epochs=True).epoch_labels_
+
+
+def test_a_task_sent_twice_has_no_labels_of_epochs_the_second_time():
+    model = lq.BiLA(record_epochs=True).fit(frame(votes("t1", "aab") + votes("t2", "bba")))
+    model.partial_fit(frame(votes("t3", "bb") + votes("t1", "aab")))
+    assert model.epoch_labels_.index.tolist() == ["t3"]
+    assert model.labels_.index.tolist() == ["t3", "t1"]
+
+
+@both
+def test_what_learning_did_is_told_until_a_chunk_teaches_nothing(kind, chunks):
+    model = kind()
+    assert model.info_ is None
+    assert model.partial_fit(chunks[0]).info_.n_labels == len(chunks[0])
+    assert model.partial_fit(chunks[0][:0]).info_ is None

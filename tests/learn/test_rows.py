@@ -206,3 +206,21 @@ def test_threads_that_read_and_write_different_versions_see_their_own():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_room_is_made_for_workers_and_classes_and_what_is_new_is_zero():
+    old = WorkerRows({"counts": np.ones((2, 2, 2)), "step": np.array([3, 4])})
+    new = old.with_room(3, more_classes=1)
+    counts = new.to_arrays()["counts"]
+    assert counts.shape == (3, 3, 3)
+    assert counts.sum() == 8 and counts[:2, :2, :2].all()
+    assert new.to_arrays()["step"].tolist() == [3, 4, 0]
+    assert old.with_room(2) is old
+    assert old.to_arrays()["counts"].shape == (2, 2, 2)
+
+
+def test_a_worker_can_be_cleared_and_the_old_version_keeps_him():
+    old = WorkerRows({"counts": np.ones((2, 2, 2)), "step": np.array([3, 4])})
+    assert old.cleared(1).to_arrays()["step"].tolist() == [3, 0]
+    assert old.cleared(1).to_arrays()["counts"].sum() == 4
+    assert old.to_arrays()["step"].tolist() == [3, 4]

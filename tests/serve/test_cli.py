@@ -27,7 +27,17 @@ N_ITEMS, CHUNK_ITEMS = 60, 20
 PATIENCE = 120  # seconds a test waits for another process before it fails
 VOTE = ("--method", "majority_vote")  # compiles nothing
 CHUNKS = ("--chunk-items", str(CHUNK_ITEMS))
-COMMANDS = ["aggregate", "demo", "doctor", "stream", "version", "workers"]
+COMMANDS = [
+    "aggregate",
+    "datasets",
+    "demo",
+    "doctor",
+    "evaluate",
+    "simulate",
+    "stream",
+    "version",
+    "workers",
+]
 
 
 def crowd_rows() -> list[tuple[str, str, str]]:

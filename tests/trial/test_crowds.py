@@ -11,10 +11,14 @@ from labelquorum.trial.crowds import (
     bimodal_noise,
     chunks,
     class_conditional_crowd,
+    confusion_at,
     label_table,
+    one_coin_crowd,
     oracle,
     oracle_error,
     oracle_probs,
+    ordinal_crowd,
+    truth_by_item,
 )
 
 PENDIGITS_ITEMS = 10_992
@@ -28,10 +32,20 @@ def paper_crowd() -> Crowd:
 def make_crowd(kind: str, seed: int) -> Crowd:
     if kind == "bimodal":
         return bimodal_crowd(balanced_truth(400, seed=1), n_workers=6, spread=0.3, seed=seed)
-    return class_conditional_crowd(400, 12, 3, 4, class_prior=[0.6, 0.3, 0.1], seed=seed)
+    settings = {"class_prior": [0.6, 0.3, 0.1], "seed": seed}
+    if kind == "heavy_tailed":
+        return class_conditional_crowd(400, 12, 3, 4, participation=1.5, **settings)
+    make = {
+        "class_conditional": class_conditional_crowd,
+        "one_coin": one_coin_crowd,
+        "ordinal": ordinal_crowd,
+    }[kind]
+    return make(400, 12, 3, 4, **settings)
 
 
-both_kinds = pytest.mark.parametrize("kind", ["bimodal", "class_conditional"])
+every_kind = pytest.mark.parametrize(
+    "kind", ["bimodal", "class_conditional", "one_coin", "ordinal", "heavy_tailed"]
+)
 
 
 def vote_counts(crowd: Crowd) -> np.ndarray:
@@ -98,7 +112,7 @@ def test_balanced_truth_has_equal_classes_in_no_order():
     assert not np.array_equal(truth, np.sort(truth))
 
 
-@both_kinds
+@every_kind
 def test_same_seed_gives_the_same_crowd_and_another_seed_another(kind):
     first, again, other = make_crowd(kind, 7), make_crowd(kind, 7), make_crowd(kind, 8)
     for one, two in zip(first, again, strict=True):
@@ -106,7 +120,7 @@ def test_same_seed_gives_the_same_crowd_and_another_seed_another(kind):
     assert not np.array_equal(first.label, other.label)
 
 
-@both_kinds
+@every_kind
 def test_rows_of_every_matrix_and_the_prior_sum_to_one(kind):
     crowd = make_crowd(kind, 9)
     assert np.allclose(crowd.confusion.sum(axis=2), 1)
@@ -114,7 +128,7 @@ def test_rows_of_every_matrix_and_the_prior_sum_to_one(kind):
     assert crowd.class_prior.sum() == pytest.approx(1)
 
 
-@both_kinds
+@every_kind
 def test_labels_lie_in_whole_item_order_with_each_worker_once_an_item(kind):
     crowd = make_crowd(kind, 10)
     assert np.array_equal(np.unique(crowd.item), np.arange(crowd.truth.size))
@@ -122,8 +136,9 @@ def test_labels_lie_in_whole_item_order_with_each_worker_once_an_item(kind):
     assert np.all(np.diff(pair) > 0)  # sorted by item, then worker, and no pair twice
 
 
-def test_label_frequencies_match_the_matrices():
-    crowd = class_conditional_crowd(60_000, 5, 3, 5, class_prior=[0.5, 0.3, 0.2], seed=11)
+@pytest.mark.parametrize("make", [class_conditional_crowd, one_coin_crowd, ordinal_crowd])
+def test_label_frequencies_match_the_matrices(make):
+    crowd = make(60_000, 5, 3, 5, class_prior=[0.5, 0.3, 0.2], seed=11)
     counts = np.zeros_like(crowd.confusion)
     np.add.at(counts, (crowd.worker, crowd.truth[crowd.item], crowd.label), 1)
     shown = counts / counts.sum(axis=2, keepdims=True)
@@ -140,11 +155,53 @@ def test_skill_is_the_mean_of_the_diagonal():
     assert np.diagonal(close.confusion, axis1=1, axis2=2) == pytest.approx(0.7, abs=0.01)
 
 
+def test_a_worker_with_one_coin_is_equally_right_about_each_class_and_errs_evenly():
+    confusion = one_coin_crowd(1, 500, 4, 1, skill=(0.6, 0.8), seed=12).confusion
+    right = confusion[:, 0, 0]
+    assert right.min() == pytest.approx(0.6, abs=0.01)
+    assert right.max() == pytest.approx(0.8, abs=0.01)
+    assert np.allclose(confusion, confusion.transpose(0, 2, 1))
+    assert np.allclose(confusion[:, 0, 1:], ((1 - right) / 3)[:, None])
+
+
+def test_a_grade_is_the_less_likely_the_farther_it_is_from_the_truth():
+    confusion = ordinal_crowd(1, 300, 7, 1, bias=0.0, seed=12).confusion
+    off = np.abs(np.arange(7) - np.arange(7)[:, None])
+    for c in range(7):
+        by_distance = confusion[:, c, np.argsort(off[c], kind="stable")]
+        assert np.all(np.diff(by_distance, axis=1) <= 1e-12)
+    # Written out for a class in the middle: twice as far is four times the exponent.
+    one, two = confusion[:, 3, 4] / confusion[:, 3, 3], confusion[:, 3, 5] / confusion[:, 3, 3]
+    assert two == pytest.approx(one**4)
+
+
+def test_bias_makes_some_graders_strict_and_some_lenient():
+    middle = ordinal_crowd(1, 2000, 9, 1, bias=0.8, seed=12).confusion[:, 4]
+    mean = middle @ np.arange(9) - 4
+    assert mean.std() == pytest.approx(0.8, abs=0.05)
+    assert mean.mean() == pytest.approx(0, abs=0.05)
+
+
 def test_every_worker_labels_equally_often():
     crowd = class_conditional_crowd(20_000, 7, 2, 3, seed=13)
     assert np.bincount(crowd.worker) / 20_000 == pytest.approx(3 / 7, abs=0.02)
     full = class_conditional_crowd(10, 4, 2, 4, seed=13)
     assert np.array_equal(full.worker, np.tile(np.arange(4), 10))
+
+
+def test_work_is_shared_by_the_law_of_zipf():
+    crowd = one_coin_crowd(40_000, 2000, 2, 3, participation=1.0, seed=13)
+    counts = np.sort(np.bincount(crowd.worker, minlength=2000))[::-1]
+    weight = 1 / np.arange(1, 2001)
+    # Among all but the busiest, who cannot label an item twice, counts fall as 1 / rank.
+    share = counts[20:] / counts[20:].sum()
+    assert share[:980].sum() == pytest.approx(weight[20:1000].sum() / weight[20:].sum(), abs=0.01)
+    slope = np.polyfit(np.log(np.arange(21, 501)), np.log(counts[20:500]), 1)[0]
+    assert slope == pytest.approx(-1, abs=0.05)
+    assert counts[:200].sum() > 0.6 * counts.sum()  # a tenth of them does most of the work
+    assert counts[0] < 40_000
+    busiest = np.bincount(crowd.worker, minlength=2000).argmax()
+    assert busiest != 0  # ranks are in random order
 
 
 def test_oracle_is_bayes_rule_written_out():
@@ -202,6 +259,21 @@ def test_label_table_names_items_and_workers_in_sortable_text():
     assert all(type(k) is int for k in numbered.worker_ids)
 
 
+def test_truth_by_item_has_the_ids_of_the_table():
+    crowd = make_crowd("one_coin", 19)
+    named, numbered = truth_by_item(crowd), truth_by_item(crowd, text_ids=False)
+    assert set(named) == set(label_table(crowd).item_ids)
+    assert list(named.values()) == list(numbered.values()) == crowd.truth.tolist()
+    assert list(numbered) == list(range(400))
+
+
+def test_a_crowd_without_roles_is_honest_and_does_not_change():
+    crowd = make_crowd("ordinal", 20)
+    assert crowd.cast is None
+    assert crowd.role.tolist() == ["honest"] * 12
+    assert np.array_equal(confusion_at(crowd, 399), crowd.confusion)
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -217,6 +289,10 @@ def test_label_table_names_items_and_workers_in_sortable_text():
         (lambda: class_conditional_crowd(5, 2, 2, 1, skill=(0.9, 0.1)), "`skill` .* lower first"),
         (lambda: class_conditional_crowd(5, 2, 2, 1, class_prior=[1, 1]), "`class_prior` .* sum 1"),
         (lambda: class_conditional_crowd(5, 2, 2, 1, concentration=0), "`concentration` .* ≥ 1"),
+        (lambda: one_coin_crowd(5, 2, 2, 1, skill=(0, 2)), "`skill` of one_coin_crowd .* to 1"),
+        (lambda: one_coin_crowd(5, 2, 2, 1, participation=-1), "`participation` .* ≥ 0. Got -1"),
+        (lambda: ordinal_crowd(5, 2, 2, 1, width=(0, 1)), "`width` .* > 0, the lower first"),
+        (lambda: ordinal_crowd(5, 2, 2, 1, bias=-1), "`bias` of ordinal_crowd .* ≥ 0. Got -1"),
         (lambda: list(chunks(make_crowd("bimodal", 1), 0)), "`chunk_items` .* ≥ 1. Got 0"),
     ],
 )

@@ -21,6 +21,7 @@ __all__ = [
     "id_key",
     "id_order",
     "make_chunk",
+    "take_items",
     "take_rows",
     "with_news",
 ]
@@ -56,6 +57,12 @@ class Chunk(NamedTuple):
     def counted_weight(self) -> NDArray[np.float32]:
         """The weight of labels by workers who had not labelled the item before, else 0, (B,)."""
         return np.where(self.known | (self.replaced != MISSING), np.float32(0), self.weight)
+
+    @property
+    def is_new(self) -> NDArray[np.bool_]:
+        """The items of which no earlier chunk had a label, (N,)."""
+        again = self.known | (self.replaced != MISSING)
+        return np.asarray(np.bincount(self.item, again, self.n_items) == 0)
 
     @property
     def local_worker(self) -> NDArray[np.int32]:
@@ -158,9 +165,13 @@ def with_news(chunk: Chunk) -> Chunk:
     """The items that have a label no earlier chunk held; what was sent twice teaches nothing."""
     if not chunk.known.any():
         return chunk
-    news = np.bincount(chunk.item, ~chunk.known, chunk.n_items) > 0
-    rows = news[chunk.item]
-    position = np.cumsum(news) - 1
+    return take_items(chunk, np.bincount(chunk.item, ~chunk.known, chunk.n_items) > 0)
+
+
+def take_items(chunk: Chunk, kept: NDArray[np.bool_]) -> Chunk:
+    """Some items of a chunk, with all their labels; which ones is told for each, (N,)."""
+    rows = kept[chunk.item]
+    position = np.cumsum(kept) - 1
     present = np.isin(chunk.workers, chunk.worker[rows])
     return chunk._replace(
         item=position[chunk.item[rows]].astype(np.int32),
@@ -170,7 +181,7 @@ def with_news(chunk: Chunk) -> Chunk:
         known=chunk.known[rows],
         replaced=chunk.replaced[rows],
         replaced_weight=chunk.replaced_weight[rows],
-        item_keys=chunk.item_keys[news],
+        item_keys=chunk.item_keys[kept],
         workers=chunk.workers[present],
         worker_keys=chunk.worker_keys[present],
     )

@@ -101,6 +101,7 @@ class Info(NamedTuple):
     epochs: int
     steps: int
     losses: NDArray[np.float32]  # (epochs,) mean loss of each
+    epoch_labels: NDArray[np.int32] | None = None  # (N, epochs) aggregated after each, if recorded
 
 
 def bila(
@@ -121,6 +122,7 @@ def bila(
     epochs: int = 5,
     tolerance: float = 1e-3,
     predict_by: PredictBy = "posterior",
+    record_epochs: bool = False,
 ) -> Aggregator:
     """Build BiLA.
 
@@ -146,6 +148,8 @@ def bila(
         M, the most epochs a chunk, and the relative change of the mean loss that ends them early.
     predict_by
         Answer by p's "likelihood" alone (the paper), by the "posterior", or by the "encoder".
+    record_epochs
+        Let `Info` tell the chunk's aggregated labels after every epoch.
 
     Examples
     --------
@@ -231,6 +235,7 @@ def bila(
             tolerance,
             n_labels=None if one_batch else labels_in_minibatch(packed, minibatch_items),
             epochs=epochs,
+            record=predict_by if record_epochs else None,
         )
         ran, step = int(trained.epochs), state.step + int(trained.steps)
         losses = np.asarray(trained.losses)[:ran]
@@ -249,7 +254,12 @@ def bila(
             step=step,
             chunk_index=state.chunk_index + 1,
         )
-        return following, Info(chunk.n_labels, ran, step - state.step, losses)
+        recorded = None
+        if trained.log_scores is not None:
+            after = np.asarray(trained.log_scores)[:ran, : chunk.n_items]
+            each = [break_ties(log_scores, chunk.item_keys, state.seed) for log_scores in after]
+            recorded = np.stack(each, axis=1)
+        return following, Info(chunk.n_labels, ran, step - state.step, losses, recorded)
 
     def aggregate(state: State, chunk: Chunk) -> Aggregation:
         """Alg. 1 lines 28–30: infer the chunk's labels with the present θ."""

@@ -36,12 +36,11 @@ from labelquorum.learn.snapshot import (
     state_from_arrays,
     write_snapshot,
 )
-from labelquorum.learn.wrappers import windowed
+from labelquorum.learn.wrappers import split_name
 
-__all__ = ["SHARED_SETTINGS", "WINDOWED", "Estimator"]
+__all__ = ["SHARED_SETTINGS", "Estimator"]
 
 LOSSES_KEPT = 10_000
-WINDOWED = "windowed:"
 SHARED_SETTINGS = (
     "seed",
     "classes",
@@ -142,9 +141,8 @@ class Estimator(ABC):
             raise LabelError(
                 f"Worker {worker!r} is not known. See model.workers_ for those who are."
             )
-        nothing = {name: np.zeros(1, np.int64) for name in memory.book.names}
         state = self._aggregator.forget(memory.state, k)
-        book = memory.book.scatter(np.array([k]), nothing)
+        book = memory.book.cleared(k)
         # All that can fail is done.
         memory.roster.forget(worker)
         memory.ledger.forget_worker(k)
@@ -164,10 +162,12 @@ class Estimator(ABC):
                 method.init(intake.chunk, self._seed)  # refuses what could never be learned
             self._memory = memory._replace(held=waiting)
             self._answer = Answer(*self._nothing(memory.roster))
+            self.info_ = None
             self.tally_ = Tally(rows=len(table.item_ids), skipped=table.skipped)
             return self
         if not intake.chunk.n_labels:
             self._answer = Answer(*self._nothing(memory.roster))
+            self.info_ = None
             self.tally_ = intake.tally
             return self
         state = method.init(intake.chunk, self._seed) if memory.state is None else memory.state
@@ -188,6 +188,7 @@ class Estimator(ABC):
         self._memory = _Memory(memory.roster, memory.ledger, state, book, [])
         self._losses.extend(getattr(info, "losses", [])[-1:])
         self._answer = Answer(intake, result, list(memory.roster.classes))
+        self.info_ = info
         # Of the chunks held before, rows and skips were told when they came.
         self.tally_ = intake.tally._replace(rows=len(table.item_ids), skipped=table.skipped)
         return self
@@ -208,6 +209,9 @@ class Estimator(ABC):
 
     tally_: Tally = Tally()
     """What became of the rows of the last table."""
+
+    info_: Any = None
+    """What learning from the last chunk did, as the method tells it; None where it did nothing."""
 
     @property
     def returned_(self) -> pd.Index:
@@ -461,9 +465,9 @@ class Estimator(ABC):
 
     @cached_property
     def _aggregator(self) -> Aggregator:
-        name = self.method.removeprefix(WINDOWED)
+        wrapper, name = split_name(self.method)
         aggregator = AGGREGATORS[name](self._space, **self._options())
-        return windowed(aggregator) if name != self.method else aggregator
+        return wrapper(aggregator) if wrapper else aggregator
 
     @cached_property
     def _memory(self) -> _Memory:
@@ -526,9 +530,7 @@ def _plain(value: Any) -> Any:
 def _count_agreement(book: WorkerRows, intake: Intake, result: Aggregation) -> WorkerRows:
     """Count each worker's labels, and those that went with the consensus."""
     chunk = intake.chunk
-    new = np.arange(book.n_workers, chunk.n_workers)
-    if len(new):
-        book = book.scatter(new, {name: np.zeros(len(new), np.int64) for name in book.names})
+    book = book.with_room(chunk.n_workers)
     fresh = ~chunk.known & (chunk.replaced == MISSING)
     agreed = fresh & (chunk.label == result.aggregated[chunk.item])
     rows = book.gather(chunk.workers)

@@ -6,14 +6,19 @@ import os
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from labelquorum.errors import StateError
 from labelquorum.ingest.events import OnBad, Repeats
 from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.bila import PRESETS, bila
-from labelquorum.learn.door import SHARED_SETTINGS, WINDOWED, Estimator
+from labelquorum.learn.door import SHARED_SETTINGS, Estimator
 from labelquorum.learn.encoder import Encoder
 from labelquorum.learn.generative import GenerativeModel
+from labelquorum.learn.report import id_index
 from labelquorum.learn.snapshot import read_snapshot
+from labelquorum.learn.wrappers import WRAPPERS, split_name
 
 __all__ = [
     "BCC",
@@ -106,6 +111,7 @@ class BiLA(Estimator):
         epochs: int | None = None,
         tolerance: float | None = None,
         predict_by: str | None = None,
+        record_epochs: bool = False,
         seed: int = 0,
         classes: Sequence[Hashable] | None = None,
         repeats: Repeats = "last",
@@ -124,6 +130,29 @@ class BiLA(Estimator):
         known = inspect.signature(bila).parameters
         given = {n: v for n, v in settings.items() if n in known and v is not None}
         return {**PRESETS[preset], **given}
+
+    @property
+    def epoch_labels_(self) -> pd.DataFrame:
+        """The consensus on the last chunk's tasks after every epoch, task × epoch from 1 on.
+
+        Needs `record_epochs=True`. Tasks that came with nothing new were not trained on, and are
+        left out.
+        """
+        labels = getattr(self.info_, "epoch_labels", None)
+        if labels is None:
+            raise StateError(
+                "There are no labels of single epochs. Make the model with record_epochs=True, "
+                "and let it learn from a chunk."
+            )
+        intake, _, classes = self._answer.parts
+        fresh = np.bincount(intake.chunk.item, ~intake.chunk.known, intake.chunk.n_items) > 0
+        row = np.cumsum(fresh) - 1
+        trained = [i for i in intake.order if fresh[i]]
+        return pd.DataFrame(
+            np.array(classes, object)[labels[row[trained]]],
+            index=id_index((intake.item_ids[i] for i in trained), "task"),
+            columns=pd.RangeIndex(1, labels.shape[1] + 1, name="epoch"),
+        ).infer_objects()
 
 
 def _door_to(method: str, name: str) -> Any:
@@ -200,7 +229,7 @@ StepwiseEM = ESTIMATORS["stepwise_em"]
 
 
 def method_names() -> list[str]:
-    """Every name `estimator` knows, but for the prefix that goes before any."""
+    """Every name `estimator` knows, but for the prefixes that go before any."""
     return [*ESTIMATORS, *(f"bila:{preset}" for preset in PRESETS if preset != "default")]
 
 
@@ -210,7 +239,8 @@ def estimator(name: str, **settings: Any) -> Estimator:
     Parameters
     ----------
     name
-        One of `method_names()`; `windowed:` before it throws the state away at each chunk.
+        One of `method_names()`. `windowed:` before it throws the state away at each chunk;
+        `refit:` keeps all labels and fits them anew at each chunk.
     settings
         Of the method.
 
@@ -219,17 +249,20 @@ def estimator(name: str, **settings: Any) -> Estimator:
     >>> estimator("windowed:dawid_skene").method
     'windowed:dawid_skene'
     """
-    method, _, preset = name.removeprefix(WINDOWED).partition(":")
-    if name.removeprefix(WINDOWED) not in method_names():
-        near = difflib.get_close_matches(name, method_names(), n=3, cutoff=0.4)
+    wrapper, plain = split_name(name)
+    if plain not in method_names():
+        near = difflib.get_close_matches(plain, method_names(), n=3, cutoff=0.4)
         raise StateError(
             f"There is no method {name!r}. "
             + (f"The nearest names are {', '.join(near)}. " if near else "")
-            + f"All are {', '.join(method_names())}; windowed: may stand before each."
+            + f"All are {', '.join(method_names())}; "
+            + f"{' or '.join(f'{prefix}:' for prefix in WRAPPERS)} may stand before each."
         )
+    method, _, preset = plain.partition(":")
     kind = ESTIMATORS[method]
-    if name.startswith(WINDOWED):
-        kind = type(f"Windowed{kind.__name__}", (kind,), {"method": f"{WINDOWED}{method}"})
+    if wrapper:
+        prefix = wrapper.__name__
+        kind = type(prefix.capitalize() + kind.__name__, (kind,), {"method": f"{prefix}:{method}"})
     model: Estimator = kind(**settings, **({"preset": preset} if preset else {}))
     return model
 

@@ -17,8 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum.errors import StateError
-from labelquorum.ingest.chunks import Chunk
-from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, softmax
+from labelquorum.ingest.chunks import Chunk, take_items
+from labelquorum.learn.aggregator import (
+    Aggregation,
+    Aggregator,
+    break_ties,
+    softmax,
+    vote_shares,
+)
 
 __all__ = [
     "Fit",
@@ -48,6 +54,8 @@ Leaves = dict[str, NDArray[Any]]
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 ParamsT = TypeVar("ParamsT")
+
+_NEVER = np.log(1e-30)  # what a label says for a class that nobody knew
 
 
 class Fit(NamedTuple):
@@ -100,8 +108,8 @@ def offline(
 
     def aggregate(state: State, chunk: Chunk) -> Aggregation:
         n_classes = len(state.shared["class_prior"])
-        if chunk.n_classes > n_classes:  # a class the fit knew nothing of
-            state = init(chunk, state.seed)
+        if chunk.n_classes > n_classes:
+            return _with_unknown_classes(aggregate, state, chunk, n_classes)
         rows = _rows_of(state, chunk.workers, newcomer)
         scores = log_scores(rows, state.shared, chunk)
         log_confusion = np.log(np.maximum(confusion(rows, state.shared), 1e-300))
@@ -135,6 +143,25 @@ def offline(
             **(exceptions or {}),
         },
     )
+
+
+def _with_unknown_classes(
+    aggregate: Callable[[State, Chunk], Aggregation], state: State, chunk: Chunk, n_classes: int
+) -> Aggregation:
+    """Answer by the fit what names only classes it knew; the other items are put to the vote."""
+    strange = np.bincount(chunk.item, chunk.label >= n_classes, chunk.n_items) > 0
+    familiar = take_items(chunk, ~strange)._replace(n_classes=n_classes)
+    known = aggregate(state, familiar)
+    votes = vote_shares(chunk)
+    more = ((0, 0), (0, chunk.n_classes - n_classes))
+    probs = votes.astype(np.float32)
+    probs[~strange] = np.pad(known.probs, more)
+    aggregated = break_ties(votes, chunk.item_keys, state.seed)
+    aggregated[~strange] = known.aggregated
+    # A vote says one for its class, and for the others nothing.
+    evidence = np.eye(chunk.n_classes, dtype=np.float32)[chunk.label] * chunk.weight[:, None]
+    evidence[~strange[chunk.item]] = np.pad(known.log_evidence, more, constant_values=_NEVER)
+    return Aggregation(aggregated, probs, evidence)
 
 
 # ── expectation maximisation ─────────────────────────────────────────────────────────────

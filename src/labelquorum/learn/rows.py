@@ -104,6 +104,30 @@ class WorkerRows:
             self._table.put(workers, rows)
         return newer
 
+    def with_room(self, n_workers: int, more_classes: int = 0) -> "WorkerRows":
+        """A version with at least so many workers, and every row so much longer along each axis.
+
+        What is new is zero.
+        """
+        rows = self
+        if more_classes > 0:
+            rows = WorkerRows(
+                {
+                    name: np.pad(leaf, [(0, 0)] + [(0, more_classes)] * (leaf.ndim - 1))
+                    for name, leaf in self.to_arrays().items()
+                }
+            )
+        new = np.arange(rows.n_workers, n_workers)
+        return rows.scatter(new, rows._zeros(len(new))) if len(new) else rows
+
+    def cleared(self, worker: int) -> "WorkerRows":
+        """A version in which a worker's row is zero."""
+        return self.scatter(np.array([worker]), self._zeros(1))
+
+    def _zeros(self, n_rows: int) -> dict[str, NDArray[Any]]:
+        leaves = self._table.leaves.items()
+        return {name: np.zeros((n_rows, *leaf.shape[1:]), leaf.dtype) for name, leaf in leaves}
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Copy out all rows."""
         with self._table.lock:

@@ -32,6 +32,7 @@ class Trained(NamedTuple):
     losses: jax.Array  # (epochs,) mean loss of each epoch, NaN where it was not run
     epochs: Leaf  # () epochs run
     steps: Leaf  # () minibatches learned from
+    log_scores: jax.Array | None  # (epochs, N, C) after each epoch, where recorded
 
 
 class Scores(NamedTuple):
@@ -97,6 +98,15 @@ def build_engine(
         params = jax.tree.map(jnp.add, tree["params"], updates)
         return {"params": params, "optimizer": memory}, value
 
+    def log_scores(params: Any, batch: Batch, counted: jax.Array, predict_by: str) -> jax.Array:
+        """What the items would be answered by, (N, C)."""
+        if predict_by == "encoder":
+            return jax.nn.log_softmax(encoder.class_logits(params["encoder"], batch))
+        likelihood = generative.log_likelihood(params["generative"], batch)
+        if predict_by == "posterior":
+            return likelihood + log_prior_of(params, counted)
+        return likelihood
+
     @jax.jit
     def start(
         votes: jax.Array, crowd_votes: jax.Array, worker_keys: jax.Array, seed: int, n_workers: int
@@ -106,7 +116,7 @@ def build_engine(
         shared_key = jax.random.fold_in(key, 0)
         return split(start_tree(Newcomers(votes, crowd_votes, keys, shared_key, n_workers)))
 
-    @partial(jax.jit, static_argnames=("n_labels", "epochs"))
+    @partial(jax.jit, static_argnames=("n_labels", "epochs", "record"))
     def train(
         shared: Named,
         rows: Named,
@@ -119,6 +129,7 @@ def build_engine(
         *,
         n_labels: int | None,
         epochs: int,
+        record: str | None = None,
     ) -> Trained:
         # A worker who was absent for n steps had gradient 0 in each: his v decayed by γ^n.
         if optimizer.row_decay is not None:
@@ -133,7 +144,7 @@ def build_engine(
         n_batches = -(-packed.n_items // minibatch_items)
 
         def epoch(carry: Any) -> Any:
-            number, tree, before, losses = carry
+            number, tree, before, losses, recorded = carry
             if n_labels is None:  # the whole chunk fits one minibatch
                 tree, mean = learn(tree, whole(packed), counted)
             else:
@@ -154,20 +165,25 @@ def build_engine(
 
                 tree, total = jax.lax.fori_loop(0, n_batches, visit, (tree, jnp.float32(0)))
                 mean = total / packed.n_items
-            return number + 1, tree, (before[1], mean), losses.at[number].set(mean)
+            if record is not None:
+                now = log_scores(tree["params"], whole(packed), counted, record)
+                recorded = recorded.at[number].set(now)
+            return number + 1, tree, (before[1], mean), losses.at[number].set(mean), recorded
 
         def unfinished(carry: Any) -> Leaf:
-            number, _, (before, now), _ = carry
+            number, _, (before, now), _, _ = carry
             settled = jnp.abs(now - before) < tolerance * jnp.abs(before)
             return (number < epochs) & ~((number > 1) & settled)
 
         # Alg. 1 line 11: for each epoch, until the mean loss settles
         first = (jnp.float32(jnp.inf), jnp.float32(jnp.inf))
-        number, tree, _, losses = jax.lax.while_loop(
-            unfinished, epoch, (0, join(shared, rows), first, jnp.full(epochs, jnp.nan))
+        # Nothing recorded is no leaf: the compiled code is as if there were no such thing.
+        blank = None if record is None else jnp.zeros((epochs, len(packed.start), len(counted)))
+        number, tree, _, losses, recorded = jax.lax.while_loop(
+            unfinished, epoch, (0, join(shared, rows), first, jnp.full(epochs, jnp.nan), blank)
         )
         shared, rows = split(tree)
-        return Trained(shared, rows, losses, number, number * n_batches)
+        return Trained(shared, rows, losses, number, number * n_batches, recorded)
 
     @jax.jit
     def score(shared: Named, rows: Named, packed: Packed, counted: jax.Array) -> Scores:

@@ -1,11 +1,18 @@
-"""Ways to run any aggregator on a stream."""
+"""Ways to run any aggregator on a stream: on each chunk alone, or on all labels again and again."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from labelquorum.ingest.chunks import Chunk
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum.ingest.chunks import Chunk, make_chunk
 from labelquorum.learn.aggregator import Aggregator
+from labelquorum.learn.snapshot import state_arrays, state_from_arrays
 
-__all__ = ["windowed"]
+__all__ = ["WRAPPERS", "RefitState", "refit", "split_name", "windowed"]
+
+Leaves = dict[str, NDArray[Any]]
 
 
 def windowed(aggregator: Aggregator) -> Aggregator:
@@ -20,3 +27,109 @@ def windowed(aggregator: Aggregator) -> Aggregator:
         return aggregator.update(aggregator.init(chunk, state.seed), chunk)
 
     return aggregator._replace(name=f"windowed:{aggregator.name}", update=update)
+
+
+class RefitState(NamedTuple):
+    """Every label so far, and the state they were last fitted to."""
+
+    labels: Leaves  # "item_key", "worker", "label", "weight", (L,) each
+    worker_keys: NDArray[np.uint64]  # (K,)
+    fit: Leaves  # the aggregator's own state, by name
+    seed: int
+
+
+def refit(aggregator: Aggregator) -> Aggregator:
+    """Keep all labels and fit them anew at each chunk: what people without a stream method do.
+
+    The cost of a chunk grows with all that came before, and so does the memory.
+    """
+
+    def unpack(state: RefitState) -> Any:
+        return state_from_arrays(aggregator.state_type, state.fit)
+
+    def fit(labels: Leaves, keys: NDArray[np.uint64], n_classes: int, seed: int) -> Any:
+        item_keys, item = np.unique(labels["item_key"], return_inverse=True)
+        everything = make_chunk(
+            item,
+            labels["worker"],
+            labels["label"],
+            weight=labels["weight"],
+            item_keys=item_keys,
+            worker_keys=keys,
+            n_workers=len(keys),
+            n_classes=n_classes,
+        )
+        return aggregator.update(aggregator.init(everything, seed), everything)
+
+    def init(chunk: Chunk, seed: int) -> RefitState:
+        nothing = {name: values[:0] for name, values in _labels(chunk).items()}
+        return RefitState(
+            nothing, np.zeros(0, np.uint64), state_arrays(aggregator.init(chunk, seed)), seed
+        )
+
+    def update(state: RefitState, chunk: Chunk) -> tuple[RefitState, Any]:
+        if not chunk.n_labels:
+            return state, aggregator.update(unpack(state), chunk)[1]
+        labels = _replace_labels(state.labels, _labels(chunk))
+        keys = np.zeros(chunk.n_workers, np.uint64)
+        keys[: len(state.worker_keys)] = state.worker_keys
+        keys[chunk.workers] = chunk.worker_keys
+        inner, info = fit(labels, keys, chunk.n_classes, state.seed)
+        return RefitState(labels, keys, state_arrays(inner), state.seed), info
+
+    def forget(state: RefitState, worker: int) -> RefitState:
+        others = state.labels["worker"] != worker
+        keys = state.worker_keys.copy()
+        keys[worker] = 0  # it stood for his id
+        return state._replace(
+            worker_keys=keys,
+            labels={name: values[others] for name, values in state.labels.items()},
+            fit=state_arrays(aggregator.forget(unpack(state), worker)),
+        )
+
+    return Aggregator(
+        name=f"refit:{aggregator.name}",
+        state_type=RefitState,
+        init=init,
+        update=update,
+        aggregate=lambda state, chunk: aggregator.aggregate(unpack(state), chunk),
+        confusion=lambda state, workers: aggregator.confusion(unpack(state), workers),
+        class_prior=lambda state: aggregator.class_prior(unpack(state)),
+        forget=forget,
+        exceptions={
+            **{law: why for law, why in aggregator.exceptions.items() if law != "cold_start"},
+            "memory": "it keeps every label, to fit them again",
+        },
+    )
+
+
+WRAPPERS = {"windowed": windowed, "refit": refit}
+"""By what stands before the colon of a method's name."""
+
+
+def split_name(method: str) -> tuple[Callable[[Aggregator], Aggregator] | None, str]:
+    """Part `windowed:mmce` into the wrapper and the name of what it wraps; most have no wrapper."""
+    prefix, _, name = method.partition(":")
+    return (WRAPPERS[prefix], name) if prefix in WRAPPERS else (None, method)
+
+
+def _labels(chunk: Chunk) -> Leaves:
+    return {
+        "item_key": chunk.item_keys[chunk.item],
+        "worker": chunk.worker,
+        "label": chunk.label,
+        "weight": chunk.weight,
+    }
+
+
+def _replace_labels(kept: Leaves, new: Leaves) -> Leaves:
+    """Put labels after those kept; a worker's earlier labels of the same item give way."""
+    pair = [("item_key", np.uint64), ("worker", np.int32)]
+
+    def pairs(labels: Leaves) -> NDArray[Any]:
+        packed = np.empty(len(labels["worker"]), pair)
+        packed["item_key"], packed["worker"] = labels["item_key"], labels["worker"]
+        return packed
+
+    stays = ~np.isin(pairs(kept), pairs(new))
+    return {name: np.concatenate([kept[name][stays], new[name]]) for name in new}

@@ -1,18 +1,33 @@
 """Is it any good? Simulated crowds, real data sets, scores and pictures."""
 
+from labelquorum.trial.arrivals import bursts, trickle, whole_items
 from labelquorum.trial.crowds import (
+    Arrivals,
+    Cast,
     Crowd,
     balanced_truth,
     bimodal_crowd,
     bimodal_noise,
     chunks,
     class_conditional_crowd,
+    confusion_at,
     label_table,
+    one_coin_crowd,
     oracle,
     oracle_error,
     oracle_probs,
+    ordinal_crowd,
+    truth_by_item,
 )
-from labelquorum.trial.datasets import Dataset, data_folder, list_datasets, read_dataset
+from labelquorum.trial.datasets import (
+    Dataset,
+    check_dataset,
+    count_dataset,
+    data_folder,
+    list_datasets,
+    read_dataset,
+)
+from labelquorum.trial.download import download_dataset
 from labelquorum.trial.metrics import (
     ClassAgreement,
     calibration_error,
@@ -22,28 +37,70 @@ from labelquorum.trial.metrics import (
     log_loss,
 )
 from labelquorum.trial.pictures import plot_confusion, plot_error_along_stream
+from labelquorum.trial.prequential import Prequential, stream
+from labelquorum.trial.registry import Counts, DatasetInfo, dataset_info, known_datasets
+from labelquorum.trial.roles import (
+    effective_workers,
+    error_correlation,
+    with_adversaries,
+    with_bots,
+    with_drifters,
+    with_judges,
+    with_ring,
+    with_sleepers,
+    with_spammers,
+    worker_table,
+)
 
 __all__ = [
+    "Arrivals",
+    "Cast",
     "ClassAgreement",
+    "Counts",
     "Crowd",
     "Dataset",
+    "DatasetInfo",
+    "Prequential",
     "balanced_truth",
     "bimodal_crowd",
     "bimodal_noise",
+    "bursts",
     "calibration_error",
+    "check_dataset",
     "chunks",
     "class_agreement",
     "class_conditional_crowd",
+    "confusion_at",
+    "count_dataset",
     "data_folder",
+    "dataset_info",
+    "download_dataset",
+    "effective_workers",
+    "error_correlation",
     "error_rate",
+    "known_datasets",
     "krippendorff_alpha",
     "label_table",
     "list_datasets",
     "log_loss",
+    "one_coin_crowd",
     "oracle",
     "oracle_error",
     "oracle_probs",
+    "ordinal_crowd",
     "plot_confusion",
     "plot_error_along_stream",
     "read_dataset",
+    "stream",
+    "trickle",
+    "truth_by_item",
+    "whole_items",
+    "with_adversaries",
+    "with_bots",
+    "with_drifters",
+    "with_judges",
+    "with_ring",
+    "with_sleepers",
+    "with_spammers",
+    "worker_table",
 ]

@@ -38,6 +38,9 @@ CHECKS: dict[str, Check] = {}
 SLACK = 0.02
 """By how much the error of an aggregator may exceed that of majority vote on a seeded crowd."""
 
+MOSTLY = 0.7
+"""The share of items whose answers a new class of other items may not touch."""
+
 _CHUNK_ITEMS = 15  # of four labels each: one more still fits the 64 that XLA is asked for
 _ROUNDING = 1e-4  # float32 sums in another order, after some training
 _SEED = 7
@@ -305,12 +308,16 @@ def check_unseen_worker(aggregator: Aggregator) -> None:
 
 @_law
 def check_new_class(aggregator: Aggregator) -> None:
-    """A new class is welcome at any time, and wins the items that everybody gives to it."""
+    """A new class is welcome at any time, and wins the items that everybody gives to it alone."""
     state, chunk = _before_last(aggregator)
     new = chunk.n_classes
+    before = aggregator.aggregate(state, chunk).aggregated[4:]
     label = np.where(chunk.item < 4, new, chunk.label).astype(np.int32)
     chunk = chunk._replace(label=label, n_classes=new + 1)
-    _check_probabilities("probs", aggregator.aggregate(state, chunk).probs)
+    unlearned = aggregator.aggregate(state, chunk)
+    _check_probabilities("probs", unlearned.probs)
+    kept = float(np.mean(unlearned.aggregated[4:] == before))
+    _require(kept >= MOSTLY, f"{kept:.0%} of the items nobody gives to it kept their answer")
     state, _ = aggregator.update(state, chunk)
     answer = aggregator.aggregate(state, chunk)
     _check_probabilities("probs", answer.probs)

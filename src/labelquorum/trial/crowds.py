@@ -2,50 +2,63 @@
 
 A crowd is made in three steps that know nothing of one another: who labels which item, what
 each worker's confusion matrix is, and the draw of the labels from those matrices. The
-generators differ in the first two. `oracle` is Bayes' rule with the true matrices: no
-aggregator that sees only the labels can expect to err less.
+generators differ in the first two; their workers are honest, and `roles.py` turns some of them
+into others. `bayes.py` says what the best could make of the labels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.events import LabelTable
+from labelquorum.trial.bayes import (
+    HONEST,
+    Cast,
+    Crowd,
+    confusion_at,
+    oracle,
+    oracle_error,
+    oracle_probs,
+)
+from labelquorum.trial.draws import (
+    Floats,
+    Ints,
+    check_count,
+    check_share,
+    draw_labels,
+    draw_workers,
+)
 
 __all__ = [
+    "HONEST",
+    "Arrivals",
+    "Cast",
     "Crowd",
     "balanced_truth",
     "bimodal_crowd",
     "bimodal_noise",
     "chunks",
     "class_conditional_crowd",
+    "confusion_at",
     "label_table",
+    "one_coin_crowd",
     "oracle",
     "oracle_error",
     "oracle_probs",
+    "ordinal_crowd",
+    "truth_by_item",
 ]
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
+class Arrivals(NamedTuple):
+    """When the labels of a crowd come in."""
 
-class Crowd(NamedTuple):
-    """Labels of a simulated crowd, and everything that made them.
-
-    The first three are flat and parallel, one entry a label, all labels of an item together,
-    items in order 0 … N-1 and each with at least one label.
-    """
-
-    item: Ints  # (L,)
-    worker: Ints  # (L,)
-    label: Ints  # (L,)
-    truth: Ints  # (N,)
-    confusion: Floats  # (K, C, C), [k, c, z] = P(worker k says z | truth c)
-    class_prior: Floats  # (C,)
+    row: Ints  # (L,) rows of the crowd in order of arrival
+    time: Floats  # (L,) seconds, never less than the one before
 
 
 def balanced_truth(n_items: int, n_classes: int = 10, *, seed: int = 0) -> Ints:
@@ -55,8 +68,8 @@ def balanced_truth(n_items: int, n_classes: int = 10, *, seed: int = 0) -> Ints:
     -------
     truth : (N,)
     """
-    _check_count("n_items", "balanced_truth", n_items)
-    _check_count("n_classes", "balanced_truth", n_classes)
+    check_count("n_items", "balanced_truth", n_items)
+    check_count("n_classes", "balanced_truth", n_classes)
     return np.random.default_rng(seed).permutation(np.arange(n_items, dtype=np.int64) % n_classes)
 
 
@@ -115,12 +128,9 @@ def bimodal_crowd(
     oracle error 9%
     """
     true_class = _check_truth(truth, n_classes)
-    _check_count("n_workers", "bimodal_crowd", n_workers)
+    check_count("n_workers", "bimodal_crowd", n_workers)
     for name, share in (("noise_rate", noise_rate), ("missing_rate", missing_rate)):
-        if not 0 <= share <= 1:
-            raise StateError(
-                f"`{name}` of bimodal_crowd must be a number from 0 to 1. Got {share}."
-            )
+        check_share(name, "bimodal_crowd", share)
     if not 0 <= spread <= min(noise_rate, 1 - noise_rate):
         raise StateError(
             "`spread` of bimodal_crowd must be a number ≥ 0 that keeps every worker's noise rate "
@@ -138,8 +148,49 @@ def bimodal_crowd(
     item, worker = np.nonzero(kept)
 
     class_prior = np.bincount(true_class, minlength=n_classes) / true_class.size
-    label = _draw_labels(rng, confusion, worker, true_class[item])
+    label = draw_labels(rng, confusion, worker, true_class[item])
     return Crowd(item, worker, label, true_class, confusion, class_prior)
+
+
+def one_coin_crowd(
+    n_items: int,
+    n_workers: int,
+    n_classes: int,
+    labels_per_item: int,
+    skill: tuple[float, float] = (0.5, 0.9),
+    class_prior: ArrayLike | None = None,
+    *,
+    participation: float = 0.0,
+    seed: int = 0,
+) -> Crowd:
+    """Simulate workers who each have one number: how often they are right, whatever the truth.
+
+    Worker k is right with probability s, uniform in the range `skill`. When he errs, every wrong
+    class is equally likely.
+
+    Parameters
+    ----------
+    skill
+        Lowest and highest probability of a right label.
+    class_prior
+        (C,) law of the true classes; None makes all alike.
+    participation
+        How unequally the work is shared, as in `class_conditional_crowd`.
+
+    Examples
+    --------
+    >>> crowd = one_coin_crowd(1000, 20, 4, labels_per_item=5, seed=1)
+    >>> print(f"oracle error {oracle_error(crowd):.1%}")
+    oracle error 5.9%
+    """
+    where = "one_coin_crowd"
+    _check_sizes(where, n_items, n_workers, n_classes, labels_per_item, participation)
+    _check_skill(where, skill)
+    prior = _check_prior(where, class_prior, n_classes)
+    rng = np.random.default_rng(seed)
+    truth = rng.choice(n_classes, size=n_items, p=prior)  # (N,)
+    confusion = _one_coin(rng.uniform(*skill, size=n_workers), n_classes)
+    return _draw_crowd(rng, truth, confusion, prior, labels_per_item, participation)
 
 
 def class_conditional_crowd(
@@ -151,6 +202,7 @@ def class_conditional_crowd(
     class_prior: ArrayLike | None = None,
     *,
     concentration: float = 20.0,
+    participation: float = 0.0,
     seed: int = 0,
 ) -> Crowd:
     """Simulate workers who each have a confusion matrix of their own.
@@ -168,6 +220,11 @@ def class_conditional_crowd(
     concentration
         How closely a worker's rows keep to their mean (≥ 1): at 1 he is right about some
         classes and hopeless on others, at 1000 equally right about each.
+    participation
+        How unequally the work is shared (≥ 0): an item's workers are drawn by the weights
+        r^-participation, r = 1 … K being their ranks, in random order. 0 makes all alike; at 1,
+        Zipf's law, a few give most of the labels. Nobody labels an item twice, so the numbers of
+        labels of the busiest level off at `n_items`.
 
     Examples
     --------
@@ -178,39 +235,83 @@ def class_conditional_crowd(
     oracle error 3.9%
     """
     where = "class_conditional_crowd"
-    _check_count("n_items", where, n_items)
-    _check_count("n_workers", where, n_workers)
-    _check_count("n_classes", where, n_classes, least=2)
-    _check_count("labels_per_item", where, labels_per_item)
-    if labels_per_item > n_workers:
-        raise StateError(
-            f"`labels_per_item` of {where} must be at most `n_workers`, {n_workers}, because "
-            f"a worker labels an item once. Got {labels_per_item}."
-        )
-    low, high = skill
-    if not 0 <= low <= high <= 1:
-        raise StateError(
-            f"`skill` of {where} must be two numbers from 0 to 1, the lower first. Got {skill}."
-        )
+    _check_sizes(where, n_items, n_workers, n_classes, labels_per_item, participation)
+    _check_skill(where, skill)
     if not concentration >= 1:
         raise StateError(f"`concentration` of {where} must be a number ≥ 1. Got {concentration}.")
-    prior = _check_prior(class_prior, n_classes)
+    prior = _check_prior(where, class_prior, n_classes)
     rng = np.random.default_rng(seed)
 
     truth = rng.choice(n_classes, size=n_items, p=prior)  # (N,)
-    worker_skill = rng.uniform(low, high, size=n_workers)[:, None, None]
-    mean = np.where(np.eye(n_classes) > 0, worker_skill, (1 - worker_skill) / (n_classes - 1))
+    mean = _one_coin(rng.uniform(*skill, size=n_workers), n_classes)
     # A Dirichlet draw is a row of gamma draws, normalised.
     gamma = rng.standard_gamma(concentration * mean)  # (K, C, C)
     confusion = gamma / gamma.sum(axis=2, keepdims=True)
-
-    item = np.repeat(np.arange(n_items, dtype=np.int64), labels_per_item)
-    worker = _draw_distinct(rng, n_items, n_workers, labels_per_item).ravel()
-    label = _draw_labels(rng, confusion, worker, truth[item])
-    return Crowd(item, worker, label, truth, confusion, prior)
+    return _draw_crowd(rng, truth, confusion, prior, labels_per_item, participation)
 
 
-def label_table(crowd: Crowd, *, text_ids: bool = True) -> LabelTable:
+def ordinal_crowd(
+    n_items: int,
+    n_workers: int,
+    n_classes: int,
+    labels_per_item: int,
+    width: tuple[float, float] = (0.4, 1.2),
+    class_prior: ArrayLike | None = None,
+    *,
+    bias: float = 0.3,
+    participation: float = 0.0,
+    seed: int = 0,
+) -> Crowd:
+    """Simulate workers who grade on a scale: the nearer a class to the truth, the likelier.
+
+    Worker k says z of an item of class c with a probability proportional to
+    exp(-(z - c - b)² / 2 w²). His width w is uniform in the range `width`; his bias b is normal
+    with mean 0 and standard deviation `bias`: some are strict, some are lenient.
+
+    Parameters
+    ----------
+    width
+        Lowest and highest width (> 0), in classes: at 0.4 a worker is nearly always right, at
+        1.2 he is right one time in three and seldom off by more than two.
+    class_prior
+        (C,) law of the true classes; None makes all alike.
+    participation
+        How unequally the work is shared, as in `class_conditional_crowd`.
+
+    Examples
+    --------
+    >>> crowd = ordinal_crowd(1000, 20, 5, labels_per_item=5, seed=1)
+    >>> off = np.abs(crowd.label - crowd.truth[crowd.item])
+    >>> print(f"wrong labels {np.mean(off > 0):.0%}, by more than one class {np.mean(off > 1):.0%}")
+    wrong labels 48%, by more than one class 6%
+    >>> print(f"oracle error {oracle_error(crowd):.1%}")
+    oracle error 17.8%
+    """
+    where = "ordinal_crowd"
+    _check_sizes(where, n_items, n_workers, n_classes, labels_per_item, participation)
+    if not 0 < width[0] <= width[1] < np.inf:
+        raise StateError(
+            f"`width` of {where} must be two numbers > 0, the lower first. Got {width}."
+        )
+    if not 0 <= bias < np.inf:
+        raise StateError(f"`bias` of {where} must be a number ≥ 0. Got {bias}.")
+    prior = _check_prior(where, class_prior, n_classes)
+    rng = np.random.default_rng(seed)
+
+    truth = rng.choice(n_classes, size=n_items, p=prior)  # (N,)
+    worker_width = rng.uniform(*width, size=n_workers)[:, None, None]
+    worker_bias = rng.normal(0, bias, size=n_workers)[:, None, None]
+    classes = np.arange(n_classes)
+    off = classes - classes[:, None] - worker_bias  # (K, C, C)
+    log_confusion = -0.5 * (off / worker_width) ** 2
+    confusion = np.exp(log_confusion - log_confusion.max(axis=2, keepdims=True))
+    confusion /= confusion.sum(axis=2, keepdims=True)
+    return _draw_crowd(rng, truth, confusion, prior, labels_per_item, participation)
+
+
+def label_table(
+    crowd: Crowd, *, text_ids: bool = True, arrivals: Arrivals | None = None
+) -> LabelTable:
     """Give the labels as a table a person could have collected.
 
     Parameters
@@ -218,14 +319,29 @@ def label_table(crowd: Crowd, *, text_ids: bool = True) -> LabelTable:
     text_ids
         True names items "t0000", "t0001", … and workers "w00", "w01", …, padded so that text
         order is number order; False keeps the integers. Labels are integers either way.
+    arrivals
+        The order of the rows, and their timestamps; None gives item after item, without.
     """
-    item_ids, worker_ids = crowd.item.tolist(), crowd.worker.tolist()
+    row = slice(None) if arrivals is None else arrivals.row
+    item_ids, worker_ids = crowd.item[row].tolist(), crowd.worker[row].tolist()
     if text_ids:
-        item_names = _names("t", crowd.truth.size)
-        worker_names = _names("w", len(crowd.confusion))
+        item_names = names("t", crowd.truth.size)
+        worker_names = names("w", len(crowd.confusion))
         item_ids = [item_names[i] for i in item_ids]
         worker_ids = [worker_names[k] for k in worker_ids]
-    return LabelTable(item_ids, worker_ids, crowd.label.tolist(), source="simulated crowd")
+    return LabelTable(
+        item_ids,
+        worker_ids,
+        crowd.label[row].tolist(),
+        timestamps=None if arrivals is None else arrivals.time.tolist(),
+        source="simulated crowd",
+    )
+
+
+def truth_by_item(crowd: Crowd, *, text_ids: bool = True) -> dict[Hashable, int]:
+    """Give the true class of every item, by the ids of `label_table`."""
+    item_ids = names("t", crowd.truth.size) if text_ids else range(crowd.truth.size)
+    return dict(zip(item_ids, crowd.truth.tolist(), strict=True))
 
 
 def chunks(
@@ -240,8 +356,8 @@ def chunks(
     warmup_items
         Items in a first, larger chunk (the paper's initial set L*); 0 leaves it out.
     """
-    _check_count("chunk_items", "chunks", chunk_items)
-    _check_count("warmup_items", "chunks", warmup_items, least=0)
+    check_count("chunk_items", "chunks", chunk_items)
+    check_count("warmup_items", "chunks", warmup_items, least=0)
     n_items = crowd.truth.size
     starts = [0] if warmup_items else []
     starts += range(warmup_items, n_items, chunk_items)
@@ -250,65 +366,31 @@ def chunks(
         yield crowd.item[start:stop], crowd.worker[start:stop], crowd.label[start:stop]
 
 
-def oracle_probs(crowd: Crowd) -> Floats:
-    """Give P(truth | labels) by Bayes' rule with the true matrices and the true class prior.
-
-    Returns
-    -------
-    probs : (N, C)
-    """
-    n_items, n_classes = crowd.truth.size, crowd.class_prior.size
-    with np.errstate(divide="ignore"):  # what cannot happen has log-probability -inf
-        log_confusion = np.log(crowd.confusion)
-        log_prior = np.log(crowd.class_prior)
-    log_joint = np.empty((n_items, n_classes))
-    for c in range(n_classes):  # class by class: no (L, C) array at ten million labels
-        evidence = log_confusion[crowd.worker, c, crowd.label]
-        # log p(y = c, l) = log p(y = c) + sum over labels of log confusion[k, c, l]
-        log_joint[:, c] = log_prior[c] + np.bincount(crowd.item, evidence, minlength=n_items)
-    log_joint -= log_joint.max(axis=1, keepdims=True)
-    probs = np.exp(log_joint)
-    return np.asarray(probs / probs.sum(axis=1, keepdims=True))
+def names(letter: str, n: int) -> list[str]:
+    """Name n things by a letter and their number, padded so that text order is number order."""
+    width = len(str(n - 1))
+    return [f"{letter}{index:0{width}d}" for index in range(n)]
 
 
-def oracle(crowd: Crowd) -> Ints:
-    """Give the most probable class of every item under `oracle_probs`, ties to the lowest.
-
-    Returns
-    -------
-    aggregated : (N,)
-    """
-    return np.asarray(np.argmax(oracle_probs(crowd), axis=1))
+def _one_coin(skill: Floats, n_classes: int) -> Floats:
+    """Matrices (K, C, C) with a skill on the diagonal, and what is left spread evenly beside it."""
+    right = skill[:, None, None]
+    return np.where(np.eye(n_classes) > 0, right, (1 - right) / (n_classes - 1))
 
 
-def oracle_error(crowd: Crowd) -> float:
-    """Give the share of items on which the oracle errs: the limit to quote beside a method."""
-    return float(np.mean(oracle(crowd) != crowd.truth))
-
-
-def _draw_labels(rng: np.random.Generator, confusion: Floats, worker: Ints, truth: Ints) -> Ints:
-    """Draw a label from row `truth` of each worker's matrix; worker and truth are (L,)."""
-    cumulative = np.cumsum(confusion, axis=2)
-    cumulative /= cumulative[:, :, -1:]
-    level = rng.random(worker.size)
-    label = np.zeros(worker.size, dtype=np.int64)
-    # Inverse of the cumulative law, class by class: no (L, C) array at ten million labels.
-    for z in range(confusion.shape[2] - 1):
-        label += level >= cumulative[worker, truth, z]
-    return label
-
-
-def _draw_distinct(rng: np.random.Generator, n_rows: int, n: int, size: int) -> Ints:
-    """Draw `size` different numbers below n for each row, sorted: (n_rows, size).
-
-    Floyd's algorithm (Bentley and Floyd, CACM 1987), all rows at once.
-    """
-    drawn = np.empty((size, n_rows), dtype=np.int64)
-    for column, bound in enumerate(range(n - size, n)):
-        pick = rng.integers(bound + 1, size=n_rows)
-        taken = (drawn[:column] == pick).any(axis=0)
-        drawn[column] = np.where(taken, bound, pick)
-    return np.sort(drawn.T, axis=1)
+def _draw_crowd(
+    rng: np.random.Generator,
+    truth: Ints,
+    confusion: Floats,
+    class_prior: Floats,
+    labels_per_item: int,
+    participation: float,
+) -> Crowd:
+    """Draw who labels which item, then the labels."""
+    item = np.repeat(np.arange(truth.size, dtype=np.int64), labels_per_item)
+    worker = draw_workers(rng, truth.size, len(confusion), labels_per_item, participation).ravel()
+    label = draw_labels(rng, confusion, worker, truth[item])
+    return Crowd(item, worker, label, truth, confusion, class_prior)
 
 
 def _evenly(n: int) -> Floats:
@@ -316,14 +398,33 @@ def _evenly(n: int) -> Floats:
     return np.linspace(-1.0, 1.0, n) if n > 1 else np.zeros(n)
 
 
-def _names(letter: str, n: int) -> list[str]:
-    width = len(str(n - 1))
-    return [f"{letter}{index:0{width}d}" for index in range(n)]
+def _check_sizes(
+    where: str,
+    n_items: int,
+    n_workers: int,
+    n_classes: int,
+    labels_per_item: int,
+    participation: float,
+) -> None:
+    check_count("n_items", where, n_items)
+    check_count("n_workers", where, n_workers)
+    check_count("n_classes", where, n_classes, least=2)
+    check_count("labels_per_item", where, labels_per_item)
+    if labels_per_item > n_workers:
+        raise StateError(
+            f"`labels_per_item` of {where} must be at most `n_workers`, {n_workers}, because "
+            f"a worker labels an item once. Got {labels_per_item}."
+        )
+    if not 0 <= participation < np.inf:
+        raise StateError(f"`participation` of {where} must be a number ≥ 0. Got {participation}.")
 
 
-def _check_count(name: str, where: str, value: int, least: int = 1) -> None:
-    if value < least:
-        raise StateError(f"`{name}` of {where} must be a whole number ≥ {least}. Got {value}.")
+def _check_skill(where: str, skill: tuple[float, float]) -> None:
+    low, high = skill
+    if not 0 <= low <= high <= 1:
+        raise StateError(
+            f"`skill` of {where} must be two numbers from 0 to 1, the lower first. Got {skill}."
+        )
 
 
 def _check_truth(truth: ArrayLike, n_classes: int) -> Ints:
@@ -337,13 +438,13 @@ def _check_truth(truth: ArrayLike, n_classes: int) -> Ints:
     return given.astype(np.int64)
 
 
-def _check_prior(class_prior: ArrayLike | None, n_classes: int) -> Floats:
+def _check_prior(where: str, class_prior: ArrayLike | None, n_classes: int) -> Floats:
     if class_prior is None:
         return np.full(n_classes, 1 / n_classes)
     prior = np.asarray(class_prior, dtype=np.float64)
     if prior.shape != (n_classes,) or not np.all(prior >= 0) or not np.isclose(prior.sum(), 1):
         raise StateError(
-            f"`class_prior` of class_conditional_crowd must be {n_classes} numbers ≥ 0 with sum 1. "
+            f"`class_prior` of {where} must be {n_classes} numbers ≥ 0 with sum 1. "
             f"Got {class_prior!r:.60}."
         )
     return np.asarray(prior / prior.sum())

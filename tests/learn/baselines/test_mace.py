@@ -48,7 +48,7 @@ def test_a_bot_is_found_out(method):
     crowd = class_conditional_crowd(200, 8, 3, 6, skill=(0.8, 0.9), seed=1)
     label = np.where(crowd.worker == 3, 2, crowd.label)  # says 2 whatever he sees
     chunk = make_chunk(crowd.item, crowd.worker, label)
-    aggregator = mace(method=method)
+    aggregator = mace(inference=method)
     state, _, answer = learn(aggregator, chunk)
     knows = np.exp(state.rows["log_spamming"][:, 1])
     assert knows.argmin() == 3 and knows[3] < 0.2 and np.delete(knows, 3).min() > 0.5
@@ -68,7 +68,7 @@ def test_starts_are_tried_together_as_they_are_one_by_one(monkeypatch):
 def test_more_starts_never_end_lower():
     crowd = class_conditional_crowd(60, 8, 3, 4, skill=(0.3, 0.7), seed=2)
     chunk = make_chunk(crowd.item, crowd.worker, crowd.label)
-    one, many = (learn(mace(method="em", restarts=n), chunk)[1].losses[-1] for n in (1, 20))
+    one, many = (learn(mace(inference="em", restarts=n), chunk)[1].losses[-1] for n in (1, 20))
     assert many <= one + 1e-6
 
 
@@ -84,8 +84,8 @@ def test_labels_are_those_of_crowd_kit():
 
 
 def test_a_method_nobody_knows_is_refused():
-    with pytest.raises(StateError, match='`method` of mace must be "vb" or "em"'):
-        mace(method="gibbs")
+    with pytest.raises(StateError, match='`inference` of mace must be "vb" or "em"'):
+        mace(inference="gibbs")
 
 
 def test_a_prior_out_of_range_is_named():

@@ -9,66 +9,20 @@ worker is right by the share of the tied classes that he named, so that nothing 
 of the classes. The answers a chunk gets are weighted by what is known at its end.
 """
 
-from functools import partial
-from itertools import pairwise
-from typing import Any, NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.events import LabelSpace
-from labelquorum.learn.aggregator import TIE_TOLERANCE, Aggregation, Aggregator, break_ties
-from labelquorum.learn.offline import Floats, Leaves, check_at_least, sum_by_item
-from labelquorum.learn.rows import WorkerRows
+from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties
+from labelquorum.learn.lightweight import Credit, State, lightweight, qualities
+from labelquorum.learn.offline import sum_by_item
 
-__all__ = ["Credit", "Info", "State", "aggregate", "init", "la_one_pass", "update"]
-
-
-class State(NamedTuple):
-    """How often each worker was right, and what was answered."""
-
-    rows: WorkerRows  # (K,) "labels" of worker k, and those of them that were "right"
-    answers: NDArray[np.float64]  # (C,) items that each class was the answer to
-    seed: int
-
-
-class Info(NamedTuple):
-    """What an update did."""
-
-    n_labels: int
-
-
-class Credit(NamedTuple):
-    """Labels every worker is taken to have given before his first."""
-
-    right: float  # α − 1
-    wrong: float  # β − 1
-
-
-def init(chunk: Chunk, seed: int) -> State:
-    """Know nobody."""
-    rows = WorkerRows({"labels": np.zeros(0), "right": np.zeros(0)})
-    return State(rows, np.zeros(chunk.n_classes), seed)
-
-
-def update(state: State, chunk: Chunk, credit: Credit) -> tuple[State, Info]:
-    """Answer the chunk's items one after the other, and count who was right."""
-    state = _grow(state, chunk)
-    if not chunk.n_labels:
-        return state, Info(0)
-    rows, answers = _pass(state.rows.gather(chunk.workers), chunk, credit)
-    return State(
-        rows=state.rows.scatter(chunk.workers, rows),
-        answers=state.answers + answers,
-        seed=state.seed,
-    ), Info(chunk.n_labels)
+__all__ = ["aggregate", "la_one_pass"]
 
 
 def aggregate(state: State, chunk: Chunk, credit: Credit) -> Aggregation:
     """Give each item the class with the heaviest vote; ties fall by seed and item."""
-    rows = _grow(state, chunk).rows.gather(chunk.workers)
-    quality = _quality(rows, credit)[chunk.local_worker]
+    quality = qualities(state, chunk, credit)
     # Σ_k a_k 1[l_ik = c]
     evidence = np.eye(chunk.n_classes)[chunk.label] * quality[:, None]
     votes = sum_by_item(evidence, chunk)
@@ -100,87 +54,4 @@ def la_one_pass(
     >>> print(f"{seeded_error(la_one_pass()):.1%}")
     14.3%
     """
-    check_at_least("la_one_pass", right=(right, 1e-3), wrong=(wrong, 1e-3))
-    credit = Credit(right, wrong)
-    return Aggregator(
-        name="la_one_pass",
-        state_type=State,
-        init=init,
-        update=partial(update, credit=credit),
-        aggregate=partial(aggregate, credit=credit),
-        confusion=partial(_confusion, credit=credit),
-        class_prior=_class_prior,
-        forget=_forget,
-    )
-
-
-def _pass(rows: Leaves, chunk: Chunk, credit: Credit) -> tuple[Leaves, Floats]:
-    """Go through the items once; tells the workers' rows and the answers to new items, (C,).
-
-    Each item needs the qualities the one before it left behind, so this is a loop, and over so
-    few numbers at a time plain Python is the fastest there is.
-    """
-    right, labels = rows["right"].tolist(), rows["labels"].tolist()
-    worker, label, weight = chunk.local_worker.tolist(), chunk.label.tolist(), chunk.weight.tolist()
-    known = chunk.known.tolist()
-    answers = [0.0] * chunk.n_classes
-    edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1)).tolist()
-    for start, stop in pairwise(edges):
-        # ŷ_i = argmax_c Σ_k a_k 1[l_ik = c], with a_k = (c_k + α − 1) / (t_k + α + β − 2)
-        votes = [0.0] * chunk.n_classes
-        for row in range(start, stop):
-            k = worker[row]
-            quality = (right[k] + credit.right) / (labels[k] + credit.right + credit.wrong)
-            votes[label[row]] += weight[row] * quality
-        tied = max(votes) - TIE_TOLERANCE
-        best = [c for c, vote in enumerate(votes) if vote >= tied]
-        share = 1 / len(best)
-        # c_k ← c_k + 1[l_ik = ŷ_i];  t_k ← t_k + 1
-        for row in range(start, stop):
-            if not known[row]:
-                labels[worker[row]] += weight[row]
-                right[worker[row]] += weight[row] * share * (label[row] in best)
-        if not any(known[start:stop]):
-            for c in best:
-                answers[c] += share
-    return {"right": np.array(right), "labels": np.array(labels)}, np.array(answers)
-
-
-def _quality(rows: Leaves, credit: Credit) -> Floats:
-    """How often each worker is right, (P,)."""
-    # a_k = (c_k + α − 1) / (t_k + α + β − 2)
-    return np.asarray((rows["right"] + credit.right) / (rows["labels"] + sum(credit)))
-
-
-def _confusion(
-    state: State, workers: NDArray[np.integer[Any]], credit: Credit
-) -> NDArray[np.float32]:
-    """Right with his quality whatever the class, and else any other class alike, (P, C, C)."""
-    n_classes = len(state.answers)
-    right = _quality(state.rows.gather(workers), credit)[:, None, None]
-    if n_classes < 2:
-        return np.ones((len(workers), n_classes, n_classes), np.float32)
-    wrong = (1 - right) / (n_classes - 1)
-    return np.where(np.eye(n_classes, dtype=bool), right, wrong).astype(np.float32)
-
-
-def _class_prior(state: State) -> NDArray[np.float64]:
-    """The shares of the answers, half an item added to each class; the vote does not use them."""
-    answers = state.answers + 0.5
-    return np.asarray(answers / answers.sum())
-
-
-def _forget(state: State, worker: int) -> State:
-    blank = {name: np.zeros(1) for name in state.rows.names}
-    return state._replace(rows=state.rows.scatter(np.array([worker]), blank))
-
-
-def _grow(state: State, chunk: Chunk) -> State:
-    more = chunk.n_classes - len(state.answers)
-    if more > 0:
-        state = state._replace(answers=np.pad(state.answers, (0, more)))
-    new = np.arange(state.rows.n_workers, chunk.n_workers)
-    if len(new):
-        blank = {name: np.zeros(len(new)) for name in state.rows.names}
-        state = state._replace(rows=state.rows.scatter(new, blank))
-    return state
+    return lightweight("la_one_pass", aggregate, right=right, wrong=wrong)

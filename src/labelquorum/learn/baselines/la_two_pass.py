@@ -7,75 +7,24 @@ The first pass takes items one by one, in the order of the chunk: the weighted v
 item, and the answer tells which of its workers were right. (Where a vote is tied a worker is right
 by the share of the tied classes that he named; the paper draws lots.) The second pass answers all
 items again, and this time a worker who is right less often than by chance counts against what he
-says. Online the passes go over each chunk, and over everything when all items are asked for again.
+says, so that a class nobody named may win (the authors' code chooses among the named ones). Online
+the passes go over each chunk, and over everything when all items are asked for again.
 """
 
-from functools import partial
-from itertools import pairwise
-from typing import Any, NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.events import LabelSpace
-from labelquorum.learn.aggregator import (
-    TIE_TOLERANCE,
-    Aggregation,
-    Aggregator,
-    break_ties,
-    softmax,
-)
-from labelquorum.learn.offline import Floats, Leaves, check_at_least, sum_by_item
-from labelquorum.learn.rows import WorkerRows
+from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, softmax
+from labelquorum.learn.lightweight import Credit, State, lightweight, qualities
+from labelquorum.learn.offline import sum_by_item
 
-__all__ = ["Credit", "Info", "State", "aggregate", "init", "la_two_pass", "update"]
-
-
-class State(NamedTuple):
-    """How often each worker was right, and what was answered."""
-
-    rows: WorkerRows  # (K,) "labels" of worker k, and those of them that were "right"
-    answers: NDArray[np.float64]  # (C,) items that each class was the answer to
-    seed: int
-
-
-class Info(NamedTuple):
-    """What an update did."""
-
-    n_labels: int
-
-
-class Credit(NamedTuple):
-    """Labels every worker is taken to have given before his first."""
-
-    right: float  # α − 1
-    wrong: float  # β − 1
-
-
-def init(chunk: Chunk, seed: int) -> State:
-    """Know nobody."""
-    rows = WorkerRows({"labels": np.zeros(0), "right": np.zeros(0)})
-    return State(rows, np.zeros(chunk.n_classes), seed)
-
-
-def update(state: State, chunk: Chunk, credit: Credit) -> tuple[State, Info]:
-    """The first pass: answer the items one after the other, and count who was right."""
-    state = _grow(state, chunk)
-    if not chunk.n_labels:
-        return state, Info(0)
-    rows, answers = _pass(state.rows.gather(chunk.workers), chunk, credit)
-    return State(
-        rows=state.rows.scatter(chunk.workers, rows),
-        answers=state.answers + answers,
-        seed=state.seed,
-    ), Info(chunk.n_labels)
+__all__ = ["aggregate", "la_two_pass"]
 
 
 def aggregate(state: State, chunk: Chunk, credit: Credit) -> Aggregation:
     """The second pass: vote with the qualities as they are now; ties fall by seed and item."""
-    rows = _grow(state, chunk).rows.gather(chunk.workers)
-    quality = _quality(rows, credit)[chunk.local_worker]
+    quality = qualities(state, chunk, credit)
     # Σ_k (C a_k − 1) 1[l_ik = c], times C / (C − 1): to first order around a_k = 1/C these are
     # the log-odds of workers who are right with probability a_k, so softmax makes probabilities.
     n_classes = chunk.n_classes
@@ -106,87 +55,4 @@ def la_two_pass(
     >>> print(f"{seeded_error(la_two_pass()):.1%}")
     13.8%
     """
-    check_at_least("la_two_pass", right=(right, 1e-3), wrong=(wrong, 1e-3))
-    credit = Credit(right, wrong)
-    return Aggregator(
-        name="la_two_pass",
-        state_type=State,
-        init=init,
-        update=partial(update, credit=credit),
-        aggregate=partial(aggregate, credit=credit),
-        confusion=partial(_confusion, credit=credit),
-        class_prior=_class_prior,
-        forget=_forget,
-    )
-
-
-def _pass(rows: Leaves, chunk: Chunk, credit: Credit) -> tuple[Leaves, Floats]:
-    """Go through the items once; tells the workers' rows and the answers to new items, (C,).
-
-    Each item needs the qualities the one before it left behind, so this is a loop, and over so
-    few numbers at a time plain Python is the fastest there is.
-    """
-    right, labels = rows["right"].tolist(), rows["labels"].tolist()
-    worker, label, weight = chunk.local_worker.tolist(), chunk.label.tolist(), chunk.weight.tolist()
-    known = chunk.known.tolist()
-    answers = [0.0] * chunk.n_classes
-    edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1)).tolist()
-    for start, stop in pairwise(edges):
-        # ŷ_i = argmax_c Σ_k a_k 1[l_ik = c], with a_k = (c_k + α − 1) / (t_k + α + β − 2)
-        votes = [0.0] * chunk.n_classes
-        for row in range(start, stop):
-            k = worker[row]
-            quality = (right[k] + credit.right) / (labels[k] + credit.right + credit.wrong)
-            votes[label[row]] += weight[row] * quality
-        tied = max(votes) - TIE_TOLERANCE
-        best = [c for c, vote in enumerate(votes) if vote >= tied]
-        share = 1 / len(best)
-        # c_k ← c_k + 1[l_ik = ŷ_i];  t_k ← t_k + 1
-        for row in range(start, stop):
-            if not known[row]:
-                labels[worker[row]] += weight[row]
-                right[worker[row]] += weight[row] * share * (label[row] in best)
-        if not any(known[start:stop]):
-            for c in best:
-                answers[c] += share
-    return {"right": np.array(right), "labels": np.array(labels)}, np.array(answers)
-
-
-def _quality(rows: Leaves, credit: Credit) -> Floats:
-    """How often each worker is right, (P,)."""
-    # a_k = (c_k + α − 1) / (t_k + α + β − 2)
-    return np.asarray((rows["right"] + credit.right) / (rows["labels"] + sum(credit)))
-
-
-def _confusion(
-    state: State, workers: NDArray[np.integer[Any]], credit: Credit
-) -> NDArray[np.float32]:
-    """Right with his quality whatever the class, and else any other class alike, (P, C, C)."""
-    n_classes = len(state.answers)
-    right = _quality(state.rows.gather(workers), credit)[:, None, None]
-    if n_classes < 2:
-        return np.ones((len(workers), n_classes, n_classes), np.float32)
-    wrong = (1 - right) / (n_classes - 1)
-    return np.where(np.eye(n_classes, dtype=bool), right, wrong).astype(np.float32)
-
-
-def _class_prior(state: State) -> NDArray[np.float64]:
-    """The shares of the answers, half an item added to each class; the vote does not use them."""
-    answers = state.answers + 0.5
-    return np.asarray(answers / answers.sum())
-
-
-def _forget(state: State, worker: int) -> State:
-    blank = {name: np.zeros(1) for name in state.rows.names}
-    return state._replace(rows=state.rows.scatter(np.array([worker]), blank))
-
-
-def _grow(state: State, chunk: Chunk) -> State:
-    more = chunk.n_classes - len(state.answers)
-    if more > 0:
-        state = state._replace(answers=np.pad(state.answers, (0, more)))
-    new = np.arange(state.rows.n_workers, chunk.n_workers)
-    if len(new):
-        blank = {name: np.zeros(len(new)) for name in state.rows.names}
-        state = state._replace(rows=state.rows.scatter(new, blank))
-    return state
+    return lightweight("la_two_pass", aggregate, right=right, wrong=wrong)

@@ -10,8 +10,9 @@ to chunk: the "oLAA" of the BiLA paper.
     loss = 1/N Σ_i { −1/(K C) E_q(y | l_i)[log p(l_i | y)] + λ KL(q(y | l_i) ‖ votes of i) }
            + ρ/(K C²) Σ |W|
 
-The classifier is first taught to vote. Numbers are those the authors give with their code
-(github.com/coverdark/deep_laa, README and laa_s.py); weights start from 0, where they use noise of
+The classifier is first taught to vote. λ, ρ and the learning rate are those of the code that the
+authors released (github.com/coverdark/deep_laa, README and laa_s.py), the epochs those of an
+earlier version of it: the later one runs fewer. Weights start from 0, where they use noise of
 deviation 0.01.
 """
 
@@ -150,9 +151,10 @@ def laa(
         heard = chunk.weight > 0
         said[chunk.local_worker[heard], chunk.label[heard]] = True
         votes = vote_shares(chunk)
-        shares = state.shares + votes.sum(axis=0)
+        new = votes[chunk.is_new].sum(axis=0)
+        shares = state.shares + new
         # A step of Adam is as long on a few items as on many: a chunk gets its share of them.
-        ran = max(1, round(epochs * float(votes.sum() / shares.sum())))
+        ran = max(1, round(epochs * float(new.sum() / max(shares.sum(), 1.0))))
         net, moments, losses = _train(
             _net_of(state.shared, rows),
             [_net_of(state.shared, rows, moment) for moment in _MOMENTS],
@@ -378,7 +380,7 @@ def _average(
     crowd: Mapping[str, NDArray[Any]], rows: Mapping[str, NDArray[Any]], chunk: Chunk
 ) -> dict[str, NDArray[Any]]:
     """Take the rows of a chunk's workers into the crowd's mean, each label counting once."""
-    fresh = np.where(chunk.known, 0.0, chunk.weight)
+    fresh = chunk.counted_weight
     given = np.bincount(chunk.local_worker, fresh, len(chunk.workers))
     total = crowd["n_labels"] + given.sum()
     if not total:

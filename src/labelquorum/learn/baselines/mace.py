@@ -76,7 +76,7 @@ class Normalise(NamedTuple):
 def mace(
     space: LabelSpace | None = None,
     *,
-    method: Literal["vb", "em"] = "vb",
+    inference: Literal["vb", "em"] = "vb",
     spam_prior: float = 0.5,
     know_prior: float = 0.5,
     strategy_prior: float = STRATEGY_PRIOR,
@@ -88,7 +88,7 @@ def mace(
 
     Parameters
     ----------
-    method
+    inference
         "vb" learns by variational Bayes under the three priors, "em" by maximum likelihood.
     spam_prior, know_prior
         The Beta prior's counts of labels given spamming and knowing.
@@ -105,14 +105,14 @@ def mace(
     >>> print(f"{seeded_error(mace()):.1%}")
     13.1%
     """
-    if method not in ("vb", "em"):
-        raise StateError(f'`method` of mace must be "vb" or "em". Got {method!r}.')
+    if inference not in ("vb", "em"):
+        raise StateError(f'`inference` of mace must be "vb" or "em". Got {inference!r}.')
     check_at_least("mace", spam_prior=(spam_prior, 1e-300), know_prior=(know_prior, 1e-300))
     check_at_least("mace", strategy_prior=(strategy_prior, 1e-300), restarts=(restarts, 1))
     check_at_least("mace", tolerance=(tolerance, 0), iterations=(iterations, 1))
 
     def normalise(n_classes: int) -> Normalise:
-        if method == "vb":
+        if inference == "vb":
             return variational(np.array([spam_prior, know_prior]), strategy_prior)
         return log_shares(SMOOTHING / max(n_classes, 1))
 

@@ -102,19 +102,12 @@ def _class_prior(state: State) -> NDArray[np.float64]:
 
 
 def _forget(state: State, worker: int) -> State:
-    blank = np.zeros((1, len(state.shares), len(state.shares)))
-    return state._replace(rows=state.rows.scatter(np.array([worker]), {"votes": blank}))
+    return state._replace(rows=state.rows.cleared(worker))
 
 
 def _grow(state: State, chunk: Chunk) -> State:
-    more = chunk.n_classes - len(state.shares)
-    if more > 0:
-        votes = np.pad(state.rows.to_arrays()["votes"], ((0, 0), (0, more), (0, more)))
-        state = state._replace(
-            rows=WorkerRows({"votes": votes}), shares=np.pad(state.shares, (0, more))
-        )
-    new = np.arange(state.rows.n_workers, chunk.n_workers)
-    if len(new):
-        blank = np.zeros((len(new), len(state.shares), len(state.shares)))
-        state = state._replace(rows=state.rows.scatter(new, {"votes": blank}))
-    return state
+    more = max(0, chunk.n_classes - len(state.shares))
+    return state._replace(
+        rows=state.rows.with_room(chunk.n_workers, more),
+        shares=np.pad(state.shares, (0, more)),
+    )

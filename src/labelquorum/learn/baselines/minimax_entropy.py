@@ -17,34 +17,32 @@ its successor (see `mmce`), released with it.
 """
 
 from functools import reduce
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.events import LabelSpace
 from labelquorum.learn.aggregator import Aggregator, vote_shares
+from labelquorum.learn.minimax import (
+    Logits,
+    confusion,
+    descend,
+    label_log_probs,
+    mean_logits,
+    take_items,
+)
 from labelquorum.learn.offline import (
     Fit,
     Floats,
     Incidence,
     Leaves,
     check_at_least,
-    incidence,
     incidence_of,
     log_normalise,
     offline,
 )
 
 __all__ = ["minimax_entropy"]
-
-
-class _Logits(NamedTuple):
-    """The multipliers, or sums of the same shape; truth c first, then label z."""
-
-    worker: Floats  # (C, C, P) σ_k[c, z]
-    item: Floats  # (C, N) τ_i[z]
 
 
 def minimax_entropy(
@@ -91,7 +89,7 @@ def minimax_entropy(
         # α = γ C²;  β = α · (labels a worker) / (labels an item), and that is α N / P
         alpha = worker_penalty or strength * C**2
         beta = item_penalty or alpha * (N / P if P else 1)
-        logits = _Logits(np.zeros((C, C, P)), np.zeros((C, N)))
+        logits = Logits(np.zeros((C, C, P)), np.zeros((C, N)))
         probs = vote_shares(chunk)
         losses: list[float] = []
         for _ in range(iterations if chunk.n_labels else 0):
@@ -106,7 +104,7 @@ def minimax_entropy(
             {"worker_logits": logits.worker.transpose(2, 0, 1)},
             {
                 "class_prior": np.full(C, 1 / max(C, 1)),  # the method has no other
-                "crowd": _crowd(logits.worker, labels),
+                "crowd": mean_logits(logits.worker, labels),
                 "item_penalty": np.array(beta),
             },
             losses,
@@ -121,7 +119,7 @@ def minimax_entropy(
         labels, probs = incidence_of(chunk), vote_shares(chunk)
         N, C = labels.n_items, labels.n_classes
         workers = np.ascontiguousarray(rows["worker_logits"].transpose(1, 2, 0))
-        logits = _Logits(workers, np.zeros((C, N)))
+        logits = Logits(workers, np.zeros((C, N)))
         scores, open_items = np.zeros((N, C)), np.arange(N)
         for _ in range(iterations):
             logits = _descend_items(logits, probs, labels, beta, steps)
@@ -132,7 +130,7 @@ def minimax_entropy(
             if not moving.any():
                 break
             open_items, probs = open_items[moving], probs[moving]
-            labels = _take_items(labels, moving)
+            labels = take_items(labels, moving)
             logits = logits._replace(item=logits.item[:, moving])
         return scores
 
@@ -141,7 +139,7 @@ def minimax_entropy(
         fit=fit,
         newcomer=lambda shared: {"worker_logits": shared["crowd"]},
         log_scores=log_scores,
-        confusion=_confusion,
+        confusion=confusion,
         exceptions={
             "no_worse_than_majority": "α = γ C² outweighs what 320 items say of ten classes"
         },
@@ -149,51 +147,40 @@ def minimax_entropy(
 
 
 def _descend(
-    start: _Logits,
+    start: Logits,
     probs: Floats,
     labels: Incidence,
     alpha: float,
     beta: float,
     steps: int,
     tolerance: float,
-) -> _Logits:
+) -> Logits:
     """Minimise F over σ and τ, given q, (N, C).
 
-    Accelerated gradient steps (Nesterov 1983; restarted where momentum leads uphill, O'Donoghue
-    and Candès 2015) under the bound of Böhning (1992) on the curvature of a softmax,
-    diag(p) − p pᵀ ≼ ½ I. A label depends on two rows, which counts twice, so that
+    A label depends on two rows, which counts the curvature of its softmax, ½, twice:
     ∇² ≼ Σ_i q_i(c) + α for row c of a worker, and ∇² ≼ (labels of i) + β for an item.
     """
     shares = _shares(probs, labels)
     observed = _observed(shares, labels)
-    worker_bound = observed.worker.sum(axis=1, keepdims=True) + alpha
-    item_bound = observed.item.sum(axis=0) + beta
-    now = ahead = start
-    momentum = 1.0
-    for _ in range(steps):
-        expected = _expected(ahead, shares, labels)
-        # ∂F/∂σ_k[c, z] = Σ_i q_i(c) (p(z | c) − 1[l_ik = z]) + α σ_k[c, z]
-        worker_grad = expected.worker - observed.worker + alpha * ahead.worker
-        # ∂F/∂τ_i[z] = Σ_k Σ_c q_i(c) (p(z | c) − 1[l_ik = z]) + β τ_i[z]
-        item_grad = expected.item - observed.item + beta * ahead.item
-        before = now
-        now = _Logits(
-            ahead.worker - worker_grad / worker_bound, ahead.item - item_grad / item_bound
+    bound = Logits(
+        observed.worker.sum(axis=1, keepdims=True) + alpha, observed.item.sum(axis=0) + beta
+    )
+
+    def gradient(at: Logits) -> Logits:
+        expected = _expected(at, shares, labels)
+        return Logits(
+            # ∂F/∂σ_k[c, z] = Σ_i q_i(c) (p(z | c) − 1[l_ik = z]) + α σ_k[c, z]
+            expected.worker - observed.worker + alpha * at.worker,
+            # ∂F/∂τ_i[z] = Σ_k Σ_c q_i(c) (p(z | c) − 1[l_ik = z]) + β τ_i[z]
+            expected.item - observed.item + beta * at.item,
         )
-        step = _Logits(now.worker - before.worker, now.item - before.item)
-        if (worker_grad * step.worker).sum() + (item_grad * step.item).sum() > 0:
-            momentum = 1.0
-        following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-        carry, momentum = (momentum - 1) / following, following
-        ahead = _Logits(now.worker + carry * step.worker, now.item + carry * step.item)
-        if max(np.abs(each).max() for each in step) <= tolerance:
-            break
-    return now
+
+    return descend(start, gradient, bound, steps, tolerance)
 
 
 def _descend_items(
-    logits: _Logits, probs: Floats, labels: Incidence, beta: float, steps: int
-) -> _Logits:
+    logits: Logits, probs: Floats, labels: Incidence, beta: float, steps: int
+) -> Logits:
     """Minimise F over τ alone, given q, (N, C); every item for itself."""
     shares = _shares(probs, labels)
     observed = _observed(shares, labels).item
@@ -209,71 +196,33 @@ def _shares(probs: Floats, labels: Incidence) -> list[Floats]:
     return [np.take(column, labels.item) for column in np.ascontiguousarray(probs.T)]
 
 
-def _observed(shares: list[Floats], labels: Incidence) -> _Logits:
+def _observed(shares: list[Floats], labels: Incidence) -> Logits:
     """Σ q_i(c) 1[l_ik = z] over the labels of each worker; Σ_k 1[l_ik = z] of each item."""
     N, P, C = labels.n_items, labels.n_workers, labels.n_classes
-    return _Logits(
+    return Logits(
         np.array([labels.total(labels.cell, share, P * C).reshape(P, C).T for share in shares]),
         labels.total(labels.ballot, reduce(np.add, shares), C * N).reshape(C, N),
     )
 
 
-def _expected(logits: _Logits, shares: list[Floats], labels: Incidence) -> _Logits:
+def _expected(logits: Logits, shares: list[Floats], labels: Incidence) -> Logits:
     """Σ q_i(c) p(z | c) over the labels of each worker; Σ_k Σ_c q_i(c) p(z | c) of each item."""
     worker, item = np.zeros_like(logits.worker), np.zeros((labels.n_classes, len(labels.item)))
     for c, share in enumerate(shares):
-        probs = np.exp(_log_probs(logits, c, labels)) * share
+        probs = np.exp(label_log_probs(logits.worker[c], logits.item, labels)) * share
         worker[c] = [labels.total(labels.worker, row, labels.n_workers) for row in probs]
         item += probs
-    return _Logits(
+    return Logits(
         worker, np.array([labels.total(labels.item, row, labels.n_items) for row in item])
     )
 
 
-def _log_probs(logits: _Logits, c: int, labels: Incidence) -> Floats:
-    """Logarithm of p(k says z of i | c) for the worker and item of each label, (C, B)."""
-    scores = np.take(logits.worker[c], labels.worker, axis=1)
-    scores += np.take(logits.item, labels.item, axis=1)
-    # Row by row: NumPy reduces a short first axis slowly.
-    scores -= reduce(np.maximum, scores)
-    scores -= np.log(reduce(np.add, np.exp(scores)))
-    return scores
-
-
-def _log_likelihood(logits: _Logits, labels: Incidence) -> Floats:
+def _log_likelihood(logits: Logits, labels: Incidence) -> Floats:
     """Σ_k log p(l_ik | c), (N, C)."""
     scores = np.zeros((labels.n_items, labels.n_classes))
     for c in range(labels.n_classes):
-        said = _log_probs(logits, c, labels)[labels.label, np.arange(len(labels.label))]
+        said = label_log_probs(logits.worker[c], logits.item, labels)[
+            labels.label, np.arange(len(labels.label))
+        ]
         scores[:, c] = labels.total(labels.item, said, labels.n_items)
     return scores
-
-
-def _take_items(labels: Incidence, kept: NDArray[np.bool_]) -> Incidence:
-    """The labels of some items, renumbered."""
-    rows = kept[labels.item]
-    place = np.cumsum(kept) - 1
-    return incidence(
-        place[labels.item[rows]],
-        labels.worker[rows],
-        labels.label[rows],
-        None if labels.weight is None else labels.weight[rows],
-        n_items=int(kept.sum()),
-        n_workers=labels.n_workers,
-        n_classes=labels.n_classes,
-    )
-
-
-def _crowd(workers: Floats, labels: Incidence) -> Floats:
-    """The mean σ of a label's worker, (C, C); before any label, a vote."""
-    weight = labels.total(labels.worker, None, labels.n_workers)
-    if not weight.any():
-        return np.eye(labels.n_classes)
-    return np.asarray(workers @ (weight / weight.sum()))
-
-
-def _confusion(rows: Leaves, shared: Leaves) -> Floats:
-    """P(k says z | c) on an item that misleads nobody (τ = 0), (P, C, C)."""
-    logits = rows["worker_logits"]
-    probs = np.exp(logits - logits.max(axis=2, keepdims=True, initial=-np.inf))
-    return np.asarray(probs / probs.sum(axis=2, keepdims=True))

@@ -16,35 +16,31 @@ and the regularised dual, minimised over (σ, τ) and over q in turn, is
 Numbers the papers leave open are those of the code that Q. Liu released with the first of them.
 """
 
-from functools import reduce
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.events import LabelSpace
 from labelquorum.learn.aggregator import Aggregator, vote_shares
+from labelquorum.learn.minimax import (
+    Logits,
+    confusion,
+    descend,
+    label_log_probs,
+    mean_logits,
+    take_items,
+)
 from labelquorum.learn.offline import (
     Fit,
     Floats,
     Incidence,
     Leaves,
     check_at_least,
-    incidence,
     incidence_of,
     log_normalise,
     offline,
 )
 
 __all__ = ["mmce"]
-
-
-class _Logits(NamedTuple):
-    """The multipliers of one truth c; the label z comes first."""
-
-    worker: Floats  # (C, P) σ_k[c, z]
-    item: Floats  # (C, N) τ_i[c, z]
 
 
 def mmce(
@@ -92,7 +88,7 @@ def mmce(
         # α = γ C²;  β = α · (labels a worker) / (labels an item), and that is α N / P
         alpha = worker_penalty or strength * C**2
         beta = item_penalty or alpha * (N / P if P else 1)
-        logits = [_Logits(np.zeros((C, P)), np.zeros((C, N))) for _ in range(C)]
+        logits = [Logits(np.zeros((C, P)), np.zeros((C, N))) for _ in range(C)]
         probs = vote_shares(chunk)
         losses: list[float] = []
         for _ in range(iterations if chunk.n_labels else 0):
@@ -115,7 +111,7 @@ def mmce(
             {"worker_logits": workers.transpose(2, 0, 1)},
             {
                 "class_prior": np.full(C, 1 / max(C, 1)),  # the method has no other
-                "crowd": _crowd(workers, labels),
+                "crowd": mean_logits(workers, labels),
                 "item_penalty": np.array(beta),
             },
             losses,
@@ -130,7 +126,7 @@ def mmce(
         labels, probs = incidence_of(chunk), vote_shares(chunk)
         N, C = labels.n_items, labels.n_classes
         workers = np.ascontiguousarray(rows["worker_logits"].transpose(1, 2, 0))
-        logits = [_Logits(workers[c], np.zeros((C, N))) for c in range(C)]
+        logits = [Logits(workers[c], np.zeros((C, N))) for c in range(C)]
         scores, open_items = np.zeros((N, C)), np.arange(N)
         for _ in range(iterations):
             logits = [_descend_items(logits[c], probs[:, c], labels, beta, steps) for c in range(C)]
@@ -141,7 +137,7 @@ def mmce(
             if not moving.any():
                 break
             open_items, probs = open_items[moving], probs[moving]
-            labels = _take_items(labels, moving)
+            labels = take_items(labels, moving)
             logits = [each._replace(item=each.item[:, moving]) for each in logits]
         return scores
 
@@ -150,7 +146,7 @@ def mmce(
         fit=fit,
         newcomer=lambda shared: {"worker_logits": shared["crowd"]},
         log_scores=log_scores,
-        confusion=_confusion,
+        confusion=confusion,
         exceptions={
             "no_worse_than_majority": "α = γ C² outweighs what 320 items say of ten classes"
         },
@@ -158,50 +154,40 @@ def mmce(
 
 
 def _descend(
-    start: _Logits,
+    start: Logits,
     probs: Floats,
     labels: Incidence,
     alpha: float,
     beta: float,
     steps: int,
     tolerance: float,
-) -> _Logits:
+) -> Logits:
     """Minimise F over the σ and τ of one truth c, given q(c), (N,).
 
-    Accelerated gradient steps (Nesterov 1983; restarted where momentum leads uphill, O'Donoghue
-    and Candès 2015) under the bound of Böhning (1992) on the curvature of a softmax,
-    diag(p) − p pᵀ ≼ ½ I. A label depends on two rows, which counts twice, so that
+    A label depends on two rows, which counts the curvature of its softmax, ½, twice:
     ∇² ≼ Σ_i q_i(c) + α for the row of a worker, likewise with β for that of an item.
     """
     share = np.take(probs, labels.item)
-    worker_bound = labels.total(labels.worker, share, labels.n_workers) + alpha
-    item_bound = labels.total(labels.item, share, labels.n_items) + beta
+    bound = Logits(
+        labels.total(labels.worker, share, labels.n_workers) + alpha,
+        labels.total(labels.item, share, labels.n_items) + beta,
+    )
     observed = _observed(share, labels)
-    now = ahead = start
-    momentum = 1.0
-    for _ in range(steps):
-        expected = _expected(ahead, share, labels)
+
+    def gradient(at: Logits) -> Logits:
+        expected = _expected(at, share, labels)
         # ∂F/∂σ_k[c, z] = Σ_i q_i(c) (p(z | c) − 1[l_ik = z]) + α σ_k[c, z]; τ likewise
-        worker_grad = expected.worker - observed.worker + alpha * ahead.worker
-        item_grad = expected.item - observed.item + beta * ahead.item
-        before = now
-        now = _Logits(
-            ahead.worker - worker_grad / worker_bound, ahead.item - item_grad / item_bound
+        return Logits(
+            expected.worker - observed.worker + alpha * at.worker,
+            expected.item - observed.item + beta * at.item,
         )
-        step = _Logits(now.worker - before.worker, now.item - before.item)
-        if (worker_grad * step.worker).sum() + (item_grad * step.item).sum() > 0:
-            momentum = 1.0
-        following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-        carry, momentum = (momentum - 1) / following, following
-        ahead = _Logits(now.worker + carry * step.worker, now.item + carry * step.item)
-        if max(np.abs(each).max() for each in step) <= tolerance:
-            break
-    return now
+
+    return descend(start, gradient, bound, steps, tolerance)
 
 
 def _descend_items(
-    logits: _Logits, probs: Floats, labels: Incidence, beta: float, steps: int
-) -> _Logits:
+    logits: Logits, probs: Floats, labels: Incidence, beta: float, steps: int
+) -> Logits:
     """Minimise F over the τ of one truth c alone, given q(c), (N,); every item for itself."""
     share = np.take(probs, labels.item)
     # ∇² ≼ ½ Σ_k q_i(c) + β
@@ -213,68 +199,30 @@ def _descend_items(
     return logits
 
 
-def _observed(share: Floats, labels: Incidence) -> _Logits:
+def _observed(share: Floats, labels: Incidence) -> Logits:
     """Σ q_i(c) 1[l_ik = z] over the labels of each worker, and of each item."""
     N, P, C = labels.n_items, labels.n_workers, labels.n_classes
-    return _Logits(
+    return Logits(
         labels.total(labels.cell, share, P * C).reshape(P, C).T,
         labels.total(labels.ballot, share, C * N).reshape(C, N),
     )
 
 
-def _expected(logits: _Logits, share: Floats, labels: Incidence) -> _Logits:
+def _expected(logits: Logits, share: Floats, labels: Incidence) -> Logits:
     """Σ q_i(c) p(z | c) over the labels of each worker, and of each item."""
-    probs = np.exp(_log_probs(logits, labels)) * share
-    return _Logits(
+    probs = np.exp(label_log_probs(logits.worker, logits.item, labels)) * share
+    return Logits(
         np.array([labels.total(labels.worker, row, labels.n_workers) for row in probs]),
         np.array([labels.total(labels.item, row, labels.n_items) for row in probs]),
     )
 
 
-def _log_probs(logits: _Logits, labels: Incidence) -> Floats:
-    """Logarithm of p(k says z of i | c) for the worker and item of each label, (C, B)."""
-    scores = np.take(logits.worker, labels.worker, axis=1)
-    scores += np.take(logits.item, labels.item, axis=1)
-    # Row by row: NumPy reduces a short first axis slowly.
-    scores -= reduce(np.maximum, scores)
-    scores -= np.log(reduce(np.add, np.exp(scores)))
-    return scores
-
-
-def _log_likelihood(logits: list[_Logits], labels: Incidence) -> Floats:
+def _log_likelihood(logits: list[Logits], labels: Incidence) -> Floats:
     """Σ_k log p(l_ik | c), (N, C)."""
     scores = np.zeros((labels.n_items, labels.n_classes))
     for c, each in enumerate(logits):
-        said = _log_probs(each, labels)[labels.label, np.arange(len(labels.label))]
+        said = label_log_probs(each.worker, each.item, labels)[
+            labels.label, np.arange(len(labels.label))
+        ]
         scores[:, c] = labels.total(labels.item, said, labels.n_items)
     return scores
-
-
-def _take_items(labels: Incidence, kept: NDArray[np.bool_]) -> Incidence:
-    """The labels of some items, renumbered."""
-    rows = kept[labels.item]
-    place = np.cumsum(kept) - 1
-    return incidence(
-        place[labels.item[rows]],
-        labels.worker[rows],
-        labels.label[rows],
-        None if labels.weight is None else labels.weight[rows],
-        n_items=int(kept.sum()),
-        n_workers=labels.n_workers,
-        n_classes=labels.n_classes,
-    )
-
-
-def _crowd(workers: Floats, labels: Incidence) -> Floats:
-    """The mean σ of a label's worker, (C, C); before any label, a vote."""
-    weight = labels.total(labels.worker, None, labels.n_workers)
-    if not weight.any():
-        return np.eye(labels.n_classes)
-    return np.asarray(workers @ (weight / weight.sum()))
-
-
-def _confusion(rows: Leaves, shared: Leaves) -> Floats:
-    """P(k says z | c) on an item that is neither hard nor misleading (τ = 0), (P, C, C)."""
-    logits = rows["worker_logits"]
-    probs = np.exp(logits - logits.max(axis=2, keepdims=True, initial=-np.inf))
-    return np.asarray(probs / probs.sum(axis=2, keepdims=True))

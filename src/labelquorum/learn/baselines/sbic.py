@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import Chunk
-from labelquorum.ingest.events import LabelSpace
+from labelquorum.ingest.events import MISSING, LabelSpace
 from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, softmax
 from labelquorum.learn.offline import Floats, Leaves, check_at_least, sum_by_item
 from labelquorum.learn.rows import WorkerRows
@@ -133,7 +133,8 @@ def _pass(rows: Leaves, chunk: Chunk, prior: Prior) -> Leaves:
     numbers at a time plain Python is the fastest there is.
     """
     right, labels = rows["right"].tolist(), rows["labels"].tolist()
-    worker, weight, known = chunk.local_worker.tolist(), chunk.weight.tolist(), chunk.known.tolist()
+    worker, weight = chunk.local_worker.tolist(), chunk.weight.tolist()
+    known = (chunk.known | (chunk.replaced != MISSING)).tolist()
     sign = np.where(chunk.label == 1, 1.0, -1.0).tolist()  # x_ik
     class_log_odds = log(prior.second_class / (1 - prior.second_class))
     edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1)).tolist()
@@ -177,18 +178,15 @@ def _class_prior(state: State, prior: Prior) -> NDArray[np.float64]:
 
 
 def _forget(state: State, worker: int) -> State:
-    blank = {name: np.zeros(1) for name in state.rows.names}
-    return state._replace(rows=state.rows.scatter(np.array([worker]), blank))
+    return state._replace(rows=state.rows.cleared(worker))
 
 
 def _grow(state: State, chunk: Chunk) -> State:
     _check_classes(chunk.n_classes)
-    state = state._replace(n_classes=max(state.n_classes, chunk.n_classes))
-    new = np.arange(state.rows.n_workers, chunk.n_workers)
-    if len(new):
-        blank = {name: np.zeros(len(new)) for name in state.rows.names}
-        state = state._replace(rows=state.rows.scatter(new, blank))
-    return state
+    return state._replace(
+        rows=state.rows.with_room(chunk.n_workers),
+        n_classes=max(state.n_classes, chunk.n_classes),
+    )
 
 
 def _check_classes(n_classes: int) -> None:

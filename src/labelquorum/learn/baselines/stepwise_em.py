@@ -75,9 +75,9 @@ def update(state: State, chunk: Chunk, settings: Settings) -> tuple[State, Info]
     state = _grow(state, chunk)
     if not chunk.n_labels:
         return state, Info(0, 0.0, np.zeros(0))
-    # What an earlier chunk held is weighed again, but not counted again.
-    fresh = chunk._replace(weight=np.where(chunk.known, np.float32(0), chunk.weight))
-    new = np.bincount(chunk.item[chunk.known], minlength=chunk.n_items) == 0
+    # What an earlier chunk held, or a label that corrects it, is weighed, but not counted again.
+    fresh = chunk._replace(weight=chunk.counted_weight)
+    new = chunk.is_new
     rows = state.rows.gather(chunk.workers)
     # E step: q_i(c) ∝ π_c Π_k ψ_k[c, l_ik]
     evidence = _evidence(_matrices(rows, state, settings), chunk)
@@ -188,22 +188,12 @@ def _class_prior(state: State, settings: Settings) -> NDArray[np.float64]:
 
 
 def _forget(state: State, worker: int) -> State:
-    blank = np.zeros((1, len(state.class_counts), len(state.class_counts)))
-    rows = {"counts": blank, "log_faded": np.zeros(1)}
-    return state._replace(rows=state.rows.scatter(np.array([worker]), rows))
+    return state._replace(rows=state.rows.cleared(worker))
 
 
 def _grow(state: State, chunk: Chunk) -> State:
-    more = chunk.n_classes - len(state.class_counts)
-    if more > 0:
-        rows = state.rows.to_arrays()
-        rows["counts"] = np.pad(rows["counts"], ((0, 0), (0, more), (0, more)))
-        state = state._replace(
-            rows=WorkerRows(rows), class_counts=np.pad(state.class_counts, (0, more))
-        )
-    new = np.arange(state.rows.n_workers, chunk.n_workers)
-    if len(new):
-        blank = np.zeros((len(new), len(state.class_counts), len(state.class_counts)))
-        rows = {"counts": blank, "log_faded": np.zeros(len(new))}
-        state = state._replace(rows=state.rows.scatter(new, rows))
-    return state
+    more = max(0, chunk.n_classes - len(state.class_counts))
+    return state._replace(
+        rows=state.rows.with_room(chunk.n_workers, more),
+        class_counts=np.pad(state.class_counts, (0, more)),
+    )

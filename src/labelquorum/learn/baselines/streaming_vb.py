@@ -66,9 +66,9 @@ def update(state: State, chunk: Chunk, settings: Settings) -> tuple[State, Info]
     state = _grow(state, chunk)
     if not chunk.n_labels:
         return state, Info(0, 0, np.zeros(0))
-    # What an earlier chunk held is weighed again, but not counted again.
-    fresh = chunk._replace(weight=np.where(chunk.known, np.float32(0), chunk.weight))
-    new = np.bincount(chunk.item[chunk.known], minlength=chunk.n_items) == 0
+    # What an earlier chunk held, or a label that corrects it, is weighed, but not counted again.
+    fresh = chunk._replace(weight=chunk.counted_weight)
+    new = chunk.is_new
     before = state.rows.gather(chunk.workers)["counts"]
     class_prior = settings.class_strength + state.class_counts
     prior = worker_prior(chunk.n_classes, settings.right, settings.wrong) + before
@@ -176,19 +176,12 @@ def _class_prior(state: State, settings: Settings) -> NDArray[np.float64]:
 
 
 def _forget(state: State, worker: int) -> State:
-    blank = np.zeros((1, len(state.class_counts), len(state.class_counts)))
-    return state._replace(rows=state.rows.scatter(np.array([worker]), {"counts": blank}))
+    return state._replace(rows=state.rows.cleared(worker))
 
 
 def _grow(state: State, chunk: Chunk) -> State:
-    more = chunk.n_classes - len(state.class_counts)
-    if more > 0:
-        counts = np.pad(state.rows.to_arrays()["counts"], ((0, 0), (0, more), (0, more)))
-        state = state._replace(
-            rows=WorkerRows({"counts": counts}), class_counts=np.pad(state.class_counts, (0, more))
-        )
-    new = np.arange(state.rows.n_workers, chunk.n_workers)
-    if len(new):
-        blank = np.zeros((len(new), len(state.class_counts), len(state.class_counts)))
-        state = state._replace(rows=state.rows.scatter(new, {"counts": blank}))
-    return state
+    more = max(0, chunk.n_classes - len(state.class_counts))
+    return state._replace(
+        rows=state.rows.with_room(chunk.n_workers, more),
+        class_counts=np.pad(state.class_counts, (0, more)),
+    )

@@ -1,8 +1,8 @@
 """The command line: data to standard output, everything else to standard error.
 
 A file a noun: `settings` (the options commands share), `answers` (`aggregate`), `stream`,
-`reports` (`workers`, `doctor`). What takes long to import is imported by the command that needs
-it, so that `--help` is there at once.
+`reports` (`workers`, `doctor`), `datasets`, `evaluate`, `simulate`. What takes long to import is
+imported by the command that needs it, so that `--help` is there at once.
 """
 
 from pathlib import Path
@@ -13,8 +13,11 @@ from typer.core import TyperGroup
 
 from labelquorum.errors import LabelQuorumError
 from labelquorum.serve.cli.answers import aggregate
+from labelquorum.serve.cli.datasets import datasets
+from labelquorum.serve.cli.evaluate import evaluate
 from labelquorum.serve.cli.reports import doctor, workers
 from labelquorum.serve.cli.settings import Seed, tell
+from labelquorum.serve.cli.simulate import simulate
 from labelquorum.serve.cli.stream import stream
 
 __all__ = ["app", "main"]
@@ -52,6 +55,13 @@ app.command(
 )(stream)
 app.command(epilog="Example: labelquorum workers crowd.lq --limit 10")(workers)
 app.command(epilog="Example: labelquorum doctor labels.csv")(doctor)
+app.command(epilog="Example: labelquorum datasets --download rte web --data my-data")(datasets)
+app.command(
+    epilog="Example: labelquorum simulate -o labels.csv --truth truth.csv --spammers 0.2",
+)(simulate)
+app.command(
+    epilog="Example: labelquorum evaluate mydata --methods bila,dawid_skene --orders 10 --json",
+)(evaluate)
 
 
 @app.command(epilog="Example: labelquorum demo --output pictures --seed 7")

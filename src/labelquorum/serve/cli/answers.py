@@ -5,7 +5,7 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -33,7 +33,7 @@ from labelquorum.serve.cli.settings import (
 if TYPE_CHECKING:
     from labelquorum.learn.door import Estimator
 
-__all__ = ["COLUMNS", "Encoding", "aggregate", "answers", "encode"]
+__all__ = ["COLUMNS", "Encoding", "aggregate", "answers", "encode", "encoding_of", "write_file"]
 
 Encoding = Literal["csv", "jsonl"]
 Row = Mapping[str, Any]
@@ -97,7 +97,7 @@ def aggregate(
     if output is None:
         typer.echo(data, nl=False)
     else:
-        _write(output, data)
+        write_file(output, data)
     if model is not None:
         estimator.save(model)
     summary = Summary()
@@ -121,7 +121,7 @@ def answers(model: "Estimator") -> list[Row]:
 
 
 def encode(
-    rows: Sequence[Row], encoding: Encoding, columns: Collection[str], header: bool = True
+    rows: Iterable[Row], encoding: Encoding, columns: Collection[str], header: bool = True
 ) -> bytes:
     """Write rows as UTF-8, whatever the terminal speaks."""
     if encoding == "jsonl":
@@ -137,34 +137,20 @@ def encode(
     return text.getvalue().encode()
 
 
-def _names(classes: Sequence[Hashable]) -> list[str]:
-    """Name classes as text; where the text of two is the same (1 and "1"), as Python does."""
-    seen = Counter(map(str, classes))
-    return [str(label) if seen[str(label)] == 1 else repr(label) for label in classes]
-
-
-def _encoding(output: Path | None, labels: Sequence[str]) -> Encoding:
-    if output is None:
+def encoding_of(path: Path | None, option: str) -> Encoding:
+    """Tell from its suffix how a file is to be written; standard output is CSV."""
+    if path is None:
         return "csv"
-    if output.suffix.lower() not in ENCODINGS:
+    if path.suffix.lower() not in ENCODINGS:
         raise typer.BadParameter(
             f"The suffix says how to write, and must be one of {', '.join(ENCODINGS)}. "
-            f"Got {output.name!r}.",
-            param_hint="'--output'",
+            f"Got {path.name!r}.",
+            param_hint=f"'{option}'",
         )
-    if output.exists() and any(name != "-" and _same(output, Path(name)) for name in labels):
-        raise typer.BadParameter(
-            f"{output} holds the labels, and they would be lost. Choose another file.",
-            param_hint="'--output'",
-        )
-    return ENCODINGS[output.suffix.lower()]
+    return ENCODINGS[path.suffix.lower()]
 
 
-def _same(one: Path, other: Path) -> bool:
-    return other.exists() and one.samefile(other)
-
-
-def _write(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -175,3 +161,25 @@ def _write(path: Path, data: bytes) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _names(classes: Sequence[Hashable]) -> list[str]:
+    """Name classes as text; where the text of two is the same (1 and "1"), as Python does."""
+    seen = Counter(map(str, classes))
+    return [str(label) if seen[str(label)] == 1 else repr(label) for label in classes]
+
+
+def _encoding(output: Path | None, labels: Sequence[str]) -> Encoding:
+    encoding = encoding_of(output, "--output")
+    if output is None:
+        return encoding
+    if output.exists() and any(name != "-" and _same(output, Path(name)) for name in labels):
+        raise typer.BadParameter(
+            f"{output} holds the labels, and they would be lost. Choose another file.",
+            param_hint="'--output'",
+        )
+    return encoding
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.exists() and one.samefile(other)

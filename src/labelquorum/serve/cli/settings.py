@@ -87,7 +87,7 @@ Preset = Annotated[
 Seed = Annotated[
     int | None,
     typer.Option(
-        rich_help_panel=MODEL, show_default="0", help="Everything random follows from it."
+        min=0, rich_help_panel=MODEL, show_default="0", help="Everything random follows from it."
     ),
 ]
 OpenItems = Annotated[
