@@ -280,12 +280,44 @@ Made by `{BENCHMARK} --orders {orders}`, which keeps its results in `benchmarks/
 """
 
 
+def benchmark_caps() -> str:
+    """How much time methods had, told from the rows."""
+    from labelquorum.trial.peers import PEERS
+
+    had: dict[tuple[str, float], set[str]] = {}
+    for row in _benchmark_rows():
+        who = "Crowd-Kit's methods" if any(p in row["method"] for p in PEERS) else "Our methods"
+        had.setdefault((who, row["time_cap"]), set()).add(row["dataset"])
+    every = {row["dataset"] for row in _benchmark_rows()}
+    sentences = []
+    for (who, cap), sets in sorted(had.items(), reverse=True):
+        where = "" if sets == every else f" on {', '.join(sorted(sets))}"
+        sentences.append(f"{who} had {cap:g} seconds{where}.\n")
+    return "".join(sentences)
+
+
 def benchmark_errors(*kinds: str) -> str:
     """Emitted errors of some kinds of methods, set by set."""
     from labelquorum.trial.results import error_table
 
     rows = _benchmark_rows(*kinds)
     return error_table(rows, sorted({row["method"] for row in rows}))
+
+
+def benchmark_memory() -> str:
+    """Peak memory of each method on a data set, the least first."""
+    from labelquorum.trial.results import Results
+
+    rows = Results(ROOT / "benchmarks" / "memory").rows()
+    measured = [row for row in rows if row.get("peak_memory_mb") is not None]
+    measured.sort(key=lambda row: row["peak_memory_mb"])
+    lines = [
+        [f"`{row['method']}`", row["kind"], f"{row['peak_memory_mb']:.0f}"] for row in measured
+    ]
+    made = "python3 run.py python -m labelquorum evaluate web --orders 1 --memory"
+    return _table([["method", "kind", "MB"], ["---", "---", "---:"], *lines]) + (
+        f"\nMade by `{made} -o benchmarks/memory`.\n"
+    )
 
 
 def benchmark_missing() -> str:
@@ -302,10 +334,12 @@ def benchmark_missing() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "benchmark_caps": benchmark_caps,
     "benchmark_scores": benchmark_scores,
     "benchmark_online": partial(benchmark_errors, "online"),
     "benchmark_batch": partial(benchmark_errors, "batch"),
     "benchmark_refit": partial(benchmark_errors, "windowed", "refit"),
+    "benchmark_memory": benchmark_memory,
     "benchmark_missing": benchmark_missing,
     "results": results,
     "presets": presets,
