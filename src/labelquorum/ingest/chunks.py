@@ -41,6 +41,8 @@ class Chunk(NamedTuple):
     worker_keys: NDArray[np.uint64]  # (P,) a hash of each one's id: it seeds his first rows
     n_workers: int  # K, all workers known so far
     n_classes: int  # C, all classes known so far
+    counted_probs: NDArray[np.float32] | None = None  # (N, C) by which open items were counted
+    gold: NDArray[np.int32] | None = None  # (N,) the true class where it was given, or MISSING
 
     @property
     def n_items(self) -> int:
