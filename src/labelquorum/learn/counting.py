@@ -8,6 +8,7 @@ and ν. So a chunk is solved together with all that came before it, and then its
 Counts are kept and added in float64, outside compiled code: at 2²⁴ a float32 ignores +0.4.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ from labelquorum.ingest.events import MISSING
 from labelquorum.learn.aggregator import (
     Aggregation,
     Aggregator,
+    Counts,
+    Part,
     break_ties,
     softmax,
     vote_shares,
@@ -37,11 +40,20 @@ from labelquorum.learn.hierarchical import (
     step,
     worker_weight,
 )
-from labelquorum.learn.offline import Floats, sum_by_worker
+from labelquorum.learn.offline import Floats
 from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.training import keep_compiled_code
 
-__all__ = ["Info", "State", "aggregate", "counting", "init", "update"]
+__all__ = ["Info", "State", "add", "aggregate", "counting", "init", "merge", "update"]
+
+SETTLED, MOST_STEPS = 1e-12, 1000
+"""θ is solved when no number moves further in a step, or after so many steps."""
+
+BLOCK = 1 << 14
+"""Workers that are solved at a time."""
+
+MOST_CELLS = 1 << 22
+"""Numbers that are laid out at a time when labels are counted."""
 
 
 class State(NamedTuple):
@@ -84,7 +96,7 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     if tally.past is not None:
         # Open items are counted anew, with all their labels: what they gave before is taken back.
         past, past_probs = tally.past
-        counts = np.maximum(counts - sum_by_worker(past_probs, past), 0)
+        counts = np.maximum(counts - _soft_counts(past_probs, past), 0)
         class_counts = np.maximum(class_counts - past_probs.sum(axis=0), 0)
         label_shares = np.maximum(label_shares - vote_shares(past).sum(axis=0), 0)
     # (1) f' = f + label shares
@@ -106,7 +118,7 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
         )
     # (4) commit, and drop the labels
     probs = np.asarray(fitted.class_probs, np.float64)[: chunk.n_items]
-    counts = counts + sum_by_worker(probs, tally.labels)
+    counts = counts + _soft_counts(probs, tally.labels)
     counted = probs * tally.items[:, None]
     following = State(
         rows=state.rows.scatter(chunk.workers, {"counts": counts, "theta": theta}),
@@ -143,6 +155,40 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
     )
 
 
+def add(state: State, workers: NDArray[np.intp], counts: Floats, recipe: Recipe) -> State:
+    """Count labels whose truth is known, (P, C, C), of workers who may be new."""
+    state = _with_workers(state, int(workers.max(initial=-1)) + 1)
+    before = state.rows.gather(workers)["counts"]
+    pooled = state.pooled + _pool(before + counts, recipe) - _pool(before, recipe)
+    rows = {"counts": before + counts, "theta": _solve(before + counts, pooled, recipe)}
+    return state._replace(rows=state.rows.scatter(workers, rows), pooled=pooled)
+
+
+def merge(
+    parts: Sequence[Part], base: Part | None, n_workers: int, n_classes: int, recipe: Recipe
+) -> State:
+    """Add up what each part counted beyond the base; P is built and θ solved anew."""
+    counts = np.zeros((n_workers, n_classes, n_classes))
+    class_counts, label_shares = np.zeros(n_classes), np.zeros(n_classes)
+    # base + Σ_i (part_i − base)
+    terms = [(part, 1) for part in parts] + ([(base, 1 - len(parts))] if base else [])
+    for (state, workers, classes), times in terms:
+        known = workers != MISSING
+        cells = np.ix_(workers[known], classes, classes)
+        counts[cells] += times * state.rows.to_arrays()["counts"][known]
+        class_counts[classes] += times * state.class_counts
+        label_shares[classes] += times * state.label_shares
+    counts = np.maximum(counts, 0)
+    pooled = _pool(counts, recipe)
+    return State(
+        rows=WorkerRows({"counts": counts, "theta": _solve(counts, pooled, recipe)}),
+        pooled=pooled,
+        class_counts=np.maximum(class_counts, 0),
+        label_shares=np.maximum(label_shares, 0),
+        seed=(parts[0] if base is None else base).state.seed,
+    )
+
+
 def counting(recipe: Recipe) -> Aggregator:
     """Bind the constants; `bila` is the door to it."""
     keep_compiled_code()
@@ -155,6 +201,7 @@ def counting(recipe: Recipe) -> Aggregator:
         confusion=partial(_confusion, recipe=recipe),
         class_prior=lambda state: class_prior(state.label_shares, state.class_counts, recipe),
         forget=_forget,
+        counts=Counts(partial(add, recipe=recipe), partial(merge, recipe=recipe)),
     )
 
 
@@ -246,6 +293,35 @@ def _segment_sum(rows: Leaf, segment: Leaf, count: int, ordered: bool = False) -
     return jax.ops.segment_sum(rows, segment, num_segments=count, indices_are_sorted=ordered)
 
 
+@partial(jax.jit, static_argnames="recipe")
+def _solve_block(counts: Leaf, crowd: Leaf, *, recipe: Recipe) -> Leaf:
+    """The θ that maximises J, (C + 1, K): curvature steps until none moves any more."""
+
+    def unsettled(carry: tuple[Leaf, Leaf, Leaf]) -> Leaf:
+        number, _, moved = carry
+        return (moved > SETTLED) & (number < MOST_STEPS)
+
+    def again(carry: tuple[Leaf, Leaf, Leaf]) -> tuple[Leaf, Leaf, Leaf]:
+        number, theta, _ = carry
+        moved = step(theta, counts, crowd, recipe)
+        return number + 1, moved, jnp.abs(moved - theta).max()
+
+    theta = jnp.zeros((len(crowd) + 1, counts.shape[-1]), counts.dtype)
+    first = (jnp.int32(0), theta, jnp.asarray(jnp.inf, counts.dtype))
+    return jax.lax.while_loop(unsettled, again, first)[1]
+
+
+def _solve(counts: Floats, pooled: Floats, recipe: Recipe) -> Floats:
+    """θ of these workers in float64, (K, C + 1), as far as it goes: J has one maximum."""
+    theta, crowd = np.zeros((len(counts), len(pooled) + 1)), crowd_matrix(pooled, recipe)
+    with jax.enable_x64(True):
+        for start in range(0, len(counts), BLOCK):
+            block = _workers_last(counts[start : start + BLOCK], np.float64)
+            solved = np.asarray(_solve_block(block, crowd, recipe=recipe)).T
+            theta[start : start + BLOCK] = solved[: len(counts) - start]
+    return theta
+
+
 # ── from a chunk to what is counted ──────────────────────────────────────────────────────
 
 
@@ -273,7 +349,7 @@ def _tally(chunk: Chunk) -> _Tally:
     past = chunk._replace(label=label, weight=weight.astype(np.float32))
     probs = np.zeros((chunk.n_items, chunk.n_classes))
     if chunk.counted_probs is not None:
-        probs[:, : chunk.counted_probs.shape[1]] = chunk.counted_probs
+        probs += chunk.counted_probs
     was_counted = np.bincount(chunk.item, past.weight, chunk.n_items) > 0
     lost = was_counted & (probs.sum(axis=1) == 0)
     past = past._replace(weight=np.where(lost[chunk.item], np.float32(0), past.weight))
@@ -302,17 +378,36 @@ def _pad(values: NDArray[Any], length: int, filler: int = 0) -> NDArray[Any]:
     return padded
 
 
-def _workers_last(rows: Floats) -> NDArray[np.float32]:
-    """Rows (K, …) as compiled code takes them: (…, K) in float32, padded with zeros."""
-    padded = np.zeros((*rows.shape[1:], bucket(len(rows), 32)), np.float32)
+def _workers_last(rows: Floats, kind: type = np.float32) -> NDArray[Any]:
+    """Rows (K, …) as compiled code takes them: (…, K), padded with zeros."""
+    padded = np.zeros((*rows.shape[1:], bucket(len(rows), 32)), kind)
     padded[..., : len(rows)] = np.moveaxis(rows, 0, -1)
     return padded
+
+
+def _soft_counts(probs: Floats, labels: Chunk) -> Floats:
+    """Labels z of worker k, times P(truth is c), (P, C, C)."""
+    n_classes, n_workers = labels.n_classes, len(labels.workers)
+    cell = labels.local_worker.astype(np.intp) * n_classes + labels.label
+    counts = np.empty((n_workers, n_classes, n_classes))
+    together = max(1, MOST_CELLS // max(len(cell), n_workers * n_classes))  # classes at a time
+    for first in range(0, n_classes, together):
+        some = probs[:, first : first + together]
+        width = some.shape[1]
+        where = cell[:, None] * width + np.arange(width)
+        shares = some.take(labels.item, axis=0) * labels.weight[:, None]
+        total = np.bincount(where.ravel(), shares.ravel(), n_workers * n_classes * width)
+        total = total.reshape(n_workers, n_classes, width)
+        counts[:, first : first + together] = total.swapaxes(1, 2)
+    return counts
 
 
 def _pool(counts: Floats, recipe: Recipe) -> Floats:
     """What these workers give to P, in float64, (C, C); counts are (K, C, C)."""
     # Σ_k N_k[c, z] κ/(κ + n_k[c])
-    return np.asarray(np.einsum("kcz,kc->cz", counts, worker_weight(counts.sum(axis=2), recipe)))
+    n_classes = counts.shape[2]
+    totals = (counts.reshape(-1, n_classes) @ np.ones(n_classes)).reshape(-1, n_classes)
+    return np.asarray(np.einsum("kcz,kc->cz", counts, worker_weight(totals, recipe)))
 
 
 # ── looking at the state ─────────────────────────────────────────────────────────────────
@@ -321,20 +416,21 @@ def _pool(counts: Floats, recipe: Recipe) -> Floats:
 def _evidence(crowd: Floats, theta: Floats, chunk: Chunk) -> Floats:
     """Say what each label says for each class: log m_k[c, l_ik], (B, C)."""
     log_sums: Floats = np.log(row_sums(crowd, np.exp(theta[0]), np.exp(theta[1:])))
-    worker, row = chunk.local_worker, np.arange(chunk.n_labels)
+    worker = chunk.local_worker
     # log m_k[c, z] = log G[c, z] + a 1[c = z] + b_z − log R_k[c]
-    evidence: Floats = np.log(crowd).T[chunk.label] - log_sums.T[worker]
+    evidence: Floats = np.log(crowd).T.take(chunk.label, axis=0) - log_sums.T.take(worker, axis=0)
     evidence += theta[1 + chunk.label, worker][:, None]
-    evidence[row, chunk.label] += theta[0, worker]
+    evidence[np.arange(chunk.n_labels), chunk.label] += theta[0].take(worker)
     return evidence
 
 
 def _sum_by_item(values: Floats, chunk: Chunk) -> Floats:
     """Add up rows (B, C) of the same item, (N, C)."""
+    edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1))
+    labelled = edges[1:] > edges[:-1]
     total = np.zeros((chunk.n_items, chunk.n_classes))
-    present, first = np.unique(chunk.item, return_index=True)
-    if len(present):
-        total[present] = np.add.reduceat(values, first, axis=0)
+    if len(values):
+        total[labelled] = np.add.reduceat(values, edges[:-1][labelled], axis=0)
     return total
 
 
@@ -377,8 +473,12 @@ def _grow(state: State, chunk: Chunk) -> State:
             class_counts=np.pad(state.class_counts, (0, more)),
             label_shares=np.pad(state.label_shares, (0, more)),
         )
-    new = np.arange(state.rows.n_workers, chunk.n_workers)
-    if len(new):
-        blank = _blank_rows(len(new), len(state.pooled))
-        state = state._replace(rows=state.rows.scatter(new, blank))
-    return state
+    return _with_workers(state, chunk.n_workers)
+
+
+def _with_workers(state: State, n_workers: int) -> State:
+    new = np.arange(state.rows.n_workers, n_workers)
+    if not len(new):
+        return state
+    blank = _blank_rows(len(new), len(state.pooled))
+    return state._replace(rows=state.rows.scatter(new, blank))

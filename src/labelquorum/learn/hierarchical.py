@@ -224,15 +224,18 @@ def _precision(theta: Leaf, recipe: Recipe) -> Any:
     return np.asarray(scales, theta.dtype)[:, None] ** -2
 
 
-def _solve(matrix: jax.Array, vector: jax.Array) -> jax.Array:
-    """Gauss–Jordan, all workers at once: (D, D, K) and (D, K) give (D, K)."""
-    size = len(vector)
+def _solve(matrix: Leaf, vector: Leaf) -> Leaf:
+    """Gauss, all workers at once: (D, D, K) and (D, K) give (D, K); no pivot of ours is zero."""
     table = jnp.concatenate([matrix, vector[:, None]], axis=1)
-    for pivot in range(size):  # positive definite: no pivot is zero
-        row = table[pivot] / table[pivot, pivot]
-        others = (np.arange(size) != pivot)[:, None, None]
-        table = jnp.where(others, table - table[:, pivot, None] * row, row)
-    return table[:, -1]
+    rows: list[Leaf] = []
+    for _ in range(len(vector)):
+        rows.append(table[0, 1:] / table[0, 0])
+        table = table[1:, 1:] - table[1:, :1] * rows[-1]
+    solution: list[Leaf] = []  # from the last unknown to the first
+    for row in reversed(rows):
+        known = [row[i] * value for i, value in enumerate(reversed(solution))]
+        solution.append(row[-1] - sum(known))
+    return jnp.stack(solution[::-1])
 
 
 def _diagonal(square: Leaf) -> Leaf:
