@@ -26,6 +26,7 @@ from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.aggregator import Aggregation, Aggregator
 from labelquorum.learn.encoder import Encoder
 from labelquorum.learn.generative import GenerativeModel
+from labelquorum.learn.history import history_rows, read_history
 from labelquorum.learn.memory import (
     Memory,
     count_agreement,
@@ -34,6 +35,7 @@ from labelquorum.learn.memory import (
     nothing_learned,
     restored,
     uncount,
+    with_history,
 )
 from labelquorum.learn.report import Answer, Report, id_index, item_report, worker_report
 from labelquorum.learn.rows import WorkerRows
@@ -72,6 +74,7 @@ class Estimator(ABC):
     abstain: Hashable
     open_items: int
     warmup_items: int
+    history: Any = None  # of a method whose state is counts
 
     @abstractmethod
     def _options(self) -> dict[str, Any]:
@@ -391,9 +394,16 @@ class Estimator(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file; learning goes on from it as if it had never stopped."""
-        settings = {name: _plain(value) for name, value in self.get_params().items()}
+        params = (
+            {**self.get_params(), "history": None}
+            if self.history is not None
+            else self.get_params()
+        )
+        settings = {name: _plain(value) for name, value in params.items()}
         if self.classes is not None:
             settings["classes"] = list(self._space.classes or ())
+        if self.history is not None:
+            settings["history"] = history_rows(self.history, self._space.classes)
         ids, arrays = memory_parts(self._memory)
         header = {"method": self.method, "settings": settings, "losses": self.loss_history_}
         write_snapshot(path, Snapshot(header, ids, arrays))
@@ -485,7 +495,16 @@ class Estimator(ABC):
 
     @cached_property
     def _memory(self) -> Memory:
-        return nothing_learned(self._space, self._whole("open_items", 0))
+        memory = nothing_learned(self._space, self._whole("open_items", 0))
+        if self.history is None:
+            return memory
+        self._require_counts("have a history")
+        if self._whole("warmup_items", 0):
+            raise StateError(
+                "`warmup_items` must be 0 with a history: that is a first set already."
+            )
+        known = read_history(self.history, self._space.classes)
+        return with_history(memory, known, self._aggregator, self._seed)
 
     @cached_property
     def _losses(self) -> deque[float]:

@@ -50,6 +50,10 @@ class BiLA(Estimator):
         "default", "recipe" (a crowd's matrix that workers lean away from, solved on counts),
         "www2021" (Algorithm 1 to the letter) or "authors" (as the released code behaves). What
         follows overrides the preset; see `labelquorum.learn.bila.bila`.
+    history
+        What is known of workers before, for a preset whose state is counts: labels by truth, a
+        dict {worker: {truth: {label: count}}} or a table like `errors_`; or a dict
+        {worker: (right, total)}.
     seed
         Everything random follows from it.
     classes
@@ -119,6 +123,7 @@ class BiLA(Estimator):
         step_limit: float | None = None,
         newton_classes: int | None = None,
         dependence: float | None = None,
+        history: Any = None,
         seed: int = 0,
         classes: Sequence[Hashable] | None = None,
         repeats: Repeats = "last",

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelquorum.ingest.chunks import Chunk, concatenate, has_news
+from labelquorum.ingest.chunks import Chunk, concatenate, has_news, make_chunk
 from labelquorum.ingest.events import MISSING, LabelSpace, LabelTable
 from labelquorum.ingest.ledger import Ledger, Note, OpenItem
 from labelquorum.ingest.roster import Intake, Roster
-from labelquorum.learn.aggregator import Aggregation
+from labelquorum.learn.aggregator import Aggregation, Aggregator
+from labelquorum.learn.history import History
 from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.snapshot import Snapshot, state_arrays, state_from_arrays
 
@@ -22,6 +23,7 @@ __all__ = [
     "nothing_learned",
     "restored",
     "uncount",
+    "with_history",
 ]
 
 _HELD = ("item_ids", "worker_ids", "labels", "weights", "groups", "timestamps")
@@ -42,6 +44,20 @@ def nothing_learned(space: LabelSpace, open_items: int) -> Memory:
     """Where every model starts."""
     nobody = WorkerRows({"labels": np.zeros(0, np.int64), "agreed": np.zeros(0, np.int64)})
     return Memory(Roster(space), Ledger(open_items), None, nobody, [], {})
+
+
+def with_history(memory: Memory, history: History, method: Aggregator, seed: int) -> Memory:
+    """A memory that has learned nothing but knows these workers."""
+    assert method.counts is not None
+    n_workers, n_classes = history.counts.shape[:2]
+    nothing = make_chunk([], [], [], n_workers=n_workers, n_classes=n_classes)
+    state = method.counts.add(method.init(nothing, seed), np.arange(n_workers), history.counts)
+    unlabelled = {name: np.zeros(n_workers, np.int64) for name in memory.book.names}
+    return memory._replace(
+        roster=Roster(memory.roster.space, history.workers, history.classes),
+        state=state,
+        book=WorkerRows(unlabelled),
+    )
 
 
 def count_agreement(book: WorkerRows, intake: Intake, result: Aggregation) -> WorkerRows:
