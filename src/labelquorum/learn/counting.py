@@ -259,28 +259,25 @@ def _fit_chunk(
     def class_probs(log_scores: Leaf) -> Leaf:
         return jnp.where(given, is_true, jax.nn.softmax(log_scores))
 
-    def learn(theta: Leaf, counts: Leaf) -> tuple[Leaf, Leaf]:
-        """P, G, a step of θ, and what each label says now."""
-        crowd = crowd_matrix(others + pool(counts, recipe), recipe)
-        theta = step(theta, counts, crowd, recipe)
-        return theta, log_confusion(crowd, theta)
-
-    def again(_: Leaf, carry: tuple[Leaf, Leaf, Leaf]) -> tuple[Leaf, Leaf, Leaf]:
+    def again(number: Leaf, carry: tuple[Leaf, Leaf, Leaf]) -> tuple[Leaf, Leaf, Leaf]:
         theta, said, prior = carry
-        probs = class_probs(encode(said, prior))
+        # (2) is (3) before anything is said of the chunk: a θ step with the stored N.
+        probs = class_probs(encode(said, prior)) * (number > 0)
         # ΔN_k[c, z] = Σ_i q_i(c) 1[l_ik = z]
         rows = probs[packed.item] * packed.counted_weight[:, None]
         news = _segment_sum(rows, packed.cell, n_workers * n_classes)
         news = news.reshape(n_workers, n_classes, n_classes).transpose(2, 1, 0)
-        theta, said = learn(theta, counts + news)
+        # P' and G, a θ step with N + ΔN, and what each label says by then
+        crowd = crowd_matrix(others + pool(counts + news, recipe), recipe)
+        theta = step(theta, counts + news, crowd, recipe)
         # π with f' and ν + Σ_i q_i
         inferred = class_counts + packed.counted_item @ probs
-        return theta, said, class_prior(label_shares, inferred, recipe)
+        prior = class_prior(label_shares, inferred, recipe)
+        return theta, log_confusion(crowd, theta), prior
 
-    # (2) one θ step with the stored N
-    start = (*learn(theta, counts), class_prior(label_shares, class_counts, recipe))
-    # (3) ten times
-    theta, said, prior = jax.lax.fori_loop(0, recipe.inner_steps, again, start)
+    silence = jnp.zeros((n_workers, n_classes, n_classes))
+    start = theta, silence, class_prior(label_shares, class_counts, recipe)
+    theta, said, prior = jax.lax.fori_loop(0, 1 + recipe.inner_steps, again, start)
     log_scores = encode(said, prior)
     # With this q the loss is −log p(l_i), or −log p(l_i, y_i) where the truth is given.
     reached = jnp.where(given & ~is_true, -jnp.inf, log_scores)
@@ -358,7 +355,7 @@ def _tally(chunk: Chunk) -> _Tally:
 
 
 def _pack(chunk: Chunk, tally: _Tally) -> _Packed:
-    n_labels, n_items = bucket(chunk.n_labels, 64), bucket(chunk.n_items, 16)
+    n_labels, n_items = _room(chunk.n_labels, 128), _room(chunk.n_items, 16)
     gold = np.full(n_items, MISSING, np.int32)
     if chunk.gold is not None:
         gold[: chunk.n_items] = chunk.gold
@@ -372,6 +369,13 @@ def _pack(chunk: Chunk, tally: _Tally) -> _Packed:
     )
 
 
+def _room(count: int, fewest: int) -> int:
+    """Round up to a few sizes, each of which is compiled: in fours at first, then in twos."""
+    if count <= 16 * fewest:
+        return fewest if count <= fewest else 4 * fewest if count <= 4 * fewest else 16 * fewest
+    return bucket(count, fewest)
+
+
 def _pad(values: NDArray[Any], length: int, filler: int = 0) -> NDArray[Any]:
     padded = np.full(length, filler, values.dtype)
     padded[: len(values)] = values
@@ -380,7 +384,9 @@ def _pad(values: NDArray[Any], length: int, filler: int = 0) -> NDArray[Any]:
 
 def _workers_last(rows: Floats, kind: type = np.float32) -> NDArray[Any]:
     """Rows (K, …) as compiled code takes them: (…, K), padded with zeros."""
-    padded = np.zeros((*rows.shape[1:], bucket(len(rows), 32)), kind)
+    # 128 workers, but no more than 2¹³ cells of their matrices
+    fewest = min(128, max(4, bucket((1 << 13) // max(rows.shape[1], 1) ** 2, 1)))
+    padded = np.zeros((*rows.shape[1:], _room(len(rows), fewest)), kind)
     padded[..., : len(rows)] = np.moveaxis(rows, 0, -1)
     return padded
 

@@ -394,12 +394,7 @@ class Estimator(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file; learning goes on from it as if it had never stopped."""
-        params = (
-            {**self.get_params(), "history": None}
-            if self.history is not None
-            else self.get_params()
-        )
-        settings = {name: _plain(value) for name, value in params.items()}
+        settings = {n: _plain(value) for n, value in self.get_params().items() if n != "history"}
         if self.classes is not None:
             settings["classes"] = list(self._space.classes or ())
         if self.history is not None:
