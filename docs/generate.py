@@ -36,6 +36,7 @@ PAGES = (
     "docs/model.md",
     "docs/methods.md",
     "docs/paper.md",
+    "docs/recipe.md",
 )
 RESULTS = ROOT / "experiments" / "www2021"
 REPRODUCE = "python3 run.py python experiments/www2021/reproduce.py"
