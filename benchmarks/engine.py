@@ -1,10 +1,11 @@
 """How fast is it, and does it stay so? One command, one JSON object.
 
-    python3 run.py python benchmarks/engine.py [--save] [--only PART …] [--quick]
+    python3 run.py python benchmarks/engine.py [--save] [--only PART …] [--preset NAME] [--quick]
 
 Every part runs in a fresh process with a compilation cache of its own, so none can help or
 hinder another. Progress goes to stderr. `--save` keeps the result in `results/engine.json`, from
-which `report.py` writes the page of the docs. Times are of a whole machine: run nothing beside it.
+which `report.py` writes the page of the docs; that of a preset goes to `engine-NAME.json`. Times
+are of a whole machine: run nothing beside it.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -44,7 +45,7 @@ from streams import (
 )
 
 HERE = Path(__file__).parent
-SAVED = HERE / "results" / "engine.json"
+RESULTS = HERE / "results"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Sizes:
     starts: int = 5
     refit_items: int = 20_000
     refit_workers: Sequence[int] = (1000, 200)
+    preset: str = "default"
 
 
 QUICK = Sizes((1000, 3000), (500, 1500), 100, 20, starts=1, refit_items=300, refit_workers=(50,))
@@ -75,7 +77,7 @@ def measure_throughput(sizes: Sizes) -> Result:
         drawn = [
             draw_chunk(rng, sizes.crowd, i * n_items, n_items) for i in range(count + WARM_CHUNKS)
         ]
-        functions, door = Functions(), Door()
+        functions, door = Functions(sizes.preset), Door(sizes.preset)
         seconds: dict[str, list[float]] = {"update": [], "aggregate": [], "partial_fit": []}
         for labels in drawn:
             chunk = integer_chunk(labels, sizes.crowd)
@@ -106,7 +108,7 @@ def measure_history(sizes: Sizes) -> Result:
         models = []
         for history in sorted(sizes.history, reverse=True):
             rng = np.random.default_rng(history)
-            model = kind()
+            model = kind(sizes.preset)
             streamed = 0
             while streamed < history:
                 # Long histories are laid down in larger chunks, which is quicker.
@@ -135,7 +137,7 @@ def measure_workers(sizes: Sizes) -> Result:
         models = []
         for known in sorted(sizes.workers, reverse=True):
             rng = np.random.default_rng(known)
-            model = kind()
+            model = kind(sizes.preset)
             for first in range(0, known, CHUNK_LABELS):
                 # All of them really have rows: everybody labels once.
                 worker = np.arange(first, min(first + CHUNK_LABELS, known))
@@ -214,7 +216,7 @@ def measure_first_chunk(sizes: Sizes, began: float) -> Result:
     from labelquorum import BiLA  # noqa: F401
 
     imported = time.perf_counter()
-    door = Door()
+    door = Door(sizes.preset)
     chunk = frame(draw_chunk(np.random.default_rng(0), sizes.crowd, 0))
     first = seconds_of(door.advance, chunk)
     return {
@@ -280,7 +282,7 @@ def measure_our_stream(sizes: Sizes, n_workers: int) -> Result:
     parts = [table.iloc[start : start + REFIT_CHUNK] for start in range(0, len(table), REFIT_CHUNK)]
     emitted: dict[str, int] = {}
     began = time.perf_counter()
-    model = BiLA()
+    model = BiLA(sizes.preset)
     first = seconds_of(model.partial_fit, parts[0])
     emitted.update(model.labels_)
     for part in parts[1:]:
@@ -354,6 +356,10 @@ def verdicts(parts: Result) -> list[Result]:
             largest = max(row[size] for row in parts[part]["latency"])
             check(f"p50 of a {CHUNK_ITEMS}-item chunk, ms ({part})", p50[0], 5.0)
             check(f"growth of p50 up to {largest:,} {noun}", round(p50[-1] / p50[0], 3), 1.5)
+    if "throughput" in parts:
+        large = parts["throughput"]["by_chunk"][-1]
+        seconds = round(1e6 / large["partial_fit_labels_per_second"], 2)
+        check(f"a million labels in chunks of {large['chunk_items']} items, s", seconds, 5.0)
     if "history" in parts:
         memory = parts["history"]["memory"]
         grown = memory["at_end_mb"] / memory["at_tenth_mb"]
@@ -421,13 +427,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
-    parser.add_argument("--save", action="store_true", help=f"keep the result in {SAVED.name}")
+    parser.add_argument("--preset", default="default", help="of BiLA")
+    parser.add_argument("--save", action="store_true", help="keep the result in results/")
     options = parser.parse_args(arguments)
     if options.save and options.quick:
         parser.error("--quick measures nothing worth saving.")
-    sizes = QUICK if options.quick else Sizes()
+    plain = options.preset == "default"
+    saved = RESULTS / ("engine.json" if plain else f"engine-{options.preset}.json")
+    sizes = replace(QUICK if options.quick else Sizes(), preset=options.preset)
     result: Result = {
-        "command": "python3 run.py python benchmarks/engine.py",
+        "command": "python3 run.py python benchmarks/engine.py"
+        + ("" if plain else f" --preset {options.preset}"),
         "machine": machine(),
         "chunk": {
             "items": CHUNK_ITEMS,
@@ -436,8 +446,8 @@ def main(arguments: list[str] | None = None) -> None:
         },
         "parts": {},
     }
-    if options.save and SAVED.exists():  # parts not measured now stay as they were
-        result["parts"] = json.loads(SAVED.read_text())["parts"]
+    if options.save and saved.exists():  # parts not measured now stay as they were
+        result["parts"] = json.loads(saved.read_text())["parts"]
     for part in options.only:
         print(f"— {part}", file=sys.stderr, flush=True)
         began, when = time.perf_counter(), datetime.now(UTC).isoformat(timespec="minutes")
@@ -448,8 +458,8 @@ def main(arguments: list[str] | None = None) -> None:
     result["verdicts"] = verdicts(result["parts"])
     text = json.dumps(result, indent=2)
     if options.save:
-        SAVED.parent.mkdir(exist_ok=True)
-        SAVED.write_text(text + "\n")
+        RESULTS.mkdir(exist_ok=True)
+        saved.write_text(text + "\n")
     print(text)
 
 

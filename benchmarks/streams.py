@@ -69,10 +69,10 @@ class Door:
 
     name = "door"
 
-    def __init__(self) -> None:
+    def __init__(self, preset: str) -> None:
         from labelquorum import BiLA
 
-        self.model = BiLA()
+        self.model = BiLA(preset)
 
     def prepare(self, labels: Labels, n_workers: int) -> Any:
         return frame(labels)
@@ -86,10 +86,10 @@ class Functions:
 
     name = "functions"
 
-    def __init__(self) -> None:
-        from labelquorum.learn.bila import bila
+    def __init__(self, preset: str) -> None:
+        from labelquorum.learn.bila import PRESETS, bila
 
-        self.method = bila()
+        self.method = bila(**PRESETS[preset])
         self.state: Any = None
 
     def prepare(self, labels: Labels, n_workers: int) -> Any:

@@ -37,6 +37,7 @@ PAGES = (
     "docs/methods.md",
     "docs/benchmark.md",
     "docs/paper.md",
+    "docs/recipe.md",
 )
 RESULTS = ROOT / "experiments" / "www2021"
 BENCHMARK = "python3 run.py python -m labelquorum evaluate --min-truth 100 -o benchmarks/online"

@@ -21,6 +21,8 @@ METHODS: dict[str, Callable[[], Aggregator]] = {
     **{f"bila {name}": (lambda name=name: bila(**PRESETS[name])) for name in PRESETS},
     "bila worker_ability": lambda: bila(generative="worker_ability"),
     "refit dawid_skene": lambda: refit(AGGREGATORS["dawid_skene"]()),
+    "bila tied": lambda: bila(encoder="tied", kl_weight=1.0),
+    "bila diagonal": lambda: bila(**PRESETS["recipe"], newton_classes=0),
 }
 del METHODS["bila default"]  # the same as plain bila
 

@@ -377,6 +377,14 @@ def test_every_function_named_in_the_paper_page_exists():
         resolve(name)
 
 
+def test_every_function_and_setting_named_in_the_recipe_page_exists():
+    from labelquorum.learn.hierarchical import Recipe
+
+    for name in set(re.findall(r"`(learn\.[\w.]+)`", page("docs/recipe.md"))):
+        resolve(name)
+    assert set(Recipe._fields) <= words_in_code("docs/recipe.md")
+
+
 def test_a_function_that_does_not_exist_is_noticed():
     with pytest.raises(AssertionError):
         resolve("learn.bila.bila.no_such_function")

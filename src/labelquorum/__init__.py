@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         load,
     )
     from labelquorum.learn.generative import GenerativeModel
+    from labelquorum.learn.merging import merge
     from labelquorum.trial.checks import check_aggregator
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "check_aggregator",
     "estimator",
     "load",
+    "merge",
 ]
 
 __version__ = version("labelquorum")
@@ -94,6 +96,7 @@ _LATER = {
     "MajorityVote": "labelquorum.learn.estimator",
     "check_aggregator": "labelquorum.trial.checks",
     "load": "labelquorum.learn.estimator",
+    "merge": "labelquorum.learn.merging",
 }
 
 

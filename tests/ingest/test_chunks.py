@@ -14,13 +14,15 @@ from labelquorum.errors import LabelError
 from labelquorum.ingest.chunks import (
     concatenate,
     cut_chunks,
+    has_news,
     id_key,
     id_order,
     make_chunk,
     take_rows,
     with_news,
+    withdrawn,
 )
-from labelquorum.ingest.events import LabelTable
+from labelquorum.ingest.events import MISSING, LabelTable
 
 ids = (
     st.integers(-(2**70), 2**70)
@@ -108,6 +110,38 @@ def test_only_items_with_a_label_that_is_new_are_news(labels, data):
     assert news.workers.tolist() == sorted({k for _, k, _ in seen})
     assert news.worker_keys.tolist() == news.workers.tolist()
     assert (news.n_workers, news.n_classes) == (5, 3)
+
+
+def test_a_truth_an_item_was_not_counted_by_is_news():
+    chunk = make_chunk([0, 1, 2], [0, 0, 0], [0, 0, 1], known=[True] * 3)
+    gold = np.array([0, 0, MISSING], np.int32)
+    counted = np.array([[1, 0], [0.5, 0.5], [0, 1]], np.float32)
+    told = chunk._replace(gold=gold, counted_probs=counted)
+    assert has_news(told).tolist() == [False, True, False]
+    news = with_news(told)
+    assert news.gold.tolist() == [0] and news.counted_probs.tolist() == [[0.5, 0.5]]
+    assert has_news(chunk._replace(gold=gold)).tolist() == [True, True, False]
+
+
+def test_withdrawn_labels_correct_themselves_to_nothing():
+    chunk = make_chunk([0, 0], [1, 2], [0, 1], weight=[2, 3], known=[True, True])
+    gone = withdrawn(chunk, 2)
+    assert gone.weight.tolist() == [2, 0] and gone.known.tolist() == [True, False]
+    assert gone.replaced.tolist() == [MISSING, 1] and gone.replaced_weight.tolist() == [0, 3]
+
+
+@given(rows)
+def test_the_order_of_rows_is_that_of_a_plain_sort(labels):
+    item, worker, label, _ = zip(*labels, strict=True) if labels else ([], [], [], [])
+    chunk = make_chunk(item, worker, label)
+    seen = zip(chunk.item.tolist(), chunk.worker.tolist(), chunk.label.tolist(), strict=True)
+    assert list(seen) == sorted(row[:3] for row in labels)
+    assert chunk.workers.tolist() == sorted(set(worker))
+
+
+def test_numbers_too_large_for_one_key_are_sorted_all_the_same():
+    chunk = make_chunk([2**31 - 2, 0], [2**30, 2**31 - 2], [2**30, 5], item_keys=[0])
+    assert chunk.item.tolist() == [0, 2**31 - 2]
 
 
 # ── ids ──────────────────────────────────────────────────────────────────────────────────

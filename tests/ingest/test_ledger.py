@@ -118,6 +118,43 @@ def test_forgetting_a_worker_drops_his_labels_alone():
     assert [len(ledger.get(item_id).worker) for item_id in ledger] == [0, 0]
 
 
+def test_an_item_keeps_what_it_was_counted_by_and_its_truth():
+    ledger = Ledger()
+    chunk = make_chunk([0, 1], [0, 1], [0, 2], item_keys=keys(["a", "b"]), n_classes=3)
+    chunk = chunk._replace(gold=np.array([-1, 2], np.int32))
+    evidence, probs = np.zeros((2, 3), np.float32), np.full((2, 3), 1 / 3, np.float32)
+    counted = np.array([[0.5, 0.5, 0], [0, 0, 1]], np.float32)
+    order, answers = np.arange(2), np.array([0, 2], np.int32)
+    ledger.record(["a", "b"], order, chunk, evidence, probs, answers, counted_probs=counted)
+    assert [ledger.get(name).gold for name in "ab"] == [-1, 2]
+    assert ledger.get("a").counted_probs.tolist() == [0.5, 0.5, 0]
+    again = Ledger.from_arrays(9, ["a", "b"], ledger.notes, ledger.to_arrays())
+    assert again.get("b").counted_probs.tolist() == [0, 0, 1] and again.get("b").gold == 2
+    # A file of before says neither.
+    arrays = {n: a for n, a in ledger.to_arrays().items() if n not in ("counted_probs", "gold")}
+    before = Ledger.from_arrays(9, ["a", "b"], ledger.notes, arrays).get("b")
+    assert before.gold == -1 and not before.counted_probs.any()
+
+
+def test_an_item_can_lose_a_label_or_be_dropped():
+    ledger = Ledger(1)
+    record(ledger, ["a"])
+    ledger.drop("a", 0)
+    assert ledger.get("a").worker.tolist() == [1]
+    ledger.discard("a")
+    assert "a" not in ledger and not ledger.was_closed(keys(["a"])).any()
+
+
+def test_an_item_can_be_kept_alone():
+    ledger, other = Ledger(), Ledger(1)
+    record(ledger, ["a", "b"])
+    for name in "ab":
+        other.keep(name, ledger.get(name), id_key(name))
+    assert list(other) == ["b"]
+    assert other.was_closed(keys(["a"])).all() and other.closed_keys.tolist() == [id_key("a")]
+    assert ledger.among(["b", "x"]) == {"b"}
+
+
 def test_what_is_kept_can_be_seen_as_one_chunk():
     ledger = Ledger()
     record(ledger, ["b", "a"])

@@ -12,6 +12,7 @@ from labelquorum.learn.batch import pack, sum_by_item, whole
 from labelquorum.learn.bila import bila
 from labelquorum.learn.encoder import ENCODERS, Encoder, mlp
 from labelquorum.learn.generative import Newcomers, Params
+from labelquorum.learn.objective import loss
 from labelquorum.trial.crowds import class_conditional_crowd, oracle_error
 
 # --- one of your own -----------------------------------------------------------------------------
@@ -150,7 +151,10 @@ def test_a_workers_first_rows_depend_on_his_key_and_not_on_who_comes_with_him():
             lambda: mlp(labels_as="dense"),
             r"`labels_as` of mlp must be 'one_hot' or 'index'\. Got 'dense'\.",
         ),
-        (lambda: bila(encoder="cnn"), r"`encoder` of bila must be one of \['mlp'\]\. Got 'cnn'\."),
+        (
+            lambda: bila(encoder="cnn"),
+            r"`encoder` of bila must be one of \['mlp', 'tied'\]\. Got 'cnn'\.",
+        ),
         (lambda: bila(kl_weight=-1), r"`kl_weight` of bila must be a number ≥ 0\. Got -1\."),
         (
             lambda: bila(tolerance=float("nan")),
@@ -170,13 +174,14 @@ def test_a_workers_first_rows_depend_on_his_key_and_not_on_who_comes_with_him():
         ),
         (
             lambda: bila(optimizer="sgd"),
-            r"`optimizer` of bila must be one of \['bounded_rmsprop', 'rmsprop', 'adam'\]\. "
+            r"`optimizer` of bila must be one of \['bounded_rmsprop', 'rmsprop', 'adam', "
+            r"'curvature'\]\. "
             r"Got 'sgd'\.",
         ),
         (
             lambda: bila(class_prior="flat"),
             r"`class_prior` of bila must be one of "
-            r"\['warmup', 'running', 'chunk', 'uniform', 'learned'\]\. Got 'flat'\.",
+            r"\['warmup', 'running', 'chunk', 'uniform', 'learned', 'blended'\]\. Got 'flat'\.",
         ),
     ],
     ids=lambda value: value.split("`")[1] if isinstance(value, str) else "",
@@ -212,3 +217,35 @@ def test_arguments_that_make_no_sense_are_refused_too(options):
 def test_every_encoder_is_registered_under_its_name():
     for name, build in ENCODERS.items():
         assert build().name == name
+
+
+# --- tied ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("generative", ["confusion_matrix", "worker_ability"])
+def test_a_tied_encoder_answers_as_the_posterior_does(generative):
+    crowd = class_conditional_crowd(200, 12, 2, labels_per_item=5, seed=5)
+    chunk = make_chunk(crowd.item, crowd.worker, crowd.label, n_classes=2)
+    answers = []
+    for predict_by in ("encoder", "posterior"):
+        method = bila(generative=generative, encoder="tied", kl_weight=1.0, predict_by=predict_by)
+        state, info = method.update(method.init(chunk, 0), chunk)
+        assert not any(name.startswith("params.encoder") for name in state.shared)
+        answers.append(method.aggregate(state, chunk).probs)
+    np.testing.assert_allclose(*answers, atol=1e-5)
+    assert info.losses[-1] < info.losses[0]
+
+
+@pytest.mark.parametrize("kl_weight", [1.0, 0.3])
+def test_no_other_q_has_a_smaller_loss_than_the_tied_one(kl_weight):
+    rng = np.random.default_rng(0)
+    log_likelihood, log_prior = rng.normal(size=(5, 3)), np.log([0.5, 0.3, 0.2])
+    best = jax.nn.log_softmax(log_prior + log_likelihood / kl_weight)
+
+    def value(logits):
+        log_probs = jax.nn.log_softmax(logits)
+        return loss(log_probs, log_likelihood, log_prior, np.ones(5), kl_weight)
+
+    np.testing.assert_allclose(jax.grad(value)(best), 0, atol=1e-6)
+    for _ in range(20):
+        assert value(best + 0.1 * rng.normal(size=best.shape)) > value(best)

@@ -187,7 +187,8 @@ def test_worker_ability_refuses_more_than_two_classes_wherever_they_appear():
         ),
         (
             lambda: bila(generative="glad"),
-            r"`generative` of bila must be one of \['confusion_matrix', 'worker_ability'\]\. "
+            r"`generative` of bila must be one of "
+            r"\['confusion_matrix', 'worker_ability', 'hierarchical'\]\. "
             r"Got 'glad'\.",
         ),
     ],

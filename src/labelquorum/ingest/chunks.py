@@ -6,6 +6,7 @@ order in which rows arrived cannot change a bit of any result.
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from hashlib import blake2b
+from string import ascii_letters
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +19,19 @@ __all__ = [
     "Chunk",
     "concatenate",
     "cut_chunks",
+    "has_news",
     "id_key",
     "id_order",
     "make_chunk",
     "take_items",
     "take_rows",
     "with_news",
+    "withdrawn",
 ]
+
+
+_LARGEST_KEY = 2**62
+_NO_NUMBER = frozenset(ascii_letters) - frozenset("iInN")  # inf and nan are numbers to Python
 
 
 class Chunk(NamedTuple):
@@ -42,6 +49,8 @@ class Chunk(NamedTuple):
     worker_keys: NDArray[np.uint64]  # (P,) a hash of each one's id: it seeds his first rows
     n_workers: int  # K, all workers known so far
     n_classes: int  # C, all classes known so far
+    counted_probs: NDArray[np.float32] | None = None  # (N, C) by which open items were counted
+    gold: NDArray[np.int32] | None = None  # (N,) the true class where it was given, or MISSING
 
     @property
     def n_items(self) -> int:
@@ -123,9 +132,9 @@ def make_chunk(
     n_items = _count(item, n_items, "item")
     n_workers = _count(worker, n_workers, "worker")
     n_classes = _count(label, n_classes, "label")
-    order = np.lexsort((weights, label, worker, item))
+    order = _canonical_order(item, worker, label, None if weight is None else weights)
     worker = worker[order]
-    workers = np.unique(worker)
+    workers = _distinct(worker)
     keys = (
         workers.astype(np.uint64)
         if worker_keys is None
@@ -161,11 +170,50 @@ def make_chunk(
     )
 
 
+def _canonical_order(
+    item: NDArray[np.int32],
+    worker: NDArray[np.int32],
+    label: NDArray[np.int32],
+    weight: NDArray[np.float32] | None,
+) -> NDArray[np.intp]:
+    """Sort rows by item, worker, label and weight; all weights are alike where None is given."""
+    n_workers, n_classes = (int(column.max(initial=0)) + 1 for column in (worker, label))
+    if weight is not None or int(item.max(initial=0)) * n_workers * n_classes >= _LARGEST_KEY:
+        keys = (label, worker, item) if weight is None else (weight, label, worker, item)
+        return np.lexsort(keys)
+    # One sort of one number is several times faster.
+    key = (item.astype(np.int64) * n_workers + worker) * n_classes + label
+    return np.argsort(key, kind="stable")
+
+
+def _distinct(values: NDArray[np.int32]) -> NDArray[np.int32]:
+    """What `np.unique` gives, in a third of the time."""
+    ordered = np.sort(values)
+    first = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first]
+
+
+def has_news(chunk: Chunk) -> NDArray[np.bool_]:
+    """Tell which items have a label no earlier chunk held, or a truth they were not counted by.
+
+    What was sent twice teaches nothing.
+    """
+    fresh: NDArray[np.bool_] = np.bincount(chunk.item, ~chunk.known, chunk.n_items) > 0
+    if chunk.gold is None:
+        return fresh
+    given: NDArray[np.bool_] = chunk.gold != MISSING
+    if chunk.counted_probs is not None:
+        given &= chunk.counted_probs[np.arange(chunk.n_items), chunk.gold] < 1
+    news: NDArray[np.bool_] = fresh | given
+    return news
+
+
 def with_news(chunk: Chunk) -> Chunk:
-    """The items that have a label no earlier chunk held; what was sent twice teaches nothing."""
+    """The items that have news."""
     if not chunk.known.any():
         return chunk
-    return take_items(chunk, np.bincount(chunk.item, ~chunk.known, chunk.n_items) > 0)
+    return take_items(chunk, has_news(chunk))
 
 
 def take_items(chunk: Chunk, kept: NDArray[np.bool_]) -> Chunk:
@@ -184,6 +232,19 @@ def take_items(chunk: Chunk, kept: NDArray[np.bool_]) -> Chunk:
         item_keys=chunk.item_keys[kept],
         workers=chunk.workers[present],
         worker_keys=chunk.worker_keys[present],
+        counted_probs=None if chunk.counted_probs is None else chunk.counted_probs[kept],
+        gold=None if chunk.gold is None else chunk.gold[kept],
+    )
+
+
+def withdrawn(chunk: Chunk, worker: int) -> Chunk:
+    """The chunk once a worker's labels count for nothing, which corrects those they were."""
+    his = chunk.worker == worker
+    return chunk._replace(
+        weight=np.where(his, np.float32(0), chunk.weight),
+        known=chunk.known & ~his,
+        replaced=np.where(his, chunk.label, chunk.replaced),
+        replaced_weight=np.where(his, chunk.weight, chunk.replaced_weight),
     )
 
 
@@ -214,6 +275,8 @@ def id_order(identity: Hashable) -> tuple[int, float, str]:
         return (0, identity, "")
     if not isinstance(identity, str):
         return (2, 0, repr(identity))
+    if identity[:1] in _NO_NUMBER:  # most text can be told by its first letter
+        return (1, 0, identity)
     for number in (int, float):  # a whole number stays exact, however long
         try:
             value = number(identity)

@@ -6,6 +6,8 @@ was learned from. Between the two anything may fail and nothing is lost.
 
 from array import array
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from labelquorum.errors import LabelError
 from labelquorum.ingest.chunks import Chunk, id_key, id_order, make_chunk
 from labelquorum.ingest.events import MISSING, LabelSpace, LabelTable, is_missing
-from labelquorum.ingest.ledger import Ledger, Note
+from labelquorum.ingest.ledger import Ledger, Note, OpenItem
 
 __all__ = ["Intake", "Roster", "Tally"]
 
@@ -32,6 +34,8 @@ class Tally(NamedTuple):
     """Items that were open and got more labels, or other ones."""
     returned_items: int = 0
     """Items that were closed and came back: counted as new evidence."""
+    gold_items: int = 0
+    """Items whose true label is given."""
     skipped: Mapping[str, int] = {}
     """Bad rows left out while reading, by reason."""
 
@@ -85,65 +89,119 @@ class Roster:
         self.worker_ids[k] = None
         return k
 
-    def read(self, table: LabelTable, ledger: Ledger | None = None) -> Intake:
-        """Turn a table into a chunk, with the labels still held of its open items."""
+    def read(
+        self,
+        table: LabelTable,
+        ledger: Ledger | None = None,
+        gold: Mapping[Hashable, Hashable] | None = None,
+        also: Sequence[Hashable] = (),
+    ) -> Intake:
+        """Turn a table into a chunk, with the labels still held of its open items.
+
+        Parameters
+        ----------
+        ledger
+            The open items; none unless given.
+        gold
+            True labels by item. An open item that is not in the table joins it where its true
+            label is news; other items that are not in the table are left out.
+        also
+            Open items that join it in any case.
+        """
         held = Ledger(0) if ledger is None else ledger
         # Canonical order: items by id, whatever the order of rows.
-        appearance = list(dict.fromkeys(table.item_ids))
+        appearance = list(dict.fromkeys([*table.item_ids, *also] if also else table.item_ids))
+        appearance += self._news_of_gold(gold or {}, appearance, held)
         item_ids = sorted(appearance, key=id_order)
         position = {item_id: i for i, item_id in enumerate(item_ids)}
+        truth = {i: gold[d] for i, d in enumerate(item_ids) if d in gold} if gold else {}
         workers, new_workers = _index(table.worker_ids, self._worker_index, len(self.worker_ids))
-        labels, new_classes = _index(table.labels, self._class_index, len(self.classes))
+        said, new_classes = _index(
+            [*table.labels, *truth.values()] if truth else table.labels,
+            self._class_index,
+            len(self.classes),
+        )
+        labels, true_labels = said[: len(workers)], said[len(workers) :]
         if new_classes and self.space.classes is not None:
-            row = next(r for r, label in enumerate(table.labels) if label in new_classes)
-            raise LabelError(
-                f"{table.where(row)}: label {table.labels[row]!r} is not one of the classes "
-                f"{self.classes!r}. Fix the label, or pass the full list as classes=."
-            )
+            self._refuse_classes(table, new_classes, gold or {})
         n_workers = len(self.worker_ids) + len(new_workers)
+        n_classes = len(self.classes) + len(new_classes)
 
-        open_items = [(i, entry) for i, d in enumerate(item_ids) if (entry := held.get(d))]
+        late = held.among(item_ids)
+        open_items = [(position[d], entry) for d in late if (entry := held.get(d))]
+        open_items.sort(key=itemgetter(0))
         n_held = sum(len(entry.worker) for _, entry in open_items)
         item = np.fromiter(map(position.__getitem__, table.item_ids), np.int64, len(workers))
-        weight = np.ones(len(workers)) if table.weights is None else np.asarray(table.weights)
+        weight = None if table.weights is None else np.asarray(table.weights)
         if open_items:  # earlier labels of open items come before the table's own rows
+            weight = np.ones(len(workers)) if weight is None else weight
             item = np.concatenate([*(np.full(len(e.worker), i) for i, e in open_items), item])
             workers = np.concatenate([*(e.worker for _, e in open_items), workers])
             labels = np.concatenate([*(e.label for _, e in open_items), labels])
             weight = np.concatenate([*(e.weight for _, e in open_items), weight])
         pair = item * max(n_workers, 1) + workers
         kept, tally = self._apply_repeats(table, pair, labels, weight, n_held)
-        keep = kept.rows
 
         item_keys = np.fromiter(map(id_key, item_ids), np.uint64, len(item_ids))
         returned = held.was_closed(item_keys)
         returned[[i for i, _ in open_items]] = False
         chunk = make_chunk(
-            item[keep],
-            workers[keep],
-            labels[keep],
-            weight=weight[keep],
-            known=kept.known,
-            replaced=kept.replaced,
-            replaced_weight=kept.replaced_weight,
+            *(column if kept is None else column[kept.rows] for column in (item, workers, labels)),
+            weight=weight if kept is None or weight is None else weight[kept.rows],
+            known=None if kept is None else kept.known,
+            replaced=None if kept is None else kept.replaced,
+            replaced_weight=None if kept is None else kept.replaced_weight,
             item_keys=item_keys,
             n_items=len(item_ids),
             n_workers=n_workers,
-            n_classes=len(self.classes) + len(new_classes),
+            n_classes=n_classes,
+        )
+        known_of_items = _of_items(open_items, truth, true_labels, (len(item_ids), n_classes))
+        chunk = chunk._replace(
+            worker_keys=self._keys_of(chunk.workers, new_workers),
+            counted_probs=known_of_items[0],
+            gold=known_of_items[1],
         )
         return Intake(
-            chunk=chunk._replace(worker_keys=self._keys_of(chunk.workers, new_workers)),
+            chunk=chunk,
             item_ids=item_ids,
             order=np.fromiter(map(position.__getitem__, appearance), np.intp, len(appearance)),
             new_workers=new_workers,
             new_classes=new_classes,
-            notes=_notes(table, item_ids, held),
+            notes=_notes(table, item_ids, held, late),
             tally=tally._replace(
                 late_items=len(open_items),
                 returned_items=int(returned.sum()),
+                gold_items=0 if chunk.gold is None else int((chunk.gold != MISSING).sum()),
                 skipped=table.skipped,
             ),
             returned=returned,
+        )
+
+    def _news_of_gold(
+        self, gold: Mapping[Hashable, Hashable], items: list[Hashable], ledger: Ledger
+    ) -> list[Hashable]:
+        """Open items outside the table whose true label was not given before, or otherwise."""
+        joined = []
+        for item_id in ledger.among(set(gold).difference(items)) if gold else ():
+            entry = ledger.get(item_id)
+            if entry and self._class_index.get(gold[item_id]) != entry.gold:
+                joined.append(item_id)
+        return sorted(joined, key=id_order)
+
+    def _refuse_classes(
+        self, table: LabelTable, unknown: list[Hashable], gold: Mapping[Hashable, Hashable]
+    ) -> None:
+        for row, label in enumerate(table.labels):
+            if label in unknown:
+                raise LabelError(
+                    f"{table.where(row)}: label {label!r} is not one of the classes "
+                    f"{self.classes!r}. Fix the label, or pass the full list as classes=."
+                )
+        task, label = next((d, label) for d, label in gold.items() if label in unknown)
+        raise LabelError(
+            f"true_labels of task {task!r}: {label!r} is not one of the classes "
+            f"{self.classes!r}. Fix it, or pass the full list as classes=."
         )
 
     def admit(self, intake: Intake) -> None:
@@ -171,19 +229,24 @@ class Roster:
         table: LabelTable,
         pair: NDArray[np.int64],
         labels: NDArray[np.int64],
-        weight: NDArray[np.float64],
+        weight: NDArray[np.float64] | None,
         n_held: int,
-    ) -> tuple[_Kept, Tally]:
+    ) -> tuple[_Kept | None, Tally]:
         """Choose the rows that count among those of equal (item, worker) pair.
 
-        The first `n_held` rows are the labels held of open items.
+        The first `n_held` rows are the labels held of open items; None where all rows are new.
         """
         tally = Tally(rows=len(table.item_ids))
+        ordered = np.sort(pair)
+        repeats = self.space.repeats != "all" and bool((ordered[1:] == ordered[:-1]).any())
+        if not repeats and not n_held:
+            return None, tally
+        weight = np.ones(len(pair)) if weight is None else weight
         everything = np.arange(len(pair))
         known = everything < n_held
         replaced = np.full(len(pair), MISSING)
         replaced_weight = np.zeros(len(pair))
-        if self.space.repeats == "all" or not (np.diff(np.sort(pair)) == 0).any():
+        if not repeats:
             return _Kept(everything, known, replaced, replaced_weight), tally
         arrival = np.concatenate([everything[:n_held], n_held + _arrival(table)])
         by_pair = np.lexsort((arrival, pair))
@@ -221,16 +284,11 @@ def _index(
     values: Sequence[Hashable], known: Mapping[Hashable, int], first: int
 ) -> tuple[NDArray[np.int64], list[Hashable]]:
     """Number values by a known index, new ones from `first` on in canonical order."""
-    codes = [known.get(value, MISSING) for value in values]
-    new: list[Hashable] = []
-    if MISSING in codes:
-        unknown = {value for value, code in zip(values, codes, strict=True) if code == MISSING}
-        new = sorted(unknown, key=id_order)
-        index = {value: first + n for n, value in enumerate(new)}
-        codes = [
-            index[value] if code == MISSING else code
-            for value, code in zip(values, codes, strict=True)
-        ]
+    with suppress(KeyError):  # most chunks have nobody new
+        return np.fromiter(map(known.__getitem__, values), np.int64, len(values)), []
+    new = sorted(set(values).difference(known), key=id_order)
+    index = {value: first + n for n, value in enumerate(new)}
+    codes = [known[value] if value in known else index[value] for value in values]
     return np.array(codes, np.int64), new
 
 
@@ -264,10 +322,29 @@ def _later(one: Any, other: Any) -> Any:
         return other
 
 
-def _notes(table: LabelTable, item_ids: list[Hashable], ledger: Ledger) -> list[Note] | None:
+def _of_items(
+    open_items: list[tuple[int, OpenItem]],
+    truth: Mapping[int, Hashable],
+    true_labels: NDArray[np.int64],
+    shape: tuple[int, int],
+) -> tuple[NDArray[np.float32] | None, NDArray[np.int32] | None]:
+    """By what open items were counted, and the truth of items where it is given, (N, C), (N,)."""
+    counted = np.zeros(shape, np.float32) if open_items else None
+    gold = np.full(shape[0], MISSING, np.int32)
+    for i, entry in open_items:
+        if counted is not None:
+            counted[i, : len(entry.counted_probs)] = entry.counted_probs
+        gold[i] = entry.gold
+    gold[list(truth)] = true_labels
+    return counted, gold if (gold != MISSING).any() else None
+
+
+def _notes(
+    table: LabelTable, item_ids: list[Hashable], ledger: Ledger, late: set[Hashable]
+) -> list[Note] | None:
     """Each item's first group and latest timestamp; what an open item has stays."""
     if table.groups is None and table.timestamps is None:
-        if not any(item_id in ledger for item_id in item_ids):
+        if not late:
             return None
         return [held.note if (held := ledger.get(d)) else Note() for d in item_ids]
     empty = [None] * len(table.item_ids)
@@ -278,8 +355,9 @@ def _notes(table: LabelTable, item_ids: list[Hashable], ledger: Ledger) -> list[
         item_id = table.item_ids[row]
         groups.setdefault(item_id, (table.groups or empty)[row])
         latest[item_id] = (table.timestamps or empty)[row]
-    for item_id in item_ids:
+    for item_id in late:
         if held := ledger.get(item_id):
-            groups[item_id] = groups[item_id] if held.note.group is None else held.note.group
-            latest[item_id] = _later(held.note.timestamp, latest[item_id])
+            group, moment = groups.get(item_id), latest.get(item_id)
+            groups[item_id] = group if held.note.group is None else held.note.group
+            latest[item_id] = _later(held.note.timestamp, moment)
     return [Note(groups[item_id], latest[item_id]) for item_id in item_ids]

@@ -6,7 +6,7 @@ which are there once somebody has made one.
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -33,6 +33,7 @@ __all__ = [
     "is_hole",
     "is_tabular",
     "read_dict",
+    "read_gold",
     "read_matrix",
     "read_table",
     "require_pyarrow",
@@ -88,6 +89,35 @@ def read_dict(answers: Mapping[Any, Any], space: LabelSpace = ANY_LABEL) -> Labe
             faults.append(Fault(len(rows), "malformed row", sentence))
     items, workers, said = zip(*rows, strict=True) if rows else ([], [], [])
     return checked(LabelTable(items, workers, said, source="dict", unit="row"), space, faults)
+
+
+def read_gold(true_labels: Any) -> dict[Hashable, Hashable]:
+    """Read what is known of the truth: a Series indexed by task, or a dict {task: label}.
+
+    A task whose label is missing is one whose truth is not known.
+
+    Examples
+    --------
+    >>> read_gold({"q1": "cat", "q2": None})
+    {'q1': 'cat'}
+    """
+    if not isinstance(true_labels, Mapping) and not _is_series(true_labels):
+        raise LabelError(
+            "true_labels must be a Series indexed by task or a dict {task: label}. "
+            f"Got a {type(true_labels).__name__}."
+        )
+    pairs = [(task, label) for task, label in true_labels.items() if not is_missing(label)]
+    tasks, labels = zip(*pairs, strict=True) if pairs else ((), ())
+    source = LabelTable(tasks, ["truth"] * len(tasks), labels, source="true_labels", unit="row")
+    table = checked(source, ANY_LABEL)
+    gold = dict(zip(table.item_ids, table.labels, strict=True))
+    for task, label in zip(table.item_ids, table.labels, strict=True):
+        if gold[task] != label:
+            raise LabelError(
+                f"true_labels: task {task!r} is {label!r} and {gold[task]!r}, and a task has one "
+                "truth. Remove one of them."
+            )
+    return gold
 
 
 def read_matrix(matrix: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
@@ -185,6 +215,11 @@ def require_pyarrow(module: str) -> Any:
             "Reading Parquet and Arrow takes pyarrow, which is not installed. "
             "Run pip install labelquorum[parquet], or write the labels as CSV."
         ) from error
+
+
+def _is_series(values: object) -> bool:
+    series = getattr(sys.modules.get("pandas"), "Series", None)
+    return series is not None and isinstance(values, series)
 
 
 def _is_frame(table: object) -> bool:

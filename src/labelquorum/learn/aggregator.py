@@ -5,7 +5,7 @@
 `State` is what the next step needs, `Info` is for people and plots, `Aggregation` is for users.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk
 
-__all__ = ["Aggregation", "Aggregator", "break_ties", "softmax", "vote_counts", "vote_shares"]
+__all__ = [
+    "Aggregation",
+    "Aggregator",
+    "Counts",
+    "Part",
+    "break_ties",
+    "softmax",
+    "vote_counts",
+    "vote_shares",
+]
 
 State = Any
 Info = Any
@@ -30,12 +39,31 @@ class Aggregation(NamedTuple):
     log_evidence: NDArray[np.float32]  # (B, C) what each label said for each class
 
 
+class Part(NamedTuple):
+    """A state, and where its K workers and C classes stand among those of several states."""
+
+    state: State
+    workers: NDArray[np.intp]  # (K,) MISSING where a worker was forgotten
+    classes: NDArray[np.intp]  # (C,)
+
+
+class Counts(NamedTuple):
+    """What can be done where the state is counts; such a method also learns from true labels.
+
+    `add(state, workers, counts)` adds labels z of workers on items of class c, (P, C, C).
+    `merge(parts, base, n_workers, n_classes)` adds up what each part counted beyond the base.
+    """
+
+    add: Callable[[State, NDArray[np.intp], NDArray[np.float64]], State]
+    merge: Callable[[Sequence[Part], Part | None, int, int], State]
+
+
 class Aggregator(NamedTuple):
     """Three pure functions, two views of the state, and what the laws must excuse.
 
     `confusion(state, workers)` gives P(worker says z | truth c), (P, C, C); `class_prior(state)`
     gives (C,). `exceptions` names a law of `trial.checks` this aggregator does not obey, with
-    the reason.
+    the reason. `counts` is there where the state is counts.
     """
 
     name: str
@@ -47,6 +75,7 @@ class Aggregator(NamedTuple):
     class_prior: Callable[[State], NDArray[np.float64]]
     forget: Callable[[State, int], State]
     exceptions: Mapping[str, str] = {}
+    counts: Counts | None = None
 
 
 def vote_shares(chunk: Chunk) -> NDArray[np.float64]:
@@ -97,6 +126,8 @@ def break_ties(
     if not log_scores.size:
         return np.zeros(len(log_scores), np.int32)
     tied = log_scores >= log_scores.max(axis=1, keepdims=True) - TIE_TOLERANCE
+    if np.count_nonzero(tied) == len(tied):
+        return np.asarray(tied.argmax(axis=1), np.int32)
     classes = np.arange(log_scores.shape[1], dtype=np.uint64)
     lot = _mix(item_keys[:, None] ^ _mix(classes + np.uint64(seed * 0x10001 % 2**64)))
     return np.asarray(np.where(tied, lot >> np.uint64(1), 0).argmax(axis=1), np.int32)

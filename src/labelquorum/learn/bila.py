@@ -24,8 +24,10 @@ from labelquorum.learn.aggregator import (
     vote_counts,
 )
 from labelquorum.learn.batch import bucket, labels_in_minibatch, pack
+from labelquorum.learn.counting import counting
 from labelquorum.learn.encoder import ENCODERS, Encoder
 from labelquorum.learn.generative import GENERATIVE_MODELS, GenerativeModel
+from labelquorum.learn.hierarchical import LIMITS, Recipe
 from labelquorum.learn.objective import (
     ClassPrior,
     check_class_prior,
@@ -33,53 +35,13 @@ from labelquorum.learn.objective import (
     log_class_prior,
 )
 from labelquorum.learn.optimizer import OPTIMIZERS
+from labelquorum.learn.presets import CURVATURE, HIERARCHICAL, PRESETS, check_parts
 from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.training import Engine, build_engine
 
 __all__ = ["PRESETS", "Info", "State", "bila"]
 
 PredictBy = Literal["likelihood", "posterior", "encoder"]
-
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    # What we would use ourselves; docs/paper.md numbers each departure.
-    "default": {},
-    # Algorithm 1 to the letter.
-    "www2021": {
-        "generative": "confusion_matrix",
-        "encoder": "mlp",
-        "labels_as": "index",
-        "hidden_sizes": (64, 32),
-        "init_from": "log_frequencies",
-        "init_strength": 0.0,
-        "kl_weight": 0.1,
-        "class_prior": "warmup",
-        "optimizer": "bounded_rmsprop",
-        "learning_rate": 1e-3,
-        "decay": 0.9,
-        "minibatch_items": 50,
-        "epochs": 100,
-        "tolerance": 1e-3,
-        "predict_by": "likelihood",
-    },
-    # As the authors' released code behaves.
-    "authors": {
-        "generative": "confusion_matrix",
-        "encoder": "mlp",
-        "labels_as": "index",
-        "hidden_sizes": (64, 32),
-        "init_from": "frequencies",
-        "init_strength": 0.0,
-        "kl_weight": 0.1,
-        "class_prior": "chunk",
-        "optimizer": "rmsprop",
-        "learning_rate": 1e-4,
-        "decay": 0.9,
-        "minibatch_items": 50,
-        "epochs": 20,
-        "tolerance": 0.0,
-        "predict_by": "likelihood",
-    },
-}
 
 
 class State(NamedTuple):
@@ -115,13 +77,25 @@ def bila(
     init_strength: float = 4.0,
     kl_weight: float = 0.1,
     class_prior: ClassPrior = "running",
-    optimizer: Literal["bounded_rmsprop", "rmsprop", "adam"] = "rmsprop",
+    optimizer: Literal["bounded_rmsprop", "rmsprop", "adam", "curvature"] = "rmsprop",
     learning_rate: float = 0.02,
     decay: float = 0.9,
     minibatch_items: int = 50,
     epochs: int = 5,
     tolerance: float = 1e-3,
     predict_by: PredictBy = "posterior",
+    tilt_scale: float = 1.0,
+    bias_scale: float = 0.4,
+    worker_cap: float = 5.0,
+    crowd_strength: float = 50.0,
+    crowd_accuracy: float = 0.7,
+    accuracy_strength: float = 10.0,
+    class_strength: float = 1.0,
+    prior_mix: float = 0.8,
+    inner_steps: int = 10,
+    step_limit: float = 1.0,
+    newton_classes: int = 8,
+    dependence: float = 0.2,
     record_epochs: bool = False,
 ) -> Aggregator:
     """Build BiLA.
@@ -129,7 +103,7 @@ def bila(
     Parameters
     ----------
     generative
-        p: a name in `GENERATIVE_MODELS`, or one of your own.
+        p: a name in `GENERATIVE_MODELS`, "hierarchical", or one of your own.
     encoder
         q: a name in `ENCODERS`, or one of your own.
     hidden_sizes, labels_as
@@ -141,13 +115,29 @@ def bila(
     class_prior
         p(y) counted from the first chunk ("warmup", the paper), from all so far ("running"),
         from each chunk alone ("chunk", the authors' code), "uniform", or "learned" with θ.
+        "blended", of "hierarchical" alone, counts labels and what was inferred.
     optimizer, learning_rate, decay
         "bounded_rmsprop" is the paper's; "rmsprop" has clipped gradients; "adam" is Adam.
-        learning_rate is μ, decay is γ.
+        learning_rate is μ, decay is γ. "curvature" is the step of "hierarchical".
     minibatch_items, epochs, tolerance
         M, the most epochs a chunk, and the relative change of the mean loss that ends them early.
     predict_by
         Answer by p's "likelihood" alone (the paper), by the "posterior", or by the "encoder".
+    tilt_scale, bias_scale
+        Of "hierarchical": σ_a and σ_b, how far workers differ in skill and in liking for labels.
+    worker_cap, crowd_strength
+        Of the same: κ, how many labels a class a worker counts for in the crowd's matrix, and
+        g₀, how many labels a row of it the crowd's mean accuracy counts for.
+    crowd_accuracy, accuracy_strength
+        Of the same: that accuracy before any label, and how many labels that counts for.
+    class_strength, prior_mix
+        Of the same: how many items each class has before any, and how much of the class prior
+        is counted; the rest is uniform.
+    inner_steps, step_limit, newton_classes
+        Of "curvature": the rounds of q and θ in a chunk, how far θ may move in one, and up to
+        how many classes the whole Hessian is used; beyond, half a step by its diagonal.
+    dependence
+        Of "hierarchical": ρ. The answer's probabilities are q^(1/(1 + ρ (n − 1))) for n labels.
     record_epochs
         Let `Info` tell the chunk's aggregated labels after every epoch.
 
@@ -168,14 +158,39 @@ def bila(
     _check_number("minibatch_items", minibatch_items, 1)
     _check_number("epochs", epochs, 1)
     _check_name("predict_by", predict_by, ("likelihood", "posterior", "encoder"))
-    _check_name("optimizer", optimizer, tuple(OPTIMIZERS))
+    _check_name("optimizer", optimizer, (*OPTIMIZERS, CURVATURE))
     _check_name("labels_as", labels_as, ("one_hot", "index"))
     _check_name("init_from", init_from, ("log_frequencies", "frequencies"))
     if not isinstance(generative, GenerativeModel):
-        _check_name("generative", generative, tuple(GENERATIVE_MODELS))
+        _check_name("generative", generative, (*GENERATIVE_MODELS, HIERARCHICAL))
     if not isinstance(encoder, Encoder):
         _check_name("encoder", encoder, tuple(ENCODERS))
     check_class_prior(class_prior)
+    check_parts(generative, encoder, optimizer, class_prior, kl_weight)
+    recipe = Recipe(
+        tilt_scale=tilt_scale,
+        bias_scale=bias_scale,
+        worker_cap=worker_cap,
+        crowd_strength=crowd_strength,
+        crowd_accuracy=crowd_accuracy,
+        accuracy_strength=accuracy_strength,
+        class_prior=class_prior,
+        class_strength=class_strength,
+        prior_mix=prior_mix,
+        inner_steps=inner_steps,
+        step_limit=step_limit,
+        newton_classes=newton_classes,
+        dependence=dependence,
+    )
+    for name, (least, below) in LIMITS.items():
+        _check_number(name, getattr(recipe, name), least, below)
+    if optimizer == CURVATURE:
+        if record_epochs:
+            raise StateError(
+                "`record_epochs` of bila needs an optimizer that learns in epochs, and 'curvature' "
+                "does not. Leave it out."
+            )
+        return counting(recipe)
     engine, p, everybody = _compile(
         generative=generative,
         encoder=encoder,
@@ -448,7 +463,8 @@ def _compile(
         start = {"init_from": init_from} if p == "confusion_matrix" else {}
         p = GENERATIVE_MODELS[p](init_strength=init_strength, **start)
     if not isinstance(q, Encoder):
-        q = ENCODERS[q](hidden_sizes=hidden_sizes, labels_as=labels_as)
+        network = {"hidden_sizes": hidden_sizes, "labels_as": labels_as} if q == "mlp" else {}
+        q = ENCODERS[q](**network)
     descent = OPTIMIZERS[optimizer](learning_rate, decay)
     engine = build_engine(
         q,

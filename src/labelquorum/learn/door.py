@@ -11,31 +11,35 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError, StateError
-from labelquorum.ingest.chunks import concatenate, take_rows, with_news
-from labelquorum.ingest.events import MISSING, LabelSpace, LabelTable, OnBad, Repeats
-from labelquorum.ingest.formats import read_labels
-from labelquorum.ingest.ledger import Ledger, Note
+from labelquorum.ingest.chunks import concatenate, take_rows, with_news, withdrawn
+from labelquorum.ingest.events import LabelSpace, LabelTable, OnBad, Repeats
+from labelquorum.ingest.formats import read_gold, read_labels
 from labelquorum.ingest.roster import Intake, Roster, Tally
 from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.aggregator import Aggregation, Aggregator
 from labelquorum.learn.encoder import Encoder
 from labelquorum.learn.generative import GenerativeModel
+from labelquorum.learn.history import history_rows, read_history
+from labelquorum.learn.memory import (
+    Memory,
+    count_agreement,
+    counted_probs,
+    memory_parts,
+    nothing_learned,
+    restored,
+    uncount,
+    with_history,
+)
 from labelquorum.learn.report import Answer, Report, id_index, item_report, worker_report
 from labelquorum.learn.rows import WorkerRows
-from labelquorum.learn.snapshot import (
-    Snapshot,
-    read_snapshot,
-    state_arrays,
-    state_from_arrays,
-    write_snapshot,
-)
+from labelquorum.learn.snapshot import Snapshot, read_snapshot, write_snapshot
 from labelquorum.learn.wrappers import split_name
 
 __all__ = ["SHARED_SETTINGS", "Estimator"]
@@ -51,16 +55,6 @@ SHARED_SETTINGS = (
     "warmup_items",
 )
 """What every method can be told."""
-
-
-class _Memory(NamedTuple):
-    """All a model has learned; a new one is put in place only when a chunk is through."""
-
-    roster: Roster
-    ledger: Ledger
-    state: Any  # of the aggregator; None until there was a label
-    book: WorkerRows  # "labels" and "agreed" with the consensus, counted by worker
-    held: list[LabelTable]  # chunks waiting for the warm-up to be complete
 
 
 class Estimator(ABC):
@@ -79,6 +73,7 @@ class Estimator(ABC):
     abstain: Hashable
     open_items: int
     warmup_items: int
+    history: Any = None  # of a method whose state is counts
 
     @abstractmethod
     def _options(self) -> dict[str, Any]:
@@ -90,7 +85,7 @@ class Estimator(ABC):
 
     # ── learning ─────────────────────────────────────────────────────────────────────────
 
-    def partial_fit(self, labels: Any) -> Self:
+    def partial_fit(self, labels: Any, true_labels: Any = None) -> Self:
         """Learn from one more chunk and answer its tasks.
 
         Parameters
@@ -98,13 +93,19 @@ class Estimator(ABC):
         labels
             A table with the columns task, worker, label (pandas, polars, Arrow), a path, a wide
             matrix or a dict {task: {worker: label}}. A chunk that is refused changes nothing.
+        true_labels
+            The truth of tasks for which it is known: a Series indexed by task, or a dict. It
+            counts for tasks of this chunk and for tasks still open, and stays; others are left
+            out.
         """
-        return self._learn(read_labels(labels, self._space), self._whole("warmup_items", 0))
+        table, gold = read_labels(labels, self._space), self._read_gold(true_labels)
+        return self._learn(table, self._whole("warmup_items", 0), gold)
 
-    def fit(self, labels: Any) -> Self:
+    def fit(self, labels: Any, true_labels: Any = None) -> Self:
         """Learn offline: forget everything, then take all tasks at once."""
         fresh = type(self)(**self.get_params())
-        fresh._learn(read_labels(labels, self._space), warmup_items=0)
+        table, gold = read_labels(labels, self._space), fresh._read_gold(true_labels)
+        fresh._learn(table, warmup_items=0, gold=gold)
         self._start_afresh()
         vars(self).update(vars(fresh))
         return self
@@ -149,18 +150,51 @@ class Estimator(ABC):
         self._memory = memory._replace(state=state, book=book)
         return self
 
+    def retract(self, task: Hashable, worker: Hashable) -> Self:
+        """Withdraw a worker's label of a task that is still open, and answer the task again.
+
+        What is counted of the task is then what its other labels say. A task whose last label
+        goes is let go as if it had never come.
+        """
+        self._require_counts("take back a label")
+        memory, method = self._fitted(), self._aggregator
+        held, k = memory.ledger.get(task), memory.roster.worker_index(worker)
+        if held is None or k is None or k not in held.worker:
+            raise LabelError(
+                f"No label of worker {worker!r} on task {task!r} is held: only those of open "
+                "tasks are. Check both ids, or set open_items= higher."
+            )
+        intake = memory.roster.read(LabelTable([], [], []), memory.ledger, also=(task,))
+        chunk = withdrawn(intake.chunk, k)
+        state, info = method.update(memory.state, chunk)
+        result = method.aggregate(state, chunk)
+        book = uncount(memory.book, k, held)
+        # All that can fail is done; nothing was changed so far.
+        self._commit(intake._replace(chunk=chunk), state, info, result, book)
+        if (held.worker == k).all():
+            memory.ledger.discard(task)
+            self._answer = Answer(*self._nothing(memory.roster))
+        else:
+            memory.ledger.drop(task, k)
+        return self
+
     def answer_held(self) -> Self:
         """Learn from and answer what the warm-up holds, few as they are: no more will come."""
         return self._learn(LabelTable([], [], []), warmup_items=0) if self.held_labels_ else self
 
-    def _learn(self, table: LabelTable, warmup_items: int) -> Self:
+    def _learn(
+        self,
+        table: LabelTable,
+        warmup_items: int,
+        gold: Mapping[Hashable, Hashable] | None = None,
+    ) -> Self:
         memory, method = self._memory, self._aggregator
-        waiting = [*memory.held, table]
-        intake = memory.roster.read(concatenate(waiting), memory.ledger)
+        waiting, truth = [*memory.held, table], {**memory.held_gold, **(gold or {})}
+        intake = memory.roster.read(concatenate(waiting), memory.ledger, truth)
         if memory.state is None and intake.chunk.n_items < warmup_items:
             if intake.chunk.n_labels:
                 method.init(intake.chunk, self._seed)  # refuses what could never be learned
-            self._memory = memory._replace(held=waiting)
+            self._memory = memory._replace(held=waiting, held_gold=truth)
             self._answer = Answer(*self._nothing(memory.roster))
             self.info_ = None
             self.tally_ = Tally(rows=len(table.item_ids), skipped=table.skipped)
@@ -173,10 +207,20 @@ class Estimator(ABC):
         state = method.init(intake.chunk, self._seed) if memory.state is None else memory.state
         state, info = method.update(state, with_news(intake.chunk))
         result = method.aggregate(state, intake.chunk)
-        book = _count_agreement(memory.book, intake, result)
+        book = count_agreement(memory.book, intake, result)
         # All that can fail is done; nothing was changed so far.
         memory.roster.admit(intake)
-        memory.ledger.record(
+        self._commit(intake, state, info, result, book)
+        # Of the chunks held before, rows and skips were told when they came.
+        self.tally_ = intake.tally._replace(rows=len(table.item_ids), skipped=table.skipped)
+        return self
+
+    def _commit(
+        self, intake: Intake, state: Any, info: Any, result: Aggregation, book: WorkerRows
+    ) -> None:
+        """Remember what was learned from a chunk, and what was answered."""
+        roster, ledger = self._memory.roster, self._memory.ledger
+        ledger.record(
             intake.item_ids,
             intake.order,
             intake.chunk,
@@ -184,14 +228,26 @@ class Estimator(ABC):
             result.probs,
             result.aggregated,
             intake.notes,
+            counted_probs(intake.chunk, info),
         )
-        self._memory = _Memory(memory.roster, memory.ledger, state, book, [])
+        self._memory = Memory(roster, ledger, state, book, [], {})
         self._losses.extend(getattr(info, "losses", [])[-1:])
-        self._answer = Answer(intake, result, list(memory.roster.classes))
+        self._answer = Answer(intake, result, list(roster.classes))
         self.info_ = info
-        # Of the chunks held before, rows and skips were told when they came.
-        self.tally_ = intake.tally._replace(rows=len(table.item_ids), skipped=table.skipped)
-        return self
+        self.tally_ = intake.tally
+
+    def _read_gold(self, true_labels: Any) -> dict[Hashable, Hashable]:
+        if true_labels is None:
+            return {}
+        self._require_counts("be told true labels")
+        return read_gold(true_labels)
+
+    def _require_counts(self, deed: str) -> None:
+        if self._aggregator.counts is None:
+            raise StateError(
+                f"This {type(self).__name__} cannot {deed}: its state is no counts. "
+                "Use BiLA('recipe')."
+            )
 
     def _ask(self, labels: Any) -> tuple[Intake, Aggregation, list[Hashable]]:
         memory = self._fitted()
@@ -342,32 +398,13 @@ class Estimator(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file; learning goes on from it as if it had never stopped."""
-        memory = self._memory
-        parts = {"book": memory.book.to_arrays(), "ledger": memory.ledger.to_arrays()}
-        if memory.state is not None:
-            parts["state"] = state_arrays(memory.state)
-        ids = {
-            "workers": memory.roster.worker_ids,
-            "classes": memory.roster.classes,
-            "open_items": list(memory.ledger),
-            "open_groups": [note.group for note in memory.ledger.notes],
-            "open_timestamps": [_as_text(note.timestamp) for note in memory.ledger.notes],
-        }
-        if memory.held:
-            held = concatenate(memory.held)
-            for column in ("item_ids", "worker_ids", "labels", "weights", "groups", "timestamps"):
-                values = getattr(held, column)
-                if values is not None:
-                    ids[f"held_{column}"] = [_as_text(value) for value in values]
-        header = {
-            "method": self.method,
-            "settings": {
-                **{name: _plain(value) for name, value in self.get_params().items()},
-                "classes": None if self.classes is None else list(self._space.classes or ()),
-            },
-            "losses": self.loss_history_,
-        }
-        arrays = {f"{part}/{n}": a for part, named in parts.items() for n, a in named.items()}
+        settings = {n: _plain(value) for n, value in self.get_params().items() if n != "history"}
+        if self.classes is not None:
+            settings["classes"] = list(self._space.classes or ())
+        if self.history is not None:
+            settings["history"] = history_rows(self.history, self._space.classes)
+        ids, arrays = memory_parts(self._memory)
+        header = {"method": self.method, "settings": settings, "losses": self.loss_history_}
         write_snapshot(path, Snapshot(header, ids, arrays))
 
     @classmethod
@@ -415,22 +452,8 @@ class Estimator(ABC):
         return cls(**settings)._restore(snapshot)
 
     def _restore(self, snapshot: Snapshot) -> Self:
-        def part(name: str) -> dict[str, NDArray[Any]]:
-            named = snapshot.arrays.items()
-            return {n.removeprefix(f"{name}/"): a for n, a in named if n.startswith(f"{name}/")}
-
-        ids, state = snapshot.ids, part("state")
-        held: dict[str, Any] = {
-            n.removeprefix("held_"): column for n, column in ids.items() if n.startswith("held_")
-        }
-        notes = list(map(Note, ids["open_groups"], ids["open_timestamps"]))
-        self._memory = _Memory(
-            Roster(self._space, ids["workers"], ids["classes"]),
-            Ledger.from_arrays(self.open_items, ids["open_items"], notes, part("ledger")),
-            state_from_arrays(self._aggregator.state_type, state) if state else None,
-            WorkerRows(part("book")),
-            [LabelTable(**held, source="held labels")] if held else [],
-        )
+        state_type = self._aggregator.state_type
+        self._memory = restored(self._space, self._whole("open_items", 0), state_type, snapshot)
         self._losses.extend(snapshot.header["losses"])
         return self
 
@@ -470,10 +493,17 @@ class Estimator(ABC):
         return wrapper(aggregator) if wrapper else aggregator
 
     @cached_property
-    def _memory(self) -> _Memory:
-        nobody = WorkerRows({"labels": np.zeros(0, np.int64), "agreed": np.zeros(0, np.int64)})
-        ledger = Ledger(self._whole("open_items", 0))
-        return _Memory(Roster(self._space), ledger, None, nobody, [])
+    def _memory(self) -> Memory:
+        memory = nothing_learned(self._space, self._whole("open_items", 0))
+        if self.history is None:
+            return memory
+        self._require_counts("have a history")
+        if self._whole("warmup_items", 0):
+            raise StateError(
+                "`warmup_items` must be 0 with a history: that is a first set already."
+            )
+        known = read_history(self.history, self._space.classes)
+        return with_history(memory, known, self._aggregator, self._seed)
 
     @cached_property
     def _losses(self) -> deque[float]:
@@ -483,7 +513,7 @@ class Estimator(ABC):
     def _answer(self) -> Answer:
         return Answer(*self._nothing(self._memory.roster))
 
-    def _fitted(self, allow_warmup: bool = False) -> _Memory:
+    def _fitted(self, allow_warmup: bool = False) -> Memory:
         memory = self._memory
         if memory.state is None and not allow_warmup:
             held = self.held_labels_
@@ -513,11 +543,6 @@ def _without(table: LabelTable, worker: Hashable) -> LabelTable:
     return take_rows(table, rows)._replace(skipped=table.skipped)
 
 
-def _as_text(value: Any) -> Any:
-    """A value JSON can hold; a date becomes text."""
-    return value if value is None or isinstance(value, str | int | float) else str(value)
-
-
 def _plain(value: Any) -> Any:
     """A setting as JSON; a model of the user's own only by name."""
     if isinstance(value, GenerativeModel | Encoder):
@@ -525,15 +550,3 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # an array of any library, or one of its numbers
         return value.tolist()
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def _count_agreement(book: WorkerRows, intake: Intake, result: Aggregation) -> WorkerRows:
-    """Count each worker's labels, and those that went with the consensus."""
-    chunk = intake.chunk
-    book = book.with_room(chunk.n_workers)
-    fresh = ~chunk.known & (chunk.replaced == MISSING)
-    agreed = fresh & (chunk.label == result.aggregated[chunk.item])
-    rows = book.gather(chunk.workers)
-    for name, counted in (("labels", fresh), ("agreed", agreed)):
-        rows[name] += np.bincount(chunk.local_worker[counted], minlength=len(chunk.workers))
-    return book.scatter(chunk.workers, rows)

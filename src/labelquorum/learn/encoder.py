@@ -4,6 +4,8 @@ An encoder is one differentiable function of its parameters and a way to start:
 
     init(newcomers)             → Params
     class_logits(params, batch) → (M, C)
+
+"tied" is the exception: it has no parameters of its own and is the best q there is for a given p.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,16 +19,20 @@ from labelquorum.errors import StateError
 from labelquorum.learn.batch import Batch, Leaf, sum_by_item
 from labelquorum.learn.generative import Newcomers, Params
 
-__all__ = ["ENCODERS", "Encoder", "mlp"]
+__all__ = ["ENCODERS", "Encoder", "mlp", "tied"]
 
 
 class Encoder(NamedTuple):
-    """q: a way to start and the class logits; `dense` when every worker's row moves each step."""
+    """q: a way to start and the class logits; `dense` when every worker's row moves each step.
+
+    Where it is `tied`, q follows from p, and neither function is called but to find nothing.
+    """
 
     name: str
     init: Callable[[Newcomers], Params]
     class_logits: Callable[[Params, Batch], jax.Array]
     dense: bool = False
+    tied: bool = False
 
 
 def mlp(
@@ -97,7 +103,28 @@ def mlp(
     return Encoder("mlp", init, class_logits, dense=not one_hot)
 
 
-ENCODERS: dict[str, Callable[..., Encoder]] = {"mlp": mlp}
+def tied() -> Encoder:
+    """The exact minimiser of the loss over q: no parameters, and it never lags behind p.
+
+    q(c | l_i) ∝ p(c) p(l_i | c)^(1/ζ), which is the posterior for ζ = 1. With one-hot labels it is
+    a single linear layer whose weights are p's.
+
+    Examples
+    --------
+    >>> tied().tied
+    True
+    """
+
+    def init(newcomers: Newcomers) -> Params:
+        return Params({}, {})
+
+    def class_logits(params: Params, batch: Batch) -> jax.Array:
+        raise NotImplementedError("a tied q is computed from p, in training.py")
+
+    return Encoder("tied", init, class_logits, tied=True)
+
+
+ENCODERS: dict[str, Callable[..., Encoder]] = {"mlp": mlp, "tied": tied}
 
 
 def _glorot(key: jax.Array, fan_in: Leaf, shape: tuple[int, ...]) -> jax.Array:

@@ -52,8 +52,13 @@ class BiLA(Estimator):
     Parameters
     ----------
     preset
-        "default", "www2021" (Algorithm 1 to the letter) or "authors" (as the released code
-        behaves). What follows overrides the preset; see `labelquorum.learn.bila.bila`.
+        "default", "recipe" (a crowd's matrix that workers lean away from, solved on counts),
+        "www2021" (Algorithm 1 to the letter) or "authors" (as the released code behaves). What
+        follows overrides the preset; see `labelquorum.learn.bila.bila`.
+    history
+        What is known of workers before, for a preset whose state is counts: labels by truth, a
+        dict {worker: {truth: {label: count}}} or a table like `errors_`; or a dict
+        {worker: (right, total)}.
     seed
         Everything random follows from it.
     classes
@@ -111,7 +116,20 @@ class BiLA(Estimator):
         epochs: int | None = None,
         tolerance: float | None = None,
         predict_by: str | None = None,
+        tilt_scale: float | None = None,
+        bias_scale: float | None = None,
+        worker_cap: float | None = None,
+        crowd_strength: float | None = None,
+        crowd_accuracy: float | None = None,
+        accuracy_strength: float | None = None,
+        class_strength: float | None = None,
+        prior_mix: float | None = None,
+        inner_steps: int | None = None,
+        step_limit: float | None = None,
+        newton_classes: int | None = None,
+        dependence: float | None = None,
         record_epochs: bool = False,
+        history: Any = None,
         seed: int = 0,
         classes: Sequence[Hashable] | None = None,
         repeats: Repeats = "last",

@@ -11,7 +11,7 @@ from labelquorum.errors import StateError
 
 __all__ = ["ClassPrior", "check_class_prior", "count_labels", "log_class_prior", "loss"]
 
-ClassPrior = Literal["warmup", "running", "chunk", "uniform", "learned"]
+ClassPrior = Literal["warmup", "running", "chunk", "uniform", "learned", "blended"]
 
 LABEL_FLOOR = 0.5
 """A class nobody named counts as half a label, so that its logarithm is finite."""

@@ -42,13 +42,13 @@ class Answer:
     @cached_property
     def _tasks(self) -> pd.Index:
         intake, _, _ = self.parts
-        return id_index((intake.item_ids[i] for i in intake.order), "task")
+        return id_index([intake.item_ids[i] for i in intake.order.tolist()], "task")
 
     @cached_property
     def labels(self) -> pd.Series:
         """The consensus, Series `agg_label`, in order of appearance."""
         intake, result, classes = self.parts
-        chosen = [classes[c] for c in result.aggregated[intake.order]]
+        chosen = [classes[c] for c in result.aggregated[intake.order].tolist()]
         return pd.Series(chosen, index=self._tasks, name="agg_label", dtype=_dtype(chosen))
 
     @cached_property
@@ -68,9 +68,10 @@ def id_index(ids: Iterable[Hashable], name: str) -> pd.Index:
 
 def _dtype(values: list[Any]) -> type | None:
     """Let pandas choose a type, unless it would lose something: digits, or what is empty."""
+    if len(set(map(type, values))) == 1:
+        return None
     exact = all(abs(value) <= 2**53 for value in values if isinstance(value, int))
-    alike = len({type(value) for value in values}) == 1
-    return None if alike or (values and exact) else object
+    return None if values and exact else object
 
 
 def item_report(

@@ -79,9 +79,18 @@ def build_engine(
     def log_prior_of(params: Any, counted: jax.Array) -> jax.Array:
         return jax.nn.log_softmax(params["prior_logits"]) if learn_prior else counted
 
-    def objective(params: Any, batch: Batch, counted: jax.Array) -> jax.Array:
+    def class_log_probs_of(params: Any, batch: Batch, counted: jax.Array) -> jax.Array:
+        if encoder.tied:
+            # argmin_q f: log q = log p(c) + log p(l | c) / ζ + const. f is flat in q there, so
+            # nothing flows back through q.
+            log_likelihood = generative.log_likelihood(params["generative"], batch)
+            logits = log_prior_of(params, counted) + log_likelihood / kl_weight
+            return jax.nn.log_softmax(jax.lax.stop_gradient(logits))
         # Alg. 1 line 19: q = softmax(h)
-        class_log_probs = jax.nn.log_softmax(encoder.class_logits(params["encoder"], batch))
+        return jax.nn.log_softmax(encoder.class_logits(params["encoder"], batch))
+
+    def objective(params: Any, batch: Batch, counted: jax.Array) -> jax.Array:
+        class_log_probs = class_log_probs_of(params, batch, counted)
         log_likelihood = generative.log_likelihood(params["generative"], batch)
         return loss(
             class_log_probs,
@@ -193,7 +202,7 @@ def build_engine(
         log_confusion = jnp.log(jnp.maximum(confusion, 1e-37))
         return Scores(
             log_likelihood=generative.log_likelihood(params["generative"], batch),
-            class_log_probs=jax.nn.log_softmax(encoder.class_logits(params["encoder"], batch)),
+            class_log_probs=class_log_probs_of(params, batch, counted),
             log_evidence=log_confusion[batch.worker, :, batch.label],
             log_prior=log_prior_of(params, counted),
         )

@@ -26,7 +26,8 @@ def windowed(aggregator: Aggregator) -> Aggregator:
             return state, aggregator.update(state, chunk)[1]
         return aggregator.update(aggregator.init(chunk, state.seed), chunk)
 
-    return aggregator._replace(name=f"windowed:{aggregator.name}", update=update)
+    name = f"windowed:{aggregator.name}"
+    return aggregator._replace(name=name, update=update, counts=None)
 
 
 class RefitState(NamedTuple):

@@ -81,7 +81,7 @@ Preset = Annotated[
     typer.Option(
         rich_help_panel=MODEL,
         show_default="default",
-        help="Settings of bila: default, www2021 (the paper) or authors (their code).",
+        help="Settings of bila: default, recipe, www2021 (the paper) or authors (their code).",
     ),
 ]
 Seed = Annotated[

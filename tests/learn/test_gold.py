@@ -1,0 +1,202 @@
+"""At the door of a method that counts: true labels, late labels, labels taken back."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import labelquorum as lq
+from labelquorum.errors import LabelError, StateError
+from labelquorum.trial import class_conditional_crowd
+
+
+@pytest.fixture(scope="module")
+def crowd():
+    return class_conditional_crowd(60, 12, 3, 4, seed=5)
+
+
+@pytest.fixture(scope="module")
+def labels(crowd):
+    return pd.DataFrame({"task": crowd.item, "worker": crowd.worker, "label": crowd.label})
+
+
+@pytest.fixture
+def bits(tmp_path):
+    """All a model has learned, as the bytes of its file."""
+
+    def save(model):
+        model.save(tmp_path / "model.lq")
+        return (tmp_path / "model.lq").read_bytes()
+
+    return save
+
+
+def recipe(*chunks, **settings):
+    model = lq.BiLA("recipe", **settings)
+    for chunk in chunks:
+        model.partial_fit(chunk)
+    return model
+
+
+def counted(model):
+    """Labels, items by what was inferred, items by what was said: as they are counted."""
+    state = model._memory.state
+    sums = state.rows.to_arrays()["counts"], state.class_counts, state.label_shares
+    return [float(array.sum()) for array in sums]
+
+
+# ── true labels ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", [dict, pd.Series])
+def test_a_task_whose_truth_is_given_gets_it(kind, labels, crowd):
+    wrong = (crowd.truth[:10] + 1) % 3
+    gold = kind({task: int(label) for task, label in enumerate(wrong)})
+    model = recipe().partial_fit(labels, true_labels=gold)
+    assert model.labels_[:10].tolist() == wrong.tolist()
+    assert (model.probas_.to_numpy()[np.arange(10), wrong] == 1).all()
+    assert model.tally_.gold_items == 10
+    assert lq.BiLA("recipe").fit(labels, true_labels=gold).labels_[:10].tolist() == wrong.tolist()
+
+
+def test_a_truth_stays_when_labels_come_late(labels):
+    model = recipe().partial_fit(labels, true_labels={3: 2})
+    late = pd.DataFrame({"task": 3, "worker": range(20, 40), "label": 1})
+    assert model.partial_fit(late).labels_.to_dict() == {3: 2}
+    assert counted(model) == pytest.approx([260, 60, 60], abs=1e-3)
+
+
+def test_a_truth_may_come_after_the_labels(labels):
+    model = recipe(labels)
+    before = counted(model)
+    model.partial_fit(labels[:0], true_labels={3: 2, 5: 0, 1000: 1})
+    assert model.labels_.to_dict() == {3: 2, 5: 0}
+    assert counted(model) == pytest.approx(before, abs=1e-3)
+    # What is known already is no news; another truth is.
+    assert model.partial_fit(labels[:0], true_labels={3: 2}).labels_.empty
+    assert model.partial_fit(labels[:0], true_labels={3: 1}).labels_.to_dict() == {3: 1}
+    assert counted(model) == pytest.approx(before, abs=1e-3)
+
+
+def test_a_truth_given_again_teaches_nothing(labels, bits):
+    model = recipe().partial_fit(labels, true_labels={3: 2})
+    before = bits(model)
+    assert bits(model.partial_fit(labels, true_labels={3: 2})) == before
+
+
+def test_a_truth_may_be_a_class_nobody_named():
+    model = recipe().partial_fit({1: {"ann": "cat", "bob": "dog"}}, true_labels={1: "fox"})
+    assert model.classes_.tolist() == ["cat", "dog", "fox"]
+    assert model.labels_.to_dict() == {1: "fox"}
+
+
+def test_a_truth_is_kept_through_warm_up_and_saving(labels, tmp_path):
+    model = recipe(warmup_items=50)
+    model.partial_fit(labels[labels.task < 30], true_labels={3: 2})
+    model.save(tmp_path / "model.lq")
+    model = lq.load(tmp_path / "model.lq")
+    model.partial_fit(labels[labels.task >= 30])
+    assert model.labels_[3] == 2
+    model.save(tmp_path / "model.lq")
+    again = lq.load(tmp_path / "model.lq")
+    assert again.partial_fit({3: {"new": 1}}).labels_.to_dict() == {3: 2}
+
+
+def test_a_truth_that_is_missing_is_not_known():
+    gold = pd.Series({1: "cat", 2: None, 3: np.nan})
+    model = recipe().partial_fit({1: {"ann": "cat"}, 2: {"ann": "dog"}}, true_labels=gold)
+    assert model.tally_.gold_items == 1
+
+
+@pytest.mark.parametrize(
+    ("gold", "message"),
+    [
+        ([0, 1], "true_labels must be a Series indexed by task or a dict"),
+        ({1: "cow"}, "true_labels of task 1: 'cow' is not one of the classes"),
+        (pd.Series(["cat", "dog"], index=[1, 1]), "a task has one truth"),
+        ({1: ["cat"]}, "true_labels row 0: the label is neither text"),
+    ],
+)
+def test_what_is_no_truth_is_refused(gold, message, bits):
+    model = recipe({0: {"ann": "cat"}}, classes=["cat", "dog"])
+    before = bits(model)
+    with pytest.raises(LabelError, match=message):
+        model.partial_fit({1: {"ann": "cat", "bob": "dog"}}, true_labels=gold)
+    assert bits(model) == before
+
+
+def test_methods_that_do_not_count_refuse_true_labels_and_withdrawals(labels):
+    for model in (lq.BiLA(), lq.MajorityVote(), lq.estimator("windowed:bila", preset="recipe")):
+        with pytest.raises(StateError, match="cannot be told true labels: its state is no counts"):
+            model.partial_fit(labels, true_labels={3: 2})
+        model.partial_fit(labels)
+        with pytest.raises(StateError, match="cannot take back a label"):
+            model.retract(3, 1)
+
+
+# ── late labels, corrections, withdrawals ────────────────────────────────────────────────
+
+
+def test_labels_that_trickle_in_are_counted_once(labels, crowd):
+    rows = np.random.default_rng(0).permutation(len(labels))
+    model = recipe(*(labels.iloc[rows[i : i + 5]] for i in range(0, len(rows), 5)))
+    assert counted(model) == pytest.approx([240, 60, 60], abs=1e-3)
+    whole = recipe(labels)
+    agreed = (model.predict(labels) == whole.predict(labels)).mean()
+    assert agreed > 0.9
+
+
+def test_a_chunk_sent_twice_is_counted_once(labels, bits):
+    model = recipe(labels)
+    before = bits(model)
+    assert bits(model.partial_fit(labels)) == before
+
+
+def test_a_correction_is_counted_as_the_label_it_is_now():
+    model = recipe({1: {"ann": "cat", "bob": "dog", "cat": "dog"}})
+    model.partial_fit({1: {"ann": "dog"}})
+    assert counted(model) == pytest.approx([3, 1, 1], abs=1e-5)
+    np.testing.assert_allclose(model._memory.state.label_shares, [0, 1], atol=1e-9)
+
+
+def test_a_label_can_be_taken_back():
+    chunk = {1: {"ann": "cat", "bob": "cat", "cid": "dog"}, 2: {"ann": "dog", "cid": "dog"}}
+    model = recipe(chunk)
+    model.retract(1, "ann").retract(1, "bob")
+    assert model.labels_.to_dict() == {1: "dog"}
+    assert counted(model) == pytest.approx([3, 2, 2], abs=1e-5)
+    assert model.report().items["num_annotations"].to_dict() == {2: 2, 1: 1}
+    assert model.report().workers["num_examples_labeled"].to_dict() == {
+        "ann": 1,
+        "bob": 0,
+        "cid": 2,
+    }
+    # It may be given again.
+    model.partial_fit({1: {"ann": "cat"}})
+    assert counted(model) == pytest.approx([4, 2, 2], abs=1e-5)
+
+
+def test_a_task_whose_last_label_is_taken_back_never_was(labels):
+    model = recipe(labels)
+    before = counted(model), model._memory.state.pooled
+    model.partial_fit({"odd": {0: 1}}).retract("odd", 0)
+    assert model.labels_.empty
+    assert counted(model) == pytest.approx(before[0], abs=1e-9)
+    np.testing.assert_allclose(model._memory.state.pooled, before[1], atol=1e-9)
+    assert model.partial_fit({"odd": {0: 1}}).tally_.returned_items == 0
+
+
+def test_only_labels_that_are_held_can_be_taken_back(bits):
+    model = recipe({1: {"ann": "cat"}, 2: {"bob": "dog"}}, open_items=1)
+    before = bits(model)
+    for task, worker in ((1, "ann"), (2, "ann"), (2, "zoe"), (9, "bob")):
+        with pytest.raises(LabelError, match="is held: only those of open tasks are"):
+            model.retract(task, worker)
+    assert bits(model) == before
+
+
+def test_a_forgotten_worker_leaves_his_open_tasks_sound(labels):
+    model = recipe(labels)
+    model.forget(0)
+    model.partial_fit(pd.DataFrame({"task": range(60), "worker": 99, "label": 0}))
+    assert (model._memory.state.rows.to_arrays()["counts"] >= 0).all()
+    assert model._memory.state.class_counts.sum() == pytest.approx(60, abs=1e-3)
