@@ -209,7 +209,7 @@ def test_a_chunk_of_recurring_size_is_compiled_once(crowd, caplog):
     jax.clear_caches()
 
     def compiled():
-        return sum("Compiling jit(_fit_chunk)" in r.getMessage() for r in caplog.records)
+        return sum("Compiling jit(fit_chunk)" in r.getMessage() for r in caplog.records)
 
     with caplog.at_level(logging.DEBUG, "jax"):
         state = learn(chunks_of(crowd, 60)[:1])

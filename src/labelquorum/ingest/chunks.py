@@ -271,10 +271,8 @@ def id_key(identity: Hashable) -> int:
 
 def id_order(identity: Hashable) -> tuple[int, float, str]:
     """Sort key of ids of any type: numbers (and text that is a number) by value, then text."""
-    if isinstance(identity, int | float):
-        return (0, identity, "")
     if not isinstance(identity, str):
-        return (2, 0, repr(identity))
+        return (0, identity, "") if isinstance(identity, int | float) else (2, 0, repr(identity))
     if identity[:1] in _NO_NUMBER:  # most text can be told by its first letter
         return (1, 0, identity)
     for number in (int, float):  # a whole number stays exact, however long
