@@ -65,7 +65,7 @@ def datasets(
     if download and data is not None:
         data.mkdir(parents=True, exist_ok=True)
     root = _folder(data)
-    if check and root is None:
+    if check and root is None and not names:
         tell("No folder is named by --data or LABELQUORUM_DATA: only the toy set was looked at.")
     if download:
         _download(names or [], root)

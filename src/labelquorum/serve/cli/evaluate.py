@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, current_thread, main_thread
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -127,16 +129,24 @@ def evaluate(
     jobs = jobs or os.cpu_count() or 1
     work = evaluate_all(sets, names, protocol, jobs=jobs, memory=memory, done=done)
     try:
-        with _progress() as advance:
+        with _progress() as advance, _stopping() as stopped:
             for row, finished, total in work:
                 rows.append(row)
                 if results is not None:
                     results.add(row)
                 advance(f"{row['dataset']}: {row['method']}", finished, total)
+                if stopped.is_set():
+                    raise KeyboardInterrupt
     except KeyboardInterrupt:
         work.close()
-        if results is not None:
-            tell(f"Stopped. What was finished is in {output}; the same command goes on from there.")
+        tell(
+            f"Stopped after {len(rows)} results. "
+            + (
+                "Nothing was kept; with --output DIR it could go on."
+                if output is None
+                else f"They are in {output}; the same command goes on from there."
+            )
+        )
         raise
     if results is not None and output is not None:
         chosen = {path.name for path in sets}
@@ -187,6 +197,25 @@ def _find(data: Sequence[str], folder: Path | None, min_truth: int) -> list[Path
 
 
 @contextmanager
+def _stopping() -> Iterator[Event]:
+    """Remember Ctrl-C: where JAX collects garbage, the exception alone would be swallowed."""
+    stopped = Event()
+
+    def stop(*_: Any) -> None:
+        stopped.set()
+        raise KeyboardInterrupt
+
+    if current_thread() is not main_thread():  # which alone is told
+        yield stopped
+        return
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def _progress() -> Iterator[Any]:
     columns = (
         TextColumn("{task.description}"),
@@ -212,8 +241,11 @@ def _print(rows: "Sequence[Row]") -> None:
     for row in scored:
         table.add_row(
             *(row[name] for name in ("dataset", "method", "kind")),
-            f"{row['emitted_error']:.2f} ± {row['emitted_error_sd']:.2f}",
-            *("–" if row[name] is None else f"{row[name]:{form}}" for name, form in FORMS.items()),
+            _with_deviation(row),
+            *(
+                "–" if _says_nothing(row, name) else f"{row[name]:{form}}"
+                for name, form in FORMS.items()
+            ),
             str(row["orders"]),
         )
     console = Console(highlight=False)
@@ -224,6 +256,16 @@ def _print(rows: "Sequence[Row]") -> None:
     for row in rows:
         if "reason" in row:
             tell(f"{row['dataset']}, {row['method']}: {row['reason'].rstrip('.')}.")
+
+
+def _with_deviation(row: "Row") -> str:
+    error = f"{row['emitted_error']:.2f}"
+    return f"{error} ± {row['emitted_error_sd']:.2f}" if row["orders"] > 1 else error
+
+
+def _says_nothing(row: "Row", name: str) -> bool:
+    """A batch method has no gap to itself, and its one fit is no chunk."""
+    return row[name] is None or (row["kind"] == "batch" and name in ("batch_gap", "latency_p50_ms"))
 
 
 def _write(output: Path, results: "Results", protocol: "Protocol") -> None:
