@@ -1,8 +1,5 @@
 """Counting: against RECIPE.md written down plainly, and what becomes of every kind of label."""
 
-import logging
-
-import jax
 import numpy as np
 import pytest
 
@@ -186,37 +183,6 @@ def test_the_pooled_counts_follow_the_workers_rows(crowd):
     counts = counts_of(state)
     weight = 5 / (5 + counts.sum(axis=2, keepdims=True))
     np.testing.assert_allclose(state.pooled, (counts * weight).sum(axis=0), atol=1e-10)
-
-
-def test_padding_changes_nothing(crowd):
-    """129 labels take other room than 128; the same items must come out the same."""
-    [whole] = chunks_of(crowd, 60)
-    rows = whole.item < 32
-    few = make_chunk(whole.item[rows], whole.worker[rows], whole.label[rows], n_workers=9)
-    absent = make_chunk(
-        np.append(few.item, 31),
-        np.append(few.worker, 9),
-        np.append(few.label, 0),
-        n_workers=10,
-        weight=np.append(np.ones(few.n_labels), 0),
-    )
-    assert few.n_labels == 128
-    one, other = (learn([chunk]) for chunk in (few, absent))
-    np.testing.assert_allclose(counts_of(one), counts_of(other)[:9], atol=1e-5)
-
-
-def test_a_chunk_of_recurring_size_is_compiled_once(crowd, caplog):
-    jax.clear_caches()
-
-    def compiled():
-        return sum("Compiling jit(fit_chunk)" in r.getMessage() for r in caplog.records)
-
-    with caplog.at_level(logging.DEBUG, "jax"):
-        state = learn(chunks_of(crowd, 60)[:1])
-        assert compiled() == 1
-        for chunk_items in (60, 55, 50):
-            state = learn(chunks_of(crowd, chunk_items)[:1], state=state)
-    assert compiled() == 1
 
 
 # ── late labels, corrections, withdrawals ────────────────────────────────────────────────

@@ -143,9 +143,9 @@ def solve_workers(counts: Floats, pooled: Floats, recipe: Recipe) -> Floats:
     theta, crowd = np.zeros((len(counts), len(pooled) + 1)), crowd_matrix(pooled, recipe)
     with jax.enable_x64(True):
         for start in range(0, len(counts), BLOCK):
-            block = workers_last(counts[start : start + BLOCK], np.float64)
-            solved = np.asarray(_solve_block(block, crowd, recipe=recipe)).T
-            theta[start : start + BLOCK] = solved[: len(counts) - start]
+            some = slice(start, min(start + BLOCK, len(counts)))
+            solved = _solve_block(workers_last(counts[some], np.float64), crowd, recipe=recipe)
+            theta[some] = np.asarray(solved)[:, : some.stop - start].T
     return theta
 
 

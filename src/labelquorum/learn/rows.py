@@ -8,7 +8,8 @@ rerooting, 1978). A version nobody holds any more costs nothing.
 
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,28 +20,66 @@ Leaves = Mapping[str, NDArray[Any]]
 """Named arrays that share their leading axis, one entry a worker."""
 
 
+class _Place(NamedTuple):
+    """Where a leaf stands in the block of its type."""
+
+    kind: str
+    columns: slice
+    shape: tuple[int, ...]  # of one worker's part
+
+
 class _Table:
-    """The arrays behind all versions; only the version at the root sees them as they are."""
+    """The rows behind all versions; only the version at the root sees them as they are.
+
+    Leaves of one type stand side by side in one block, so that a worker among a million is one
+    place in memory and not as many as there are leaves.
+    """
 
     def __init__(self, leaves: Leaves) -> None:
-        self.leaves = dict(leaves)
         self.lock = threading.RLock()
+        self.places: dict[str, _Place] = {}
+        self.blocks: dict[str, NDArray[Any]] = {}
+        widths: dict[str, int] = {}
+        for name, leaf in leaves.items():
+            kind, width = leaf.dtype.str, prod(leaf.shape[1:])
+            start = widths.get(kind, 0)
+            widths[kind] = start + width
+            self.places[name] = _Place(kind, slice(start, start + width), leaf.shape[1:])
+        n_workers = len(next(iter(leaves.values())))
+        for kind, width in widths.items():
+            self.blocks[kind] = np.empty((n_workers, width), kind)
+        for name, leaf in leaves.items():
+            place = self.places[name]
+            self.blocks[place.kind][:, place.columns] = leaf.reshape(n_workers, prod(place.shape))
 
     def reserve(self, n_workers: int) -> None:
-        for name, leaf in self.leaves.items():
-            if len(leaf) < n_workers:
-                larger = np.empty((max(n_workers, len(leaf) * 3 // 2), *leaf.shape[1:]), leaf.dtype)
-                larger[: len(leaf)] = leaf
-                self.leaves[name] = larger
+        for kind, block in self.blocks.items():
+            if len(block) < n_workers:
+                room = max(n_workers, len(block) * 3 // 2)
+                self.blocks[kind] = np.empty((room, block.shape[1]), kind)
+                self.blocks[kind][: len(block)] = block
 
     def take(
         self, workers: NDArray[np.integer[Any]], names: Iterable[str] | None = None
     ) -> dict[str, NDArray[Any]]:
-        return {name: self.leaves[name][workers] for name in names or self.leaves}
+        places = {name: self.places[name] for name in names or self.places}
+        rows = {
+            kind: self.blocks[kind].take(workers, axis=0)
+            for kind in {place.kind for place in places.values()}
+        }
+        return {
+            name: rows[place.kind][:, place.columns].reshape(len(workers), *place.shape)
+            for name, place in places.items()
+        }
 
     def put(self, workers: NDArray[np.integer[Any]], rows: Leaves) -> None:
-        for name, leaf in self.leaves.items():
-            leaf[workers] = rows[name]
+        for kind, block in self.blocks.items():
+            together = np.empty((len(workers), block.shape[1]), kind)
+            for name, place in self.places.items():
+                if place.kind == kind:
+                    leaf = np.asarray(rows[name])
+                    together[:, place.columns] = leaf.reshape(len(workers), prod(place.shape))
+            block[workers] = together
 
 
 class WorkerRows:
@@ -63,7 +102,7 @@ class WorkerRows:
 
     def __init__(self, leaves: Leaves) -> None:
         self.n_workers = len(next(iter(leaves.values())))
-        self._table = _Table({name: np.array(leaf) for name, leaf in leaves.items()})
+        self._table = _Table({name: np.asarray(leaf) for name, leaf in leaves.items()})
         self._newer: WorkerRows | None = None  # towards the version that owns the table
         self._changed: NDArray[Any] = np.zeros(0, np.intp)  # rows in which that one differs
         self._undo: Leaves = {}  # what stands in those rows here
@@ -74,7 +113,7 @@ class WorkerRows:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the leaves."""
-        return tuple(self._table.leaves)
+        return tuple(self._table.places)
 
     def gather(
         self, workers: NDArray[np.integer[Any]], names: Iterable[str] | None = None
@@ -132,7 +171,8 @@ class WorkerRows:
         """Copy out all rows."""
         with self._table.lock:
             self._reroot()
-            return self._table.take(np.arange(self.n_workers))
+            rows = self._table.take(np.arange(self.n_workers))
+            return {name: np.ascontiguousarray(leaf) for name, leaf in rows.items()}
 
     def _reroot(self) -> None:
         """Make the table show this version, and the others remember their difference to it."""
