@@ -164,8 +164,8 @@ class WorkerRows:
         return self.scatter(np.array([worker]), self._zeros(1))
 
     def _zeros(self, n_rows: int) -> dict[str, NDArray[Any]]:
-        leaves = self._table.leaves.items()
-        return {name: np.zeros((n_rows, *leaf.shape[1:]), leaf.dtype) for name, leaf in leaves}
+        places = self._table.places.items()
+        return {name: np.zeros((n_rows, *place.shape), place.kind) for name, place in places}
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Copy out all rows."""
