@@ -109,7 +109,7 @@ def check_method(method: str) -> None:
         estimator(method)
 
 
-def evaluate(data: Dataset, method: str, protocol: Protocol = Protocol()) -> Row:  # noqa: B008
+def evaluate(data: Dataset, method: str, protocol: Protocol = Protocol()) -> Row:
     """Run a method on a data set in all orders of a protocol.
 
     A method that cannot do it gives a row with the `reason`.
@@ -172,7 +172,10 @@ def evaluate(data: Dataset, method: str, protocol: Protocol = Protocol()) -> Row
         runs = [twin._replace(final_error=twin.emitted_error) for twin in twins]
     seconds = np.concatenate([run.seconds for run in runs]) * 1000
     # Runs and twins are paired by their seeds: a tie falls alike in both.
-    pairs = [100 * (run.emitted_error - twin.emitted_error) for run, twin in zip(runs, twins)]  # noqa: B905
+    pairs = [
+        100 * (run.emitted_error - twin.emitted_error)
+        for run, twin in zip(runs, twins, strict=False)
+    ]
     return {
         **facts,
         "orders": len(runs),
@@ -194,7 +197,7 @@ def evaluate(data: Dataset, method: str, protocol: Protocol = Protocol()) -> Row
 def evaluate_all(
     folders: Sequence[Path],
     methods: Sequence[str],
-    protocol: Protocol = Protocol(),  # noqa: B008
+    protocol: Protocol = Protocol(),
     *,
     jobs: int = 1,
     memory: bool = False,

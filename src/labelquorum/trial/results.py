@@ -6,7 +6,7 @@ its protocol, so a run that was stopped goes on where it was, and a new method i
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -104,7 +104,7 @@ def score_table(rows: Iterable[Row], methods: Sequence[str] | None = None) -> st
         means = [
             "–"
             if kind == "batch" and field in PER_CHUNK
-            else _write(_family_mean(lambda s, f=field, d=done: d[s][f], shared), form)  # type: ignore[misc]
+            else _write(_family_mean(done, field, shared), form)
             for field, form in SCORES.values()
         ]
         excess = [done[s]["emitted_error"] - vote[s]["emitted_error"] for s in done if s in vote]
@@ -160,18 +160,15 @@ def _shared_sets(by_method: Mapping[str, Mapping[str, Row]]) -> set[str]:
     return set.intersection(*full) if full else set()
 
 
-def _family_mean(value: Callable[[str], float | None], names: Iterable[str]) -> float | None:
+def _family_mean(done: Mapping[str, Row], field: str, names: Iterable[str]) -> float | None:
     """The mean over families of the means over their sets; none if a set has no value."""
     families: dict[str, list[float]] = {}
-    try:
-        for name in names:
-            number = value(name)
-            if number is None:
-                return None
-            info = dataset_info(name)
-            families.setdefault(info.family if info else name, []).append(number)
-    except KeyError:
-        return None
+    for name in names:
+        number = done[name][field] if name in done else None
+        if number is None:
+            return None
+        info = dataset_info(name)
+        families.setdefault(info.family if info else name, []).append(number)
     return fmean(map(fmean, families.values())) if families else None
 
 
