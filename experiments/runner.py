@@ -24,6 +24,7 @@ ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
 """For each process, so that so many processes keep so many cores busy and no more."""
+MOST_TOLD = 20  # failures that are told one by one
 
 
 def run_cells(
@@ -52,7 +53,8 @@ def run_cells(
                 cell = futures[future]
                 if error := future.exception():
                     failed += 1
-                    say(f"{cell.to_json()}: {type(error).__name__}: {error}")
+                    if failed <= MOST_TOLD:
+                        say(f"{cell.to_json()}: {type(error).__name__}: {error}")
                 else:
                     record = {"cell": cell.to_json(), "result": future.result()}
                     lines.write(json.dumps(record) + "\n")
