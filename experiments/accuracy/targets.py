@@ -76,14 +76,14 @@ def marked(verdict: str) -> str:
 
 
 def written(value: Value, form: str = ".2f") -> str:
-    return "–" if value is None else f"{value:{form}}"
+    return "–" if value is None else f"{round(value, 4) + 0.0:{form}}"  # no -0.0
 
 
 def plus_minus(values: Sequence[float], form: str = ".2f") -> str:
     """The mean and its standard error."""
     if not values:
         return "–"
-    shown = f"{fmean(values):{form}}"
+    shown = written(fmean(values), form)
     return f"{shown} ± {standard_error(list(values)):.2f}" if len(values) > 1 else shown
 
 
