@@ -38,11 +38,23 @@ PAGES = (
     "docs/benchmark.md",
     "docs/paper.md",
     "docs/recipe.md",
+    "docs/accuracy.md",
 )
 RESULTS = ROOT / "experiments" / "www2021"
 BENCHMARK = "python3 run.py python -m labelquorum evaluate --min-truth 100 -o benchmarks/online"
 VOTE = "majority_vote"
 REPRODUCE = "python3 run.py reproduce"
+ACCURACY = ROOT / "experiments" / "accuracy" / "results"
+ACCURACY_PARTS = [
+    "targets",
+    "ten",
+    "benchmark",
+    "paper",
+    "chunks",
+    "calibration",
+    "robustness",
+    "speed",
+]
 
 FENCE = re.compile(
     r"^```(?P<kind>python|console)\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?",
@@ -347,7 +359,17 @@ def benchmark_missing() -> str:
     return "".join(lines) or "Nothing.\n"
 
 
+def accuracy(part: str) -> str:
+    """What `experiments/accuracy` wrote of a part; its pictures stay where they are."""
+    file = ACCURACY / f"{part}.md"
+    if not file.exists():
+        return "Not measured yet. It is made by `python3 run.py accuracy`.\n"
+    folder = os.path.relpath(ACCURACY, ROOT / "docs")
+    return re.sub(r"\]\((\w+\.svg)\)", rf"]({folder}/\1)", file.read_text(encoding="utf-8"))
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    **{f"accuracy_{part}": partial(accuracy, part) for part in ACCURACY_PARTS},
     "benchmark_caps": benchmark_caps,
     "benchmark_scores": benchmark_scores,
     "benchmark_online": partial(benchmark_errors, "online"),
