@@ -15,7 +15,7 @@ from labelquorum.learn.accounts import ACCOUNTS, DROP, NOISE, log_skill, speakin
 from labelquorum.learn.aggregator import Part
 from labelquorum.learn.bila import bila
 from labelquorum.learn.counting import speaker
-from labelquorum.learn.dependence import discount
+from labelquorum.learn.dependence import correlation, heat
 from labelquorum.learn.fitting import pack, solve_workers, workers_last
 from labelquorum.learn.hierarchical import Recipe
 from labelquorum.trial.crowds import (
@@ -177,8 +177,8 @@ def test_the_rich_account_speaks_until_skill_falls_by_more_than_is_allowed():
         matrix = np.eye(2) * rich + (1 - np.eye(2)) * (1 - rich)
         return {"rich": 1e9 * matrix, "plain": counts * [[plain], [1]]}
 
-    for n_items in (4, 100, 10**6):
-        allowed = np.exp(-DROP - NOISE / np.sqrt(n_items))
+    for n_items in (40, 100, 10**6):
+        allowed = np.exp(-DROP - NOISE / n_items)
         skill = 0.8 * allowed  # of the rich account, where the plain one finds 0.8
         assert speaking(pooled(0.5 + skill / 2 + 1e-4, 0.9), n_items, RECIPE) == "rich"
         assert speaking(pooled(0.5 + skill / 2 - 1e-4, 0.9), n_items, RECIPE) == "plain"
@@ -209,25 +209,36 @@ def test_each_account_speaks_where_it_errs_less(expected):
 # ── dependence ───────────────────────────────────────────────────────────────────────────
 
 
-def learned_discount(crowd):
+def learned_correlation(crowd):
     state = None
     for chunk in chunks_of(crowd):
         state = METHOD.init(chunk, 0) if state is None else state
         state, _ = METHOD.update(state, chunk)
-    return discount(state.pair_sums[speaker(state, RECIPE)])
+    return correlation(state.pair_sums[speaker(state, RECIPE)])
 
 
 def test_labels_that_lean_on_each_other_are_noticed_and_others_are_not():
     crowd = class_conditional_crowd(1500, 30, 3, 5, seed=5)
-    assert learned_discount(crowd) < 0.05
+    assert abs(learned_correlation(crowd)) < 0.005
     # On every fourth item all say what the first one says.
     first = np.r_[True, crowd.item[1:] != crowd.item[:-1]]
     leader = crowd.label[np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))]
     copied = np.where(crowd.item % 4 == 0, leader, crowd.label)
-    assert learned_discount(crowd._replace(label=copied)) > 0.5
+    assert learned_correlation(crowd._replace(label=copied)) > 0.05
 
 
-def test_a_discount_that_is_given_is_taken():
+def test_heat_is_1_for_one_label_and_grows_with_labels_and_dependence():
+    def told(correlation):
+        return np.array([[correlation], [1.0], [0.0], [10.0], [20.0]])
+
+    n_labels = np.array([0, 1, 4, 100])
+    np.testing.assert_allclose(heat(n_labels, "learned", told(-0.1)), 1)
+    np.testing.assert_allclose(heat(n_labels, "learned", told(0.02)), [1, 1, 2, 10])
+    assert (heat(n_labels, "learned", told(1e9)) <= np.maximum(n_labels, 1)).all()
+    np.testing.assert_allclose(heat(n_labels, 0.2, told(0.5)), [1, 1, 1.6, 20.8])
+
+
+def test_a_dependence_that_is_given_is_taken():
     labels = {f"t{i}": dict.fromkeys("uvwxyz", "ab"[i % 2]) for i in range(30)}
     sure = [lq.BiLA(dependence=rho).fit(labels).probas_.max().max() for rho in (0.0, 0.2, 0.9)]
     assert sure[0] > sure[1] > sure[2]

@@ -25,8 +25,8 @@ Floats = NDArray[np.float64]
 MOST_CELLS = 1 << 22
 """Numbers that are laid out at a time when labels are counted."""
 
-DROP, NOISE = 0.10, 0.5
-"""By so much the log skill may fall, and by so much / √items more, before the rich account is
+DROP, NOISE = 0.10, 4.0
+"""By so much the log skill may fall, and by so much / items more, before the rich account is
 distrusted: chosen on the development sets (`docs/accuracy.md`)."""
 
 
@@ -80,7 +80,8 @@ def speaking(pooled: Mapping[str, Floats], n_items: float, recipe: Recipe) -> st
     if len(pooled) == 1:
         return next(iter(pooled))
     rich, plain = (log_skill(ACCOUNTS[name].hits(pooled[name]), recipe) for name in ACCOUNTS)
-    allowed = DROP + NOISE / np.sqrt(max(n_items, 1e-12))
+    # log J_rich − log J_plain > −(0.1 + 4/items)
+    allowed = DROP + NOISE / max(n_items, 1e-12)
     return "rich" if rich - plain > -allowed else "plain"
 
 

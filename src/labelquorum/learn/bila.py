@@ -142,8 +142,9 @@ def bila(
         Of "curvature": the rounds of q and θ in a chunk, how far θ may move in one, and up to
         how many classes the whole Hessian is used; beyond, half a step by its diagonal.
     dependence
-        Of the same: ρ. The answer's probabilities are q^(1/(1 + ρ (n − 1))) for n labels;
-        "learned" takes ρ from how far labels of an item go together beyond what p explains.
+        Of the same: how far n labels of an item are taken for fewer. The answer's probabilities
+        are q^(1/n^γ), γ from 0 to 1 "learned" from how far labels of an item go together beyond
+        what p explains; or q^(1/(1 + ρ (n − 1))) with the ρ given.
     record_epochs
         Let `Info` tell the chunk's aggregated labels after every epoch.
 

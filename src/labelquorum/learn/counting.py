@@ -29,7 +29,7 @@ from labelquorum.learn.aggregator import (
     softmax,
     vote_shares,
 )
-from labelquorum.learn.dependence import N_SUMS, discount, heat
+from labelquorum.learn.dependence import N_SUMS, heat
 from labelquorum.learn.fitting import (
     Fitted,
     Standing,
@@ -140,13 +140,12 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
         given = (chunk.gold != MISSING)[:, None]
         is_true = np.arange(chunk.n_classes) == chunk.gold[:, None]
         log_scores = np.where(given & ~is_true, -np.inf, log_scores)
-    # (5) labels of one item lean on each other: q^(1 / (1 + ρ (n_i − 1))), normalised
-    learned = recipe.dependence == "learned"
-    rho = discount(state.pair_sums[name]) if learned else float(recipe.dependence)
+    # (5) labels of one item lean on each other: q^(1 / heat), normalised
     n_labels = np.bincount(chunk.item, chunk.weight, chunk.n_items)
+    warmth = heat(n_labels, recipe.dependence, state.pair_sums[name])
     return Aggregation(
         aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
-        probs=softmax(log_scores / heat(n_labels, rho)[:, None]),
+        probs=softmax(log_scores / warmth[:, None]),
         log_evidence=evidence.astype(np.float32),
     )
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from labelquorum.learn.batch import Leaf
 
-__all__ = ["N_SUMS", "discount", "heat", "pair_sums"]
+__all__ = ["N_SUMS", "correlation", "heat", "pair_sums"]
 
 N_SUMS = 5
 """The sums of `pair_sums`."""
 
-SLOPE = 8.0
-"""ρ is so many times ρ̂, and at most 1: chosen on the development sets (`docs/accuracy.md`)."""
+HALF = 0.02
+"""The ρ̂ at which n labels are worth √n: chosen on the development sets (`docs/accuracy.md`)."""
 
 
 def pair_sums(
@@ -54,16 +54,23 @@ def pair_sums(
     return jnp.stack([(believed * part).sum(axis=0) for part in told])
 
 
-def discount(sums: NDArray[np.float64]) -> float:
-    """ρ, by how much further labels of an item count for less, 0 to 1."""
+def correlation(sums: NDArray[np.float64]) -> float:
+    """ρ̂, how far residuals of one item go together; 0 if the account is right."""
     products, spreads, residuals, labels, pairs = sums
     # The mean residual of a class is misfit of its rate, not dependence; it is taken off.
     mean = residuals / np.maximum(labels, 1e-12)
     # ρ̂ = (Σ r_j r_j' − Σ_c pairs_c · mean_c²) / Σ √(v_j v_j')
-    correlation = (products - pairs * mean**2).sum() / max(spreads.sum(), 1e-12)
-    return float(np.clip(SLOPE * correlation, 0, 1))
+    return float((products - pairs * mean**2).sum() / max(spreads.sum(), 1e-12))
 
 
-def heat(n_labels: NDArray[Any], rho: float) -> NDArray[np.float64]:
-    """By what an item's log scores are divided: 1 + ρ (n − 1), (N,)."""
-    return np.asarray(1 + rho * np.maximum(n_labels - 1, 0))
+def heat(
+    n_labels: NDArray[Any], dependence: float | str, sums: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """By what an item's log scores are divided, (N,): 1 for one label, at most n for n of them."""
+    many = np.maximum(n_labels, 1.0)
+    if dependence == "learned":
+        # n^γ,  γ = ρ̂ / (ρ̂ + 0.02) where ρ̂ > 0, else 0
+        beyond = max(correlation(sums), 0.0)
+        return np.asarray(many ** (beyond / (beyond + HALF)))
+    # 1 + ρ (n − 1)
+    return np.asarray(1 + float(dependence) * (many - 1))
