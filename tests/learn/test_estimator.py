@@ -764,7 +764,9 @@ def test_labels_of_epochs_that_were_not_recorded_are_refused(chunks):
 
 
 def test_a_task_sent_twice_has_no_labels_of_epochs_the_second_time():
-    model = lq.BiLA("network", record_epochs=True).fit(frame(votes("t1", "aab") + votes("t2", "bba")))
+    model = lq.BiLA("network", record_epochs=True).fit(
+        frame(votes("t1", "aab") + votes("t2", "bba"))
+    )
     model.partial_fit(frame(votes("t3", "bb") + votes("t1", "aab")))
     assert model.epoch_labels_.index.tolist() == ["t3"]
     assert model.labels_.index.tolist() == ["t3", "t1"]

@@ -27,7 +27,7 @@ MOST_CELLS = 1 << 22
 
 DROP, NOISE = 0.10, 0.5
 """By so much the log skill may fall, and by so much / √items more, before the rich account is
-distrusted: chosen on the development sets (`docs/accuracy.md`)."""
+distrusted: chosen on the development sets (`experiments/accuracy`)."""
 
 
 class Packed(NamedTuple):
