@@ -130,6 +130,7 @@ class BiLA(Estimator):
         inner_steps: int | None = None,
         step_limit: float | None = None,
         newton_classes: int | None = None,
+        own_weight: float | None = None,
         dependence: float | str | None = None,
         record_epochs: bool = False,
         history: Any = None,
