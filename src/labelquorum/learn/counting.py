@@ -35,11 +35,12 @@ from labelquorum.learn.hierarchical import (
     row_sums,
     worker_weight,
 )
+from labelquorum.learn.laplace import draws
 from labelquorum.learn.offline import Floats
 from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.training import keep_compiled_code
 
-__all__ = ["Info", "State", "add", "aggregate", "counting", "init", "merge", "update"]
+__all__ = ["Info", "State", "add", "aggregate", "counting", "heat", "init", "merge", "update"]
 
 MOST_CELLS = 1 << 22
 """Numbers that are laid out at a time when labels are counted."""
@@ -136,12 +137,17 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
         log_scores = np.where(given & ~is_true, -np.inf, log_scores)
     # (5) labels of one item lean on each other: q^(1 / (1 + ρ (n_i − 1))), normalised
     n_labels = np.bincount(chunk.item, chunk.weight, chunk.n_items)
-    heat = 1 + recipe.dependence * np.maximum(n_labels - 1, 0)
     return Aggregation(
         aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
-        probs=softmax(log_scores / heat[:, None]),
+        probs=softmax(log_scores / heat(state, n_labels, recipe)[:, None]),
         log_evidence=evidence.astype(np.float32),
     )
+
+
+def heat(state: State, n_labels: NDArray[Any], recipe: Recipe) -> Floats:
+    """What the log-odds of an item with so many labels are divided by, (N,)."""
+    # 1 + ρ (n_i − 1)
+    return np.asarray(1 + recipe.dependence * np.maximum(n_labels - 1, 0), np.float64)
 
 
 def add(state: State, workers: NDArray[np.intp], counts: Floats, recipe: Recipe) -> State:
@@ -191,6 +197,8 @@ def counting(recipe: Recipe) -> Aggregator:
         class_prior=lambda state: class_prior(state.label_shares, state.class_counts, recipe),
         forget=_forget,
         counts=Counts(partial(add, recipe=recipe), partial(merge, recipe=recipe)),
+        draws=partial(draws, recipe=recipe),
+        heat=partial(heat, recipe=recipe),
     )
 
 
