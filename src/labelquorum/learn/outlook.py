@@ -16,14 +16,14 @@ from labelquorum.learn.aggregator import Aggregator, State
 from labelquorum.learn.offline import Floats
 
 __all__ = [
-    "Best",
     "Odds",
+    "Prospects",
     "adds_up",
-    "best_gains",
     "discounted",
     "gains",
     "labels_to_flip",
     "odds",
+    "prospects",
     "removals_to_flip",
     "weight_by_item",
 ]
@@ -41,11 +41,12 @@ TINY = 1e-30
 # ── one more label ───────────────────────────────────────────────────────────────────────
 
 
-class Best(NamedTuple):
-    """Of whom a label would help each item most."""
+class Prospects(NamedTuple):
+    """What one more label would do for each item."""
 
-    worker: NDArray[np.intp]  # (N,) position among the workers; -1 where nobody is left
-    gain: Floats  # (N,) NaN there
+    mean: Floats  # (N,) the gain by whoever labels next; NaN where nobody is left
+    worker: NDArray[np.intp]  # (N,) whose label would help most; MISSING where nobody is left
+    gain: Floats  # (N,) and by how much; NaN there
 
 
 def discounted(matrix: Floats, heat: float) -> Floats:
@@ -76,31 +77,43 @@ def gains(probs: Floats, matrix: Floats, heat: Floats) -> Floats:
     return np.maximum(gain, 0)  # rounding aside it never falls
 
 
-def best_gains(probs: Floats, matrix: Floats, heat: Floats, asked: Chunk) -> Best:
-    """Who of P workers would help each item most, and by how much.
+def prospects(
+    probs: Floats, matrix: Floats, heat: Floats, share: Floats, asked: Chunk
+) -> Prospects:
+    """What a label of one of P workers would do for each item, on average and at best.
 
     Parameters
     ----------
     probs, matrix, heat
         As in `gains`.
+    share
+        How often each of them labels, (P,).
     asked
         The labels there are, their workers as positions among the P: nobody is asked twice.
     """
-    worker, gain = np.full(len(probs), -1, np.intp), np.full(len(probs), np.nan)
+    n_items = len(probs)
+    mean, gain = np.full(n_items, np.nan), np.full(n_items, np.nan)
+    worker = np.full(n_items, MISSING, np.intp)
     if not len(matrix):
-        return Best(worker, gain)
-    rows = max(1, MOST_CELLS // len(matrix))
-    edges = np.searchsorted(asked.item, np.arange(0, len(probs) + rows, rows))
-    for number, start in enumerate(range(0, len(probs), rows)):
-        some = slice(start, start + rows)
+        return Prospects(mean, worker, gain)
+    together = max(1, MOST_CELLS // len(matrix))
+    for start in range(0, n_items, together):
+        some = slice(start, min(start + together, n_items))
         table = gains(probs[some], matrix, heat[some])
-        labels = slice(edges[number], edges[number + 1])
-        table[asked.item[labels] - start, asked.worker[labels]] = -1
+        labels = slice(*np.searchsorted(asked.item, [some.start, some.stop]))
+        taken = asked.item[labels] - start, asked.worker[labels]
+        table[taken] = 0
+        free = np.full(some.stop - start, share.sum())
+        free -= np.bincount(taken[0], share[taken[1]], len(free))
+        table_mean = table @ share
+        table[taken] = -1
         best = table.argmax(axis=1)
         most = np.take_along_axis(table, best[:, None], axis=1)[:, 0]
-        worker[some] = np.where(most < 0, -1, best)
-        gain[some] = np.where(most < 0, np.nan, most)
-    return Best(worker, gain)
+        left = most >= 0
+        worker[some] = np.where(left, best, MISSING)
+        gain[some] = np.where(left, most, np.nan)
+        mean[some] = np.where(left, table_mean / np.maximum(free, TINY), np.nan)
+    return Prospects(mean, worker, gain)
 
 
 def _expected_best(probs: Floats, matrix: Floats) -> Floats:

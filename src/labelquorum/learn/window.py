@@ -21,9 +21,9 @@ from labelquorum.learn.memory import Memory
 from labelquorum.learn.offline import Floats
 from labelquorum.learn.outlook import (
     adds_up,
-    best_gains,
     gains,
     odds,
+    prospects,
     weight_by_item,
 )
 from labelquorum.learn.report import Explanation, id_index
@@ -162,7 +162,9 @@ class Window(ABC):
         )
         heat = float(self._heat(weight_by_item(labels))[0])
         log_prior = adds_up(method, memory.state, labels)
-        found = odds(item, heat, log_prior, self._average()[0])
+        candidates, share = self._candidates()
+        average = np.einsum("k,kcz->cz", share, self._matrices(candidates))
+        found = odds(item, heat, log_prior, average)
         order = np.argsort(-found.by_label, kind="stable")
         index = id_index([worker_ids[k] for k in item.worker[order].tolist()], "worker")
         said = {
@@ -225,8 +227,8 @@ class Window(ABC):
         tasks
             Open tasks; all of them unless given.
         workers
-            Those who may be asked. Unless given, an average worker is, and of the thousand with
-            most labels `best_worker` is named.
+            Those who may be asked. Unless given, the gain is the mean over the thousand workers
+            with most labels, by how many they gave, and the best of them is named.
         top
             At most so many rows.
 
@@ -263,18 +265,18 @@ class Window(ABC):
         probs: Floats,
         heat: Floats,
     ) -> pd.DataFrame:
-        average, candidates = self._average()
-        matrix = self._matrices(candidates)
-        confidence, gain = probs.max(axis=1, initial=0), gains(probs, average[None], heat)[:, 0]
-        best = best_gains(probs, matrix, heat, _asked(chunk, rows, candidates))
+        candidates, share = self._candidates()
+        asked = _asked(chunk, rows, candidates)
+        found = prospects(probs, self._matrices(candidates), heat, share, asked)
+        confidence = probs.max(axis=1, initial=0)
         ids = [self._fitted().roster.worker_ids[k] for k in candidates.tolist()]
         return pd.DataFrame(
             {
-                "gain": gain,
+                "gain": found.mean,
                 "confidence": confidence,
-                "expected_confidence": confidence + gain,
-                "best_worker": [ids[k] if k >= 0 else None for k in best.worker.tolist()],
-                "best_gain": best.gain,
+                "expected_confidence": confidence + found.mean,
+                "best_worker": [None if k == MISSING else ids[k] for k in found.worker.tolist()],
+                "best_gain": found.gain,
             },
             index=id_index(item_ids, "task"),
         )
@@ -322,16 +324,14 @@ class Window(ABC):
     def _matrices(self, workers: NDArray[np.intp]) -> Floats:
         return self._aggregator.confusion(self._fitted().state, workers).astype(np.float64)
 
-    def _average(self) -> tuple[Floats, NDArray[np.intp]]:
-        """The matrix of who is likely to give the next label, and the workers with most labels."""
+    def _candidates(self) -> tuple[NDArray[np.intp], Floats]:
+        """The workers with most labels, and how likely the next label is theirs, (P,) each."""
         memory, (_, index) = self._fitted(), self._known()
         labels = memory.book.gather(index)["labels"]
         busiest = np.sort(np.argsort(-labels, kind="stable")[:CANDIDATES])
-        candidates, weight = index[busiest], labels[busiest].astype(np.float64)
-        if not weight.sum():
-            weight = np.ones(len(candidates))
-        mean = np.einsum("k,kcz->cz", weight / weight.sum(), self._matrices(candidates))
-        return mean, candidates
+        # A label each beforehand: of workers with a history none may have come yet.
+        share = labels[busiest] + 1.0
+        return index[busiest], share / share.sum()
 
     def _chosen(
         self, workers: Iterable[Hashable] | None
