@@ -143,21 +143,24 @@ def how_known(counted: Counted, workers: NDArray[np.integer[Any]], around: Surro
     n_chunks = np.clip(totals.sum(axis=1, keepdims=True), 1, max(counted.n_chunks, 1))
     scale = np.sqrt(variance_factor(share, given, n_chunks))
     root = axes * scale[:, None]
-    # Where the truth is doubtful, rows are known together and not one by one: what was seen of
-    # them counts for less, by as much as the skill is less well known than by rows alone.
-    slope = np.einsum("c,kcc,kcd->kd", counted.class_prior, matrix, _right_slopes(matrix, n_params))
-    alone = np.einsum("kc,kcde->kde", told * left, fisher) + prior
-    variance_alone = np.einsum("kd,kd->k", slope, np.linalg.solve(alone, slope[..., None])[..., 0])
-    variance_now = np.einsum("kde,kd->ke", root, slope) ** 2
-    factor = np.maximum(variance_now.sum(axis=1) / variance_alone, 1)
-    return Known(theta, root, seen / factor[:, None, None])
+    # by rows alone, as if what is doubtful in one said nothing of another
+    alone = np.linalg.inv(np.einsum("kc,kcde->kde", told * left, fisher) + prior)
+    slope = _skill_slope(matrix, counted.class_prior, n_params)
+    ratio = (np.einsum("kde,kd->ke", root, slope) ** 2).sum(axis=1) / np.maximum(
+        np.einsum("kd,kde,ke->k", slope, alone, slope), np.finfo(float).tiny
+    )
+    # Where the truth is doubtful rows are known together and not one by one: what was seen of
+    # them counts for less, by as much as the skill is less well known.
+    return Known(theta, root, seen / np.maximum(ratio, 1)[:, None, None])
 
 
-def _right_slopes(matrix: Floats, n_params: int) -> Floats:
-    """x[c, c] − x̄[c], (P, C, D): how log m[c, c] moves with θ."""
+def _skill_slope(matrix: Floats, class_prior: Floats, n_params: int) -> Floats:
+    """How the skill Σ_c π_c m[c, c] moves with θ, (P, D)."""
+    # Σ_c π_c m[c, c] (x[c, c] − x̄[c])
     slopes = design(matrix.shape[1], n_params)
-    right = np.einsum("ccd->cd", slopes)
-    return np.asarray(right - np.einsum("kcz,czd->kcd", matrix, slopes))
+    right = np.einsum("kcc->kc", matrix) * class_prior
+    mean = np.einsum("kcz,czd->kcd", matrix, slopes)
+    return np.asarray(np.einsum("kc,kcd->kd", right, np.einsum("ccd->cd", slopes) - mean))
 
 
 def _even_uniforms(rng: np.random.Generator, n_draws: int, n_columns: int) -> NDArray[np.float32]:

@@ -16,6 +16,7 @@ from labelquorum.learn.aggregator import Aggregator, State
 from labelquorum.learn.offline import Floats
 
 __all__ = [
+    "TINY",
     "Odds",
     "Prospects",
     "adds_up",
@@ -151,7 +152,7 @@ class Odds(NamedTuple):
     further_labels: int | None  # labels of average workers for the runner-up that would do it
 
 
-def odds(item: OpenItem, heat: float, log_prior: Floats | None, average: Floats) -> Odds:
+def odds(item: OpenItem, heat: float, log_prior: Floats | None, log_average: Floats) -> Odds:
     """Take the log-odds of an item's answer apart.
 
     Parameters
@@ -160,8 +161,8 @@ def odds(item: OpenItem, heat: float, log_prior: Floats | None, average: Floats)
         What they were divided by.
     log_prior
         What is added to the evidence, (C,), as `adds_up` tells it; None where it does not add up.
-    average
-        The matrix of who may give further labels, (C, C).
+    log_average
+        log m of those who may give further labels, on average, (C, C).
     """
     probs, answer = item.probs.astype(np.float64), item.aggregated
     evidence, n_classes = item.log_evidence.astype(np.float64), len(probs)
@@ -181,7 +182,7 @@ def odds(item: OpenItem, heat: float, log_prior: Floats | None, average: Floats)
     if item.gold == MISSING and total >= 0:
         removals = removals_to_flip(scores, evidence, answer, by_label)
         if log_prior is not None:
-            further = labels_to_flip(total, average, answer, runner_up)
+            further = labels_to_flip(total, log_average, answer, runner_up)
     prior = np.nan if log_prior is None else total - said
     return Odds(runner_up, by_label, prior, total, removals, further)
 
@@ -246,10 +247,10 @@ def removals_to_flip(scores: Floats, evidence: Floats, answer: int, by_label: Fl
     return [int(row) for row in order[: flipped[0] + 1]] if len(flipped) else []
 
 
-def labels_to_flip(total: float, matrix: Floats, answer: int, runner_up: int) -> int | None:
+def labels_to_flip(total: float, log_matrix: Floats, answer: int, runner_up: int) -> int | None:
     """How many further labels for the runner-up flip an answer with these log-odds.
 
-    `matrix` is that of who gives them, (C, C); None where they say nothing for it.
+    `log_matrix` is log m of who gives them, (C, C); None where they say nothing for it.
     """
-    gain = float(np.log(matrix[runner_up, runner_up]) - np.log(matrix[answer, runner_up]))
+    gain = float(log_matrix[runner_up, runner_up] - log_matrix[answer, runner_up])
     return int(total // gain) + 1 if gain > CLOSE else None

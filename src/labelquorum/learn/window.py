@@ -20,6 +20,7 @@ from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.memory import Memory
 from labelquorum.learn.offline import Floats
 from labelquorum.learn.outlook import (
+    TINY,
     adds_up,
     gains,
     odds,
@@ -163,8 +164,8 @@ class Window(ABC):
         heat = float(self._heat(weight_by_item(labels))[0])
         log_prior = adds_up(method, memory.state, labels)
         candidates, share = self._candidates()
-        average = np.einsum("k,kcz->cz", share, self._matrices(candidates))
-        found = odds(item, heat, log_prior, average)
+        log_matrix = np.log(np.maximum(self._matrices(candidates), TINY))
+        found = odds(item, heat, log_prior, np.einsum("k,kcz->cz", share, log_matrix))
         order = np.argsort(-found.by_label, kind="stable")
         index = id_index([worker_ids[k] for k in item.worker[order].tolist()], "worker")
         said = {
