@@ -394,7 +394,7 @@ def gain() -> str:
         lines.append([_crowd(row), str(row["labels_per_item"]), rho, *shares, rise])
     return (
         _table(lines)
-        + f"\nIn %, of {rows[0]['items']} tasks that each get one label more by somebody at random. "
+        + f"\nIn %, of {rows[0]['items']} tasks, each with one label more by somebody at random. "
         "Labels of these crowds are independent given the truth, so that ρ = 0 is right and its "
         "gains come true, but for what the label teaches about workers; with the default, which "
         "takes labels for dependent, less is expected than comes.\n" + made

@@ -116,7 +116,7 @@ def doctor(
         console.print(mark + Text(finding.sentence))
 
 
-def _bounds(estimator: "Estimator", workers: Sequence[Hashable]) -> dict[Hashable, Row]:
+def _bounds(estimator: "Estimator", workers: Sequence[Hashable]) -> dict[Hashable, dict[str, Any]]:
     """Between what the skills of these workers lie; nothing of a method that does not tell."""
     try:
         table = estimator.skill_intervals(workers=workers)
