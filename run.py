@@ -60,6 +60,10 @@ COMMANDS = {
         "Measure the paper's tables and figures again [--smoke] [--seeds N] [--report-only].",
         [["python", "experiments/www2021/reproduce.py"]],
     ),
+    "accuracy": Command(
+        "Measure every target of accuracy [--smoke] [--only PART …] [--report-only] [--jobs N].",
+        [["python", "experiments/accuracy/measure.py"]],
+    ),
     "python": Command("Run the environment's Python.", [["python"]], at_root=False),
 }
 

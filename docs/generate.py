@@ -38,6 +38,7 @@ PAGES = (
     "docs/benchmark.md",
     "docs/paper.md",
     "docs/recipe.md",
+    "docs/accuracy.md",
     "docs/confidence.md",
 )
 RESULTS = ROOT / "experiments" / "www2021"
@@ -45,6 +46,17 @@ CONFIDENCE = ROOT / "experiments" / "confidence" / "results" / "measured.json"
 BENCHMARK = "python3 run.py python -m labelquorum evaluate --min-truth 100 -o benchmarks/online"
 VOTE = "majority_vote"
 REPRODUCE = "python3 run.py reproduce"
+ACCURACY = ROOT / "experiments" / "accuracy" / "results"
+ACCURACY_PARTS = [
+    "targets",
+    "ten",
+    "benchmark",
+    "paper",
+    "chunks",
+    "calibration",
+    "robustness",
+    "speed",
+]
 
 FENCE = re.compile(
     r"^```(?P<kind>python|console)\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?",
@@ -388,16 +400,16 @@ def gain() -> str:
     names = ["accuracy", "mean confidence", "expected gain", "rise of accuracy"]
     lines = [["crowd", "labels an item", "ρ", *names], ["---", *["---:"] * 6]]
     for row in rows:
-        rho = "0.2" if row["dependence"] is None else f"{row['dependence']:g}"
+        rho = "learned" if row["dependence"] is None else f"{row['dependence']:g}"
         rise = f"{100 * row['rise']:.1f} ± {100 * row['error']:.1f}"
         shares = [f"{100 * row[n]:.1f}" for n in ("accuracy", "confidence", "expected")]
         lines.append([_crowd(row), str(row["labels_per_item"]), rho, *shares, rise])
     return (
         _table(lines)
         + f"\nIn %, of {rows[0]['items']} tasks, each with one label more by somebody at random. "
-        "Labels of these crowds are independent given the truth, so that ρ = 0 is right and its "
-        "gains come true, but for what the label teaches about workers; with the default, which "
-        "takes labels for dependent, less is expected than comes.\n" + made
+        "Labels of these crowds are independent given the truth. What is learned of that is right, "
+        "and the gains come true, but for what the label teaches about workers; a fixed ρ takes "
+        "the labels for dependent, and expects less than comes.\n" + made
     )
 
 
@@ -414,7 +426,17 @@ def asking() -> str:
     )
 
 
+def accuracy(part: str) -> str:
+    """What `experiments/accuracy` wrote of a part; its pictures stay where they are."""
+    file = ACCURACY / f"{part}.md"
+    if not file.exists():
+        return "Not measured yet. It is made by `python3 run.py accuracy`.\n"
+    folder = os.path.relpath(ACCURACY, ROOT / "docs")
+    return re.sub(r"\]\((\w+\.svg)\)", rf"]({folder}/\1)", file.read_text(encoding="utf-8"))
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    **{f"accuracy_{part}": partial(accuracy, part) for part in ACCURACY_PARTS},
     "benchmark_caps": benchmark_caps,
     "benchmark_scores": benchmark_scores,
     "benchmark_online": partial(benchmark_errors, "online"),

@@ -9,7 +9,7 @@ from labelquorum.errors import StateError
 from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.baselines.majority_vote import majority_vote
-from labelquorum.learn.bila import PRESETS
+from labelquorum.learn.presets import PRESETS, settings_of
 from labelquorum.learn.wrappers import refit
 from labelquorum.trial import checks
 from labelquorum.trial.checks import CHECKS, check_aggregator
@@ -19,10 +19,11 @@ bila = AGGREGATORS["bila"]
 METHODS: dict[str, Callable[[], Aggregator]] = {
     **AGGREGATORS,
     **{f"bila {name}": (lambda name=name: bila(**PRESETS[name])) for name in PRESETS},
-    "bila worker_ability": lambda: bila(generative="worker_ability"),
+    "bila worker_ability": lambda: bila(**settings_of("network", generative="worker_ability")),
     "refit dawid_skene": lambda: refit(AGGREGATORS["dawid_skene"]()),
-    "bila tied": lambda: bila(encoder="tied", kl_weight=1.0),
-    "bila diagonal": lambda: bila(**PRESETS["recipe"], newton_classes=0),
+    "bila tied": lambda: bila(**settings_of("network", encoder="tied", kl_weight=1.0)),
+    "bila diagonal": lambda: bila(newton_classes=0),
+    "bila one_coin": lambda: bila(generative="one_coin"),
 }
 del METHODS["bila default"]  # the same as plain bila
 

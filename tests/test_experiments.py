@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "experiments" / "www2021"
 CONFIDENCE = ROOT / "experiments" / "confidence"
-SCRIPTS = sorted([*FOLDER.glob("*.py"), *CONFIDENCE.glob("*.py")])
+SCRIPTS = sorted((ROOT / "experiments").rglob("*.py"))
 
 
 def reproduce(*arguments, data=None):
@@ -135,7 +135,7 @@ def test_with_data_the_real_tables_are_measured_too(tmp_path):
     assert counts["rte"]["remark"] == "classes: printed 4 (the text says 2), found 2"
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.stem}/{path.stem}")
 def test_a_script_is_of_modest_size_and_imports_public_names_only(script):
     source = script.read_text(encoding="utf-8")
     assert len(source.splitlines()) <= 350

@@ -15,8 +15,8 @@ KAPPA, G0, MIX, INNER = (
     10,
 )  # pooling cap, prior weight of S in G, prior mix, inner steps
 SIGMA_A, SIGMA_B = 1.0, 0.5  # spread of worker tilts and of worker biases
-DROP, NOISE = 0.10, 0.5  # skill may fall by 10 % plus 0.5 / sqrt(items) before we distrust
-RHO_SLOPE, RHO_MAX = 8.0, 1.0  # temper = 1 + rho (n - 1), rho = slope * residual correlation
+DROP, NOISE = 0.10, 4.0  # log skill may fall by 0.1 plus 4 / items before we distrust
+HALF = 0.02  # temper = n ** gamma, gamma = rho / (rho + HALF), rho the residual correlation
 
 
 def softmax(x):
@@ -156,10 +156,11 @@ class TwoAccounts:
             account.grow(len(self.rows))
             posteriors.append(account.learn(item, rows, worker, label, len(items), self.f))
         chosen, q = (self.rich, posteriors[1]) if self.trust_rich() else (self.plain, posteriors[0])
-        rho = min(max(RHO_SLOPE * chosen.dependence(), 0.0), RHO_MAX)
-        probs = softmax(np.log(np.maximum(q, 1e-300)) / (1 + rho * (n - 1))[:, None])
+        rho = max(chosen.dependence(), 0.0)
+        temper = n ** (rho / (rho + HALF))
+        probs = softmax(np.log(np.maximum(q, 1e-300)) / temper[:, None])
         return items, q.argmax(1), probs
 
     def trust_rich(self):
         plain, rich = self.plain.skill(self.plain.P), self.rich.skill(self.rich.P)
-        return rich > plain * np.exp(-DROP - NOISE / np.sqrt(self.n_items))
+        return rich > plain * np.exp(-DROP - NOISE / self.n_items)

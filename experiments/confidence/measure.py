@@ -67,7 +67,7 @@ COVERAGE = [
 # kind, classes, labels an item, `dependence`
 GAIN = [
     (kind, n_classes, labels, dependence)
-    for dependence in (0.0, None)
+    for dependence in (None, 0.2)
     for kind in ("one-coin", "class-conditional")
     for n_classes in (2, 4)
     for labels in (2, 4)
@@ -91,7 +91,7 @@ def coverage(cell, seeds, n_workers):
     for seed in range(seeds):
         n_items = n_workers * per_worker // labels
         crowd = simulate(kind, n_items, n_workers, n_classes, labels, skewed, correlation, seed)
-        model = lq.BiLA("recipe", classes=list(range(n_classes)), seed=seed)
+        model = lq.BiLA(classes=list(range(n_classes)), seed=seed)
         for part in chunks(crowd, 50):
             model.partial_fit(LabelTable(*(column.tolist() for column in part)))
         truth = crowd.confusion[model.workers_]
@@ -125,9 +125,9 @@ def plain_coverage(crowd, seed, draws=400):
         state = method.init(chunk, seed) if state is None else state
         state, _ = method.update(state, chunk)
     rows, recipe = state.rows.to_arrays(), Recipe()
-    centre, theta = crowd_matrix(state.pooled, recipe), rows["theta"]
+    centre, theta = crowd_matrix(state.pooled["rich"], recipe), rows["rich_theta"]
     spread = np.array([recipe.tilt_scale] + [recipe.bias_scale] * n_classes)
-    matrix, totals = matrices(centre, theta), rows["counts"].sum(axis=2)
+    matrix, totals = matrices(centre, theta), rows["rich_counts"].sum(axis=2)
     hessian = np.einsum("kc,kcde->kde", totals, fisher_rows(matrix, len(spread)))
     root = np.linalg.cholesky(np.linalg.inv(hessian + np.diag(spread**-2.0)))
     normal = generator(seed, "plain").standard_normal((draws, *theta.shape))
@@ -151,7 +151,7 @@ def gain(cell, n_items, seed=0):
     kind, n_classes, labels, dependence = cell
     crowd = simulate(kind, n_items, 30, n_classes, labels, False, 0.0, seed)
     settings = {} if dependence is None else {"dependence": dependence}
-    model = lq.BiLA("recipe", **settings)
+    model = lq.BiLA(**settings)
     table = LabelTable(*(c.tolist() for c in (crowd.item, crowd.worker, crowd.label)))
     before = model.partial_fit(table).labels_.loc[range(n_items)] == crowd.truth
     expected = model.expected_gain()
@@ -189,7 +189,7 @@ def asking(cell, how, n_items, seed, rounds=10):
     """Error after half a label an item more: which tasks are asked about, and whom."""
     kind, n_classes = cell
     crowd = simulate(kind, n_items, 30, n_classes, 2, False, 0.0, seed)
-    model, rng = lq.BiLA("recipe"), generator(seed, "asking")
+    model, rng = lq.BiLA(), generator(seed, "asking")
     table = LabelTable(*(c.tolist() for c in (crowd.item, crowd.worker, crowd.label)))
     model.partial_fit(table)
     had, budget = _workers_of(crowd), n_items // 2 // rounds

@@ -12,15 +12,9 @@ import argparse
 import json
 import os
 import platform
-import signal
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from cells import (
@@ -36,110 +30,22 @@ from cells import (
     read_plan,
 )
 
+sys.path.append(str(HERE.parent))  # what experiments share
+from runner import read_lines, read_records, run_cells, say
+
 COMMAND = "python3 run.py reproduce"
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
-}
-"""For each process, so that so many processes keep so many cores busy and no more."""
 REAL = ("adult", "rte", "heart", "age")
 
 
-def run_cells(plan: Plan, cells: list[Cell], file: Path, jobs: int) -> int:
+def run_plan(plan: Plan, cells: list[Cell], file: Path, jobs: int) -> int:
     """Run what is not in the file yet; give the number that failed."""
     done = {Cell.from_json(record["cell"]) for record in read_records(file)}
     todo = [cell for cell in cells if cell not in done]
     if len(todo) < len(cells):
         say(f"{len(cells) - len(todo)} of {len(cells)} cells are there already.")
-    os.environ.update({name: os.environ.get(name, value) for name, value in ONE_THREAD.items()})
-    failed, began = 0, perf_counter()
-    # At Ctrl-C a process of the pool just ends; what it was at is run again.
-    on_interrupt = (signal.SIGINT, signal.SIG_DFL)
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), signal.signal, on_interrupt)
-    try:
-        with progress(plan, todo) as advance, file.open("a", encoding="utf-8") as lines:
-            futures: dict[Future[Any], Cell] = {
-                pool.submit(measure, cell, plan.methods[cell.method]): cell for cell in todo
-            }
-            for future in as_completed(futures):
-                cell = futures[future]
-                if error := future.exception():
-                    failed += 1
-                    say(f"{cell.to_json()}: {type(error).__name__}: {error}")
-                else:
-                    record = {"cell": cell.to_json(), "result": future.result()}
-                    lines.write(json.dumps(record) + "\n")
-                    lines.flush()
-                advance(cell)
-    except KeyboardInterrupt:
-        say("Stopped. The same command goes on from here.")
-        sys.exit(130)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        if todo:
-            with file.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps({"session_seconds": round(perf_counter() - began)}) + "\n")
-    return failed
-
-
-def read_lines(file: Path) -> list[dict[str, Any]]:
-    """All whole lines; one that a stopped run tore is run again."""
-    found = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return found
-
-
-def read_records(file: Path) -> list[dict[str, Any]]:
-    return [line for line in read_lines(file) if "cell" in line]
-
-
-@contextmanager
-def progress(plan: Plan, cells: list[Cell]) -> Iterator[Any]:
-    """A bar on a terminal, else a line a minute; both tell the time that remains."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
+    return run_cells(
+        todo, lambda cell: (measure, cell, plan.methods[cell.method]), plan.cost, file, jobs
     )
-
-    total = sum(map(plan.cost, cells))
-    terminal = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.completed:.0f} %"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("gone,"),
-        TimeRemainingColumn(),
-        TextColumn("left   {task.description}"),
-        console=terminal,
-        disable=not terminal.is_terminal,
-        speed_estimate_period=300,
-    )
-    task = bar.add_task("", total=100)
-    began = told = perf_counter()
-    spent, count = 0.0, 0
-
-    def advance(cell: Cell) -> None:
-        nonlocal told, spent, count
-        spent, count = spent + plan.cost(cell), count + 1
-        bar.update(task, completed=100 * spent / total, description=f"{cell.data}, {cell.method}")
-        now = perf_counter()
-        if not terminal.is_terminal and (now - told > 60 or count == len(cells)):
-            told, left = now, max((now - began) * (total - spent) / spent, 0)
-            say(
-                f"{count} of {len(cells)} cells, {(now - began) / 60:.1f} min, {left / 60:.1f} left"
-            )
-
-    with bar:
-        yield advance
 
 
 def facts(arguments: list[str], file: Path) -> dict[str, Any]:
@@ -161,10 +67,6 @@ def facts(arguments: list[str], file: Path) -> dict[str, Any]:
         "counts": {data: counts(data) for data in used},
         "truth": {data: has_data(name) for data, (name, _) in SYNTHETIC.items()},
     }
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -197,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
         for data, (name, _) in SYNTHETIC.items():
             if not has_data(name) and any(cell.data == data for cell in cells):
                 say(f"{data}: no file of true labels, so the crowd labels balanced digits.")
-        failed = run_cells(plan, [cell for cell in cells if can_run(cell)], file, options.jobs)
+        failed = run_plan(plan, [cell for cell in cells if can_run(cell)], file, options.jobs)
         shown = [f"--seeds {options.seeds}"] if options.seeds else []
         made = facts([*(["--smoke"] if options.smoke else []), *shown], file)
         (results / "run.json").write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")

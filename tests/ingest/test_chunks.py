@@ -115,11 +115,11 @@ def test_only_items_with_a_label_that_is_new_are_news(labels, data):
 def test_a_truth_an_item_was_not_counted_by_is_news():
     chunk = make_chunk([0, 1, 2], [0, 0, 0], [0, 0, 1], known=[True] * 3)
     gold = np.array([0, 0, MISSING], np.int32)
-    counted = np.array([[1, 0], [0.5, 0.5], [0, 1]], np.float32)
+    counted = np.array([[[1, 0]] * 2, [[1, 0], [0.5, 0.5]], [[0, 1]] * 2], np.float32)
     told = chunk._replace(gold=gold, counted_probs=counted)
     assert has_news(told).tolist() == [False, True, False]
     news = with_news(told)
-    assert news.gold.tolist() == [0] and news.counted_probs.tolist() == [[0.5, 0.5]]
+    assert news.gold.tolist() == [0] and news.counted_probs.tolist() == [[[1, 0], [0.5, 0.5]]]
     assert has_news(chunk._replace(gold=gold)).tolist() == [True, True, False]
 
 

@@ -123,13 +123,14 @@ def test_an_item_keeps_what_it_was_counted_by_and_its_truth():
     chunk = make_chunk([0, 1], [0, 1], [0, 2], item_keys=keys(["a", "b"]), n_classes=3)
     chunk = chunk._replace(gold=np.array([-1, 2], np.int32))
     evidence, probs = np.zeros((2, 3), np.float32), np.full((2, 3), 1 / 3, np.float32)
-    counted = np.array([[0.5, 0.5, 0], [0, 0, 1]], np.float32)
+    counted = np.array([[[0.5, 0.5, 0], [1, 0, 0]], [[0, 0, 1], [0, 1, 0]]], np.float32)
     order, answers = np.arange(2), np.array([0, 2], np.int32)
     ledger.record(["a", "b"], order, chunk, evidence, probs, answers, counted_probs=counted)
     assert [ledger.get(name).gold for name in "ab"] == [-1, 2]
-    assert ledger.get("a").counted_probs.tolist() == [0.5, 0.5, 0]
+    assert ledger.get("a").counted_probs.tolist() == [[0.5, 0.5, 0], [1, 0, 0]]
     again = Ledger.from_arrays(9, ["a", "b"], ledger.notes, ledger.to_arrays())
-    assert again.get("b").counted_probs.tolist() == [0, 0, 1] and again.get("b").gold == 2
+    assert again.get("b").counted_probs.tolist() == [[0, 0, 1], [0, 1, 0]]
+    assert again.get("b").gold == 2
     # A file of before says neither.
     arrays = {n: a for n, a in ledger.to_arrays().items() if n not in ("counted_probs", "gold")}
     before = Ledger.from_arrays(9, ["a", "b"], ledger.notes, arrays).get("b")

@@ -13,6 +13,7 @@ from labelquorum.learn.bila import bila
 from labelquorum.learn.encoder import ENCODERS, Encoder, mlp
 from labelquorum.learn.generative import Newcomers, Params
 from labelquorum.learn.objective import loss
+from labelquorum.learn.presets import settings_of
 from labelquorum.trial.crowds import class_conditional_crowd, oracle_error
 
 # --- one of your own -----------------------------------------------------------------------------
@@ -35,7 +36,9 @@ def trusting_vote():
 
 def test_an_encoder_of_your_own_plugs_in_and_learns():
     crowd = class_conditional_crowd(600, 12, 3, labels_per_item=5, skill=(0.35, 0.95), seed=5)
-    method = bila(encoder=trusting_vote(), learning_rate=0.05, predict_by="encoder")
+    method = bila(
+        **settings_of("network", encoder=trusting_vote(), learning_rate=0.05, predict_by="encoder")
+    )
     state, errors, votes = None, [], []
     for start in range(0, 600, 50):
         rows = (crowd.item >= start) & (crowd.item < start + 50)
@@ -155,7 +158,10 @@ def test_a_workers_first_rows_depend_on_his_key_and_not_on_who_comes_with_him():
             lambda: bila(encoder="cnn"),
             r"`encoder` of bila must be one of \['mlp', 'tied'\]\. Got 'cnn'\.",
         ),
-        (lambda: bila(kl_weight=-1), r"`kl_weight` of bila must be a number ≥ 0\. Got -1\."),
+        (
+            lambda: bila(kl_weight=-1),
+            r"`kl_weight` of bila must be a number ≥ 0\. Got -1\.",
+        ),
         (
             lambda: bila(tolerance=float("nan")),
             r"`tolerance` of bila must be a number ≥ 0\. Got nan\.",
@@ -164,9 +170,18 @@ def test_a_workers_first_rows_depend_on_his_key_and_not_on_who_comes_with_him():
             lambda: bila(minibatch_items=0),
             r"`minibatch_items` of bila must be a whole number ≥ 1\. Got 0\.",
         ),
-        (lambda: bila(epochs=0), r"`epochs` of bila must be a whole number ≥ 1\. Got 0\."),
-        (lambda: bila(epochs=2.5), r"`epochs` of bila must be a whole number ≥ 1\. Got 2\.5\."),
-        (lambda: bila(epochs="3"), r"`epochs` of bila must be a whole number ≥ 1\. Got '3'\."),
+        (
+            lambda: bila(epochs=0),
+            r"`epochs` of bila must be a whole number ≥ 1\. Got 0\.",
+        ),
+        (
+            lambda: bila(epochs=2.5),
+            r"`epochs` of bila must be a whole number ≥ 1\. Got 2\.5\.",
+        ),
+        (
+            lambda: bila(epochs="3"),
+            r"`epochs` of bila must be a whole number ≥ 1\. Got '3'\.",
+        ),
         (
             lambda: bila(predict_by="vote"),
             r"`predict_by` of bila must be one of \['likelihood', 'posterior', 'encoder'\]\. "
@@ -211,7 +226,7 @@ def test_numbers_of_numpy_are_numbers():
 )
 def test_arguments_that_make_no_sense_are_refused_too(options):
     with pytest.raises(StateError, match=r"^`\w+` of \w+ must .*\. Got .*\.$"):
-        bila(**options)
+        bila(**settings_of("network", **options))
 
 
 def test_every_encoder_is_registered_under_its_name():
@@ -228,7 +243,15 @@ def test_a_tied_encoder_answers_as_the_posterior_does(generative):
     chunk = make_chunk(crowd.item, crowd.worker, crowd.label, n_classes=2)
     answers = []
     for predict_by in ("encoder", "posterior"):
-        method = bila(generative=generative, encoder="tied", kl_weight=1.0, predict_by=predict_by)
+        method = bila(
+            **settings_of(
+                "network",
+                generative=generative,
+                encoder="tied",
+                kl_weight=1.0,
+                predict_by=predict_by,
+            )
+        )
         state, info = method.update(method.init(chunk, 0), chunk)
         assert not any(name.startswith("params.encoder") for name in state.shared)
         answers.append(method.aggregate(state, chunk).probs)

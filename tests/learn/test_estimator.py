@@ -194,7 +194,7 @@ def test_a_chunk_that_cannot_be_learned_is_refused_during_warm_up_already(bits):
 
 
 def test_a_third_class_is_refused_during_warm_up_already():
-    model = lq.BiLA(generative="worker_ability", warmup_items=2)
+    model = lq.BiLA("network", generative="worker_ability", warmup_items=2)
     with pytest.raises(LabelError, match="knows at most 2 classes"):
         model.partial_fit(frame(votes(1, "xyz")))
     # Nothing of it was held, so the stream can go on.
@@ -380,7 +380,7 @@ def test_classes_may_come_from_numpy(chunks, bits):
 
 
 def test_worker_ability_refuses_a_third_class_with_a_sentence(bits):
-    model = lq.BiLA(generative="worker_ability").partial_fit(frame(votes("t", "xxy")))
+    model = lq.BiLA("network", generative="worker_ability").partial_fit(frame(votes("t", "xxy")))
     before, tally = bits(model), model.tally_
     third = frame(votes("u", "z"))
     for refuse in (model.partial_fit, model.predict, model.predict_proba):
@@ -389,7 +389,7 @@ def test_worker_ability_refuses_a_third_class_with_a_sentence(bits):
     assert bits(model) == before
     assert model.tally_ == tally
     with pytest.raises(LabelError, match="knows at most 2 classes"):
-        lq.BiLA(generative="worker_ability", classes=list("xyz")).partial_fit(third)
+        lq.BiLA("network", generative="worker_ability", classes=list("xyz")).partial_fit(third)
 
 
 # ── fit, and scikit-learn's habits ───────────────────────────────────────────────────────
@@ -471,7 +471,7 @@ def test_setting_a_setting_forgets_what_was_learned_under_the_old_one(chunks):
     [
         ({"preset": "best"}, "`preset` of BiLA must be one of"),
         ({"kl_weight": -1}, "`kl_weight` of bila must be a number ≥ 0. Got -1"),
-        ({"predict_by": "oracle"}, "`predict_by` of bila must be one of"),
+        ({"preset": "network", "predict_by": "oracle"}, "`predict_by` of bila must be one of"),
         ({"generative": "glad"}, "`generative` of bila must be one of"),
         ({"class_prior": "flat"}, "`class_prior` of bila must be one of"),
         ({"repeats": "never"}, "`repeats` must be one of"),
@@ -656,7 +656,7 @@ def test_a_worker_can_be_forgotten_during_warm_up(bits):
 
 def test_a_correction_takes_back_the_weight_the_old_label_had():
     rows = [(t, w, "ab"[t % 2]) for t in range(8) for w in range(3)]
-    model = lq.BiLA().partial_fit(frame(rows))
+    model = lq.BiLA("network").partial_fit(frame(rows))
     again = frame([(0, 0, "b")]).assign(weight=10.0)
     model.partial_fit(again)
     assert model.tally_.corrected == 1
@@ -665,7 +665,7 @@ def test_a_correction_takes_back_the_weight_the_old_label_had():
 
 
 def test_the_same_label_with_another_weight_is_a_correction():
-    model = lq.BiLA().partial_fit(frame([(0, 0, "a"), (0, 1, "b")]))
+    model = lq.BiLA("network").partial_fit(frame([(0, 0, "a"), (0, 1, "b")]))
     model.partial_fit(frame([(0, 0, "a")]).assign(weight=5.0))
     assert (model.tally_.corrected, model.tally_.repeated) == (1, 0)
     np.testing.assert_allclose(model._memory.state.label_counts, [5, 1])
@@ -739,15 +739,15 @@ def test_dates_with_zones_order_repeats_by_the_moment():
 @pytest.mark.parametrize("predict_by", ["likelihood", "posterior", "encoder"])
 def test_the_labels_after_an_epoch_are_those_of_a_model_that_stops_there(chunks, predict_by):
     settings = {"tolerance": 0.0, "predict_by": predict_by, "minibatch_items": 6}
-    model = lq.BiLA(epochs=3, record_epochs=True, **settings).fit(chunks[0])
+    model = lq.BiLA("network", epochs=3, record_epochs=True, **settings).fit(chunks[0])
     assert model.epoch_labels_.columns.tolist() == [1, 2, 3]
     for epoch in (1, 3):
-        stopped = lq.BiLA(epochs=epoch, **settings).fit_predict(chunks[0])
+        stopped = lq.BiLA("network", epochs=epoch, **settings).fit_predict(chunks[0])
         pd.testing.assert_series_equal(model.epoch_labels_[epoch], stopped, check_names=False)
 
 
 def test_recording_epochs_changes_nothing_that_is_learned(chunks):
-    plain, recording = lq.BiLA(), lq.BiLA(record_epochs=True)
+    plain, recording = lq.BiLA("network"), lq.BiLA("network", record_epochs=True)
     for chunk in chunks:
         plain.partial_fit(chunk)
         recording.partial_fit(chunk)
@@ -760,11 +760,13 @@ def test_labels_of_epochs_that_were_not_recorded_are_refused(chunks):
     with pytest.raises(StateError, match="record_epochs=True"):
         _ = lq.BiLA().fit(chunks[0]).epoch_labels_
     with pytest.raises(StateError, match="record_epochs=True"):
-        _ = lq.BiLA(record_epochs=True).epoch_labels_
+        _ = lq.BiLA("network", record_epochs=True).epoch_labels_
 
 
 def test_a_task_sent_twice_has_no_labels_of_epochs_the_second_time():
-    model = lq.BiLA(record_epochs=True).fit(frame(votes("t1", "aab") + votes("t2", "bba")))
+    model = lq.BiLA("network", record_epochs=True).fit(
+        frame(votes("t1", "aab") + votes("t2", "bba"))
+    )
     model.partial_fit(frame(votes("t3", "bb") + votes("t1", "aab")))
     assert model.epoch_labels_.index.tolist() == ["t3"]
     assert model.labels_.index.tolist() == ["t3", "t1"]

@@ -9,7 +9,7 @@ import pytest
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.learn import fitting
 from labelquorum.learn.bila import PRESETS, bila
-from labelquorum.learn.fitting import solve_workers, workers_last
+from labelquorum.learn.fitting import solve_workers, worker_room, workers_last
 from labelquorum.learn.hierarchical import Recipe, confusion, crowd_matrix, gradient
 from labelquorum.trial.crowds import class_conditional_crowd
 
@@ -61,10 +61,17 @@ def test_chunks_of_about_the_same_size_are_compiled_once(crowd, caplog):
 
 
 def test_rows_of_workers_are_padded_to_a_few_sizes():
-    sizes = {workers_last(np.zeros((n, 3, 3))).shape[-1] for n in range(1, 600)}
-    assert sizes == {128, 512, 2048}
+    assert {worker_room(n, 3) for n in range(1, 600)} == {128, 512, 2048}
     # A thousand classes make a worker large enough.
-    assert workers_last(np.zeros((3, 1000, 1000))).shape == (1000, 1000, 4)
+    assert worker_room(3, 1000) == 4
+    assert workers_last(np.zeros((3, 7, 7)), 4).shape == (7, 7, 4)
+
+
+def test_counts_and_theta_take_the_same_room_however_many_classes_there_are():
+    for n_classes in range(1, 40):
+        rows = np.arange(200)
+        chunk = make_chunk(rows % 100, rows, rows % n_classes, n_classes=n_classes)
+        learn(chunk)
 
 
 @pytest.mark.parametrize("newton_classes", [8, 0])
@@ -75,7 +82,7 @@ def test_a_worker_is_solved_where_his_gradient_is_zero(newton_classes, monkeypat
     counts = rng.exponential(20, size=(10, 3, 3)) * (rng.random((10, 1, 1)) < 0.8)
     counts[3] = 1e6 * np.eye(3)  # never wrong
     pooled = counts.sum(axis=0) / 100
-    theta = solve_workers(counts, pooled, recipe)
+    theta = solve_workers("rich", counts, pooled, recipe)
     assert theta.dtype == np.float64 and theta.shape == (10, 4)
     with jax.enable_x64(True):
         crowd, last = crowd_matrix(pooled, recipe), np.moveaxis(counts, 0, -1)

@@ -19,6 +19,7 @@ from labelquorum.learn.generative import (
     confusion_matrix,
     worker_ability,
 )
+from labelquorum.learn.presets import settings_of
 from labelquorum.trial.crowds import class_conditional_crowd, oracle_error
 
 # --- one of your own -----------------------------------------------------------------------------
@@ -47,7 +48,12 @@ def test_a_generative_model_of_your_own_plugs_in_and_learns():
     crowd = class_conditional_crowd(
         480, 12, 3, labels_per_item=5, skill=(0.35, 0.95), concentration=1000, seed=5
     )
-    method, state, errors, votes = bila(generative=one_coin(), learning_rate=0.05), None, [], []
+    method, state, errors, votes = (
+        bila(**settings_of("network", generative=one_coin(), learning_rate=0.05)),
+        None,
+        [],
+        [],
+    )
     for start in range(0, 480, 48):
         rows = (crowd.item >= start) & (crowd.item < start + 48)
         item, worker, label = crowd.item[rows] - start, crowd.worker[rows], crowd.label[rows]
@@ -159,7 +165,7 @@ TOO_MANY = (
 def test_worker_ability_refuses_more_than_two_classes_wherever_they_appear():
     three = make_chunk([0, 0, 1], [0, 1, 0], [0, 1, 2])
     two = make_chunk([0, 0, 1], [0, 1, 0], [0, 1, 1])
-    method = bila(generative="worker_ability")
+    method = bila(**settings_of("network", generative="worker_ability"))
     with pytest.raises(LabelError, match=TOO_MANY):
         method.init(three, 0)
     state, _ = method.update(method.init(two, 0), two)
@@ -168,7 +174,7 @@ def test_worker_ability_refuses_more_than_two_classes_wherever_they_appear():
     with pytest.raises(LabelError, match=TOO_MANY):
         method.aggregate(state, three)
     with pytest.raises(LabelError, match=TOO_MANY):
-        bila(LabelSpace(("a", "b", "c")), generative="worker_ability")
+        bila(LabelSpace(("a", "b", "c")), **settings_of("network", generative="worker_ability"))
     # And the state is as good as before.
     assert method.aggregate(state, two).aggregated.shape == (2,)
 
@@ -188,7 +194,8 @@ def test_worker_ability_refuses_more_than_two_classes_wherever_they_appear():
         (
             lambda: bila(generative="glad"),
             r"`generative` of bila must be one of "
-            r"\['confusion_matrix', 'worker_ability', 'hierarchical'\]\. "
+            r"\['two_accounts', 'hierarchical', 'one_coin', 'confusion_matrix', "
+            r"'worker_ability'\]\. "
             r"Got 'glad'\.",
         ),
     ],

@@ -31,7 +31,7 @@ def bits(tmp_path):
 
 
 def recipe(*chunks, **settings):
-    model = lq.BiLA("recipe", **settings)
+    model = lq.BiLA(**settings)
     for chunk in chunks:
         model.partial_fit(chunk)
     return model
@@ -40,7 +40,7 @@ def recipe(*chunks, **settings):
 def counted(model):
     """Labels, items by what was inferred, items by what was said: as they are counted."""
     state = model._memory.state
-    sums = state.rows.to_arrays()["counts"], state.class_counts, state.label_shares
+    sums = state.rows.to_arrays()["rich_counts"], state.class_counts["rich"], state.label_shares
     return [float(array.sum()) for array in sums]
 
 
@@ -55,7 +55,7 @@ def test_a_task_whose_truth_is_given_gets_it(kind, labels, crowd):
     assert model.labels_[:10].tolist() == wrong.tolist()
     assert (model.probas_.to_numpy()[np.arange(10), wrong] == 1).all()
     assert model.tally_.gold_items == 10
-    assert lq.BiLA("recipe").fit(labels, true_labels=gold).labels_[:10].tolist() == wrong.tolist()
+    assert lq.BiLA().fit(labels, true_labels=gold).labels_[:10].tolist() == wrong.tolist()
 
 
 def test_a_truth_stays_when_labels_come_late(labels):
@@ -125,7 +125,7 @@ def test_what_is_no_truth_is_refused(gold, message, bits):
 
 
 def test_methods_that_do_not_count_refuse_true_labels_and_withdrawals(labels):
-    for model in (lq.BiLA(), lq.MajorityVote(), lq.estimator("windowed:bila", preset="recipe")):
+    for model in (lq.BiLA("network"), lq.MajorityVote(), lq.estimator("windowed:bila")):
         with pytest.raises(StateError, match="cannot be told true labels: its state is no counts"):
             model.partial_fit(labels, true_labels={3: 2})
         model.partial_fit(labels)
@@ -177,11 +177,11 @@ def test_a_label_can_be_taken_back():
 
 def test_a_task_whose_last_label_is_taken_back_never_was(labels):
     model = recipe(labels)
-    before = counted(model), model._memory.state.pooled
+    before = counted(model), model._memory.state.pooled["rich"]
     model.partial_fit({"odd": {0: 1}}).retract("odd", 0)
     assert model.labels_.empty
     assert counted(model) == pytest.approx(before[0], abs=1e-9)
-    np.testing.assert_allclose(model._memory.state.pooled, before[1], atol=1e-9)
+    np.testing.assert_allclose(model._memory.state.pooled["rich"], before[1], atol=1e-9)
     assert model.partial_fit({"odd": {0: 1}}).tally_.returned_items == 0
 
 
@@ -198,5 +198,5 @@ def test_a_forgotten_worker_leaves_his_open_tasks_sound(labels):
     model = recipe(labels)
     model.forget(0)
     model.partial_fit(pd.DataFrame({"task": range(60), "worker": 99, "label": 0}))
-    assert (model._memory.state.rows.to_arrays()["counts"] >= 0).all()
-    assert model._memory.state.class_counts.sum() == pytest.approx(60, abs=1e-3)
+    assert (model._memory.state.rows.to_arrays()["rich_counts"] >= 0).all()
+    assert model._memory.state.class_counts["rich"].sum() == pytest.approx(60, abs=1e-3)

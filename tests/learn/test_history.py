@@ -54,7 +54,7 @@ def test_what_is_no_history_is_refused(history, classes, message):
 
 
 def test_a_model_with_a_history_knows_its_workers_at_once():
-    model = lq.BiLA("recipe", history={"ann": (95, 100), "bob": (30, 100)}, classes=["cat", "dog"])
+    model = lq.BiLA(history={"ann": (95, 100), "bob": (30, 100)}, classes=["cat", "dog"])
     assert model.skills_["ann"] > 0.85 and model.skills_["bob"] < 0.45
     assert model.predict(CHUNK).to_dict() == {"q1": "cat", "q2": "dog"}
     assert model.partial_fit(CHUNK).labels_.to_dict() == {"q1": "cat", "q2": "dog"}
@@ -62,15 +62,15 @@ def test_a_model_with_a_history_knows_its_workers_at_once():
 
 
 def test_fit_forgets_the_stream_and_keeps_the_history():
-    model = lq.BiLA("recipe", history=NESTED).partial_fit(CHUNK)
+    model = lq.BiLA(history=NESTED).partial_fit(CHUNK)
     once = model.fit(CHUNK).confusion_
     np.testing.assert_array_equal(model.fit(CHUNK).confusion_, once)
-    plain = lq.BiLA("recipe").fit(CHUNK).confusion_
+    plain = lq.BiLA().fit(CHUNK).confusion_
     assert not np.allclose(once, plain)
 
 
 def test_a_history_is_saved_with_the_model(tmp_path):
-    model = lq.BiLA("recipe", history=NESTED).partial_fit(CHUNK)
+    model = lq.BiLA(history=NESTED).partial_fit(CHUNK)
     model.save(tmp_path / "model.lq")
     again = lq.load(tmp_path / "model.lq")
     np.testing.assert_array_equal(again.confusion_, model.confusion_)
@@ -79,6 +79,6 @@ def test_a_history_is_saved_with_the_model(tmp_path):
 
 def test_a_history_needs_counts_and_no_warm_up():
     with pytest.raises(StateError, match="cannot have a history"):
-        lq.BiLA(history=NESTED).fit(CHUNK)
+        lq.BiLA("network", history=NESTED).fit(CHUNK)
     with pytest.raises(StateError, match="`warmup_items` must be 0 with a history"):
-        lq.BiLA("recipe", history=NESTED, warmup_items=5).partial_fit(CHUNK)
+        lq.BiLA(history=NESTED, warmup_items=5).partial_fit(CHUNK)

@@ -15,7 +15,6 @@ from labelquorum.learn.surroundings import (
     fisher_rows,
     matrices,
     observed_rows,
-    row_spread,
 )
 from labelquorum.trial.crowds import class_conditional_crowd, one_coin_crowd
 from labelquorum.trial.draws import draw_labels
@@ -136,11 +135,23 @@ def test_the_variance_is_never_below_laplaces_nor_above_the_priors():
 # ── how far matrices stray ───────────────────────────────────────────────────────────────
 
 
-def state_of(crowd):
-    method, n_classes = bila(**PRESETS["recipe"]), len(crowd.class_prior)
+def state_of(crowd, **settings):
+    method = bila(**{**PRESETS["recipe"], **settings})
+    n_classes = len(crowd.class_prior)
     shape = {"n_workers": len(crowd.confusion), "n_classes": n_classes}
     chunk = make_chunk(crowd.item, crowd.worker, crowd.label, **shape)
     return method, method.update(method.init(chunk, 0), chunk)[0]
+
+
+def spread_of(crowd, **settings):
+    """What is told by the draws of a model that learned from a crowd."""
+    method, state = state_of(crowd, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        told = []
+        patch.setattr(laplace, "how_known", lambda *parts: told.append(parts[-1]) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            next(method.draws(state, np.arange(3), 10, np.random.default_rng(0), 1))
+    return told[0].spread
 
 
 @pytest.mark.parametrize(
@@ -152,17 +163,24 @@ def state_of(crowd):
     ],
     ids=["one-coin", "τ = 20", "τ = 100"],
 )
-def test_it_is_told_without_truth_how_far_matrices_stray(monkeypatch, crowd, low, high):
-    method, state = state_of(crowd)
-    told = []
+def test_it_is_told_without_truth_how_far_matrices_stray(crowd, low, high):
+    assert low <= spread_of(crowd) <= high
 
-    def spy(*arguments):
-        told.append(row_spread(*arguments))
-        return told[-1]
 
-    monkeypatch.setattr(surroundings, "row_spread", spy)
-    next(method.draws(state, np.arange(3), 10, np.random.default_rng(0), 1))
-    assert low <= told[0] <= high
+def test_right_and_wrong_alone_tell_it_too():
+    crowd = class_conditional_crowd(4000, 60, 2, 10, seed=1)
+    assert spread_of(crowd) == 0
+    assert 0.02 <= spread_of(crowd, generative="one_coin") <= 0.08
+    assert spread_of(one_coin_crowd(4000, 60, 3, 10, seed=1), generative="one_coin") <= 0.004
+
+
+def test_what_was_not_counted_is_not_better_known_than_before():
+    few, many = counted(biases=False), counted(biases=False, scale=2e5)
+    spread = [drawn(crowd)[:, 0].std(axis=0) for crowd in (few, many)]
+    right = np.eye(3, dtype=bool)
+    assert (spread[1][right] < spread[0][right] / 2).all()
+    # 1/(τ + 1) is about 0.03 here: of wrong labels it stays unknown which they are
+    assert (spread[1][~right] > 0.01).all()
 
 
 def test_with_two_classes_every_matrix_can_be_expressed():
@@ -174,7 +192,7 @@ def test_with_two_classes_every_matrix_can_be_expressed():
 
 
 @pytest.mark.parametrize("biases", [True, False])
-@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("n_classes", [2, 3, 4])
 def test_draws_are_matrices(n_classes, biases):
     values = drawn(counted(n_classes=n_classes, biases=biases))
     assert values.shape == (400, 6, n_classes, n_classes)

@@ -24,7 +24,7 @@ def shards():
 
 
 def recipe(*chunks, **settings):
-    model = lq.BiLA("recipe", **settings)
+    model = lq.BiLA(**settings)
     for chunk in chunks:
         model.partial_fit(chunk)
     return model
@@ -37,10 +37,10 @@ def by_id(model):
     rows = state.rows.gather(index[np.argsort(ids)])
     classes = np.argsort(model.classes_)
     return [
-        rows["counts"][:, classes][:, :, classes],
-        rows["theta"][:, np.r_[0, 1 + classes]],
-        state.pooled[np.ix_(classes, classes)],
-        state.class_counts[classes],
+        rows["rich_counts"][:, classes][:, :, classes],
+        rows["rich_theta"][:, np.r_[0, 1 + classes]],
+        state.pooled["rich"][np.ix_(classes, classes)],
+        state.class_counts["rich"][classes],
         state.label_shares[classes],
     ]
 
@@ -61,7 +61,7 @@ def test_merging_is_the_same_in_any_order_and_grouping(shards):
     assert_same(flat, lq.merge(lq.merge(a, b), c))
     assert_same(flat, lq.merge(a, lq.merge(b, c)))
     assert_same(flat, lq.merge(c, b, a))
-    assert flat._memory.state.class_counts.sum() == pytest.approx(90, abs=1e-4)
+    assert flat._memory.state.class_counts["rich"].sum() == pytest.approx(90, abs=1e-4)
 
 
 def test_a_merged_model_is_about_as_good_as_one_that_saw_everything(shards):
@@ -91,7 +91,7 @@ def test_workers_and_classes_are_united_by_their_ids():
         "bob": 2,
         "cat": 1,
     }
-    said = merged._memory.state.rows.to_arrays()["counts"].sum(axis=1)  # by worker and label
+    said = merged._memory.state.rows.to_arrays()["rich_counts"].sum(axis=1)  # by worker and label
     np.testing.assert_allclose(said, [[0, 1, 0], [1, 0, 1], [0, 0, 1]], atol=1e-6)
 
 
@@ -99,7 +99,7 @@ def test_what_was_learned_before_shards_parted_is_counted_once(shards, tmp_path)
     base = recipe(shards[0])
     parts = [copy(base, tmp_path).partial_fit(shard) for shard in shards[1:3]]
     merged = lq.merge(*parts, base=base)
-    assert merged._memory.state.class_counts.sum() == pytest.approx(90, abs=1e-4)
+    assert merged._memory.state.class_counts["rich"].sum() == pytest.approx(90, abs=1e-4)
     assert merged.report().workers["num_examples_labeled"].sum() == 360
     with pytest.raises(StateError, match=r"two of them know task 't000'\. .* give it as base="):
         lq.merge(*parts)
@@ -108,11 +108,11 @@ def test_what_was_learned_before_shards_parted_is_counted_once(shards, tmp_path)
 def test_open_tasks_stay_open(shards):
     merged = lq.merge(recipe(shards[0]), recipe(shards[1]))
     assert len(merged.report().items) == 60
-    before = merged._memory.state.class_counts.sum()
+    before = merged._memory.state.class_counts["rich"].sum()
     late = pd.DataFrame({"task": ["t001", "t031"], "worker": "new", "label": "fox"})
     merged.partial_fit(late)
     assert merged.tally_.late_items == 2
-    assert merged._memory.state.class_counts.sum() == pytest.approx(before, abs=1e-5)
+    assert merged._memory.state.class_counts["rich"].sum() == pytest.approx(before, abs=1e-5)
     # A merged model can be saved, and others merged with it.
     assert lq.merge(merged, recipe(shards[2])).report().items.shape[0] == 90
 
@@ -123,7 +123,7 @@ def test_a_label_of_a_merged_task_can_be_corrected_and_withdrawn():
     merged = lq.merge(one, other)
     assert merged.partial_fit({2: {"ann": "yes"}}).tally_.corrected == 1
     assert merged.retract(2, "ann").labels_.to_dict() == {2: "yes"}
-    counts = merged._memory.state.rows.to_arrays()["counts"].sum(axis=(1, 2))
+    counts = merged._memory.state.rows.to_arrays()["rich_counts"].sum(axis=(1, 2))
     np.testing.assert_allclose(counts, [1, 2, 1], atol=1e-6)
 
 
@@ -133,7 +133,7 @@ def test_a_task_of_the_base_that_one_shard_changed_is_taken_from_there(tmp_path)
     other = copy(base, tmp_path).retract(2, "ann").retract(2, "bob").partial_fit({3: {"cat": "no"}})
     merged = lq.merge(one, other, base=base)
     assert merged.report().items["num_annotations"].to_dict() == {1: 3, 3: 1}
-    assert merged._memory.state.rows.to_arrays()["counts"].sum() == pytest.approx(4, abs=1e-5)
+    assert merged._memory.state.rows.to_arrays()["rich_counts"].sum() == pytest.approx(4, abs=1e-5)
     twice = copy(base, tmp_path).partial_fit({1: {"dan": "yes"}})
     with pytest.raises(StateError, match="two of them know task 1"):
         lq.merge(one, twice, base=base)
@@ -147,9 +147,9 @@ def test_a_worker_who_was_forgotten_stays_so():
 
 def test_a_model_that_learned_nothing_adds_nothing():
     one = recipe({1: {"ann": "no", "bob": "yes"}})
-    assert_same(lq.merge(one, lq.BiLA("recipe")), lq.merge(one))
+    assert_same(lq.merge(one, lq.BiLA()), lq.merge(one))
     with pytest.raises(StateError, match="has learned nothing yet"):
-        _ = lq.merge(lq.BiLA("recipe"), lq.BiLA("recipe")).skills_
+        _ = lq.merge(lq.BiLA(), lq.BiLA()).skills_
 
 
 @pytest.mark.parametrize("open_items", [10_000, 0])
@@ -165,7 +165,7 @@ def test_models_that_cannot_be_merged_are_refused():
     one, chunk = recipe({1: {"ann": 0, "bob": 1}}), {2: {"ann": 0}}
     for other, message in [
         (lq.MajorityVote().fit(chunk), "This MajorityVote cannot be merged"),
-        (lq.BiLA().fit(chunk), "This BiLA cannot be merged"),
+        (lq.BiLA("network").fit(chunk), "This BiLA cannot be merged"),
         (recipe(chunk, tilt_scale=2.0), "`tilt_scale` is None in one and 2.0 in another"),
         (recipe(chunk, classes=[0, 1]), "`classes` is None in one"),
         (recipe(chunk, warmup_items=9), "1 labels of a model are held for its warm-up"),
@@ -181,9 +181,9 @@ def test_a_history_is_counted_once():
     one, other = (recipe({n: {"ann": 0, "bob": 1}}, history=history) for n in (1, 2))
     with pytest.raises(StateError, match="Each of these models counts its history"):
         lq.merge(one, other)
-    base = lq.BiLA("recipe", history=history)
+    base = lq.BiLA(history=history)
     merged = lq.merge(one, other, base=base)
-    assert merged._memory.state.rows.to_arrays()["counts"].sum() == pytest.approx(13, abs=1e-5)
+    assert merged._memory.state.rows.to_arrays()["rich_counts"].sum() == pytest.approx(13, abs=1e-5)
 
 
 def test_seeds_and_room_may_differ():

@@ -91,9 +91,9 @@ def count(model):
     """How many labels and items a model says it has learned from."""
     state = model._memory.state
     rows = state.rows.to_arrays()
-    leaves = [rows[name].sum() for name in ("counts", "labels") if name in rows]
-    fields = ("class_counts", "answers", "shares")
-    return sum(leaves) + sum(getattr(state, f).sum() for f in fields if hasattr(state, f))
+    leaves = [rows[n].sum() for n in ("counts", "labels", "rich_counts") if n in rows]
+    fields = [getattr(state, f) for f in ("class_counts", "answers", "shares") if hasattr(state, f)]
+    return sum(leaves) + sum((f["rich"] if isinstance(f, dict) else f).sum() for f in fields)
 
 
 @pytest.mark.parametrize("name", ["dawid_skene", "windowed:dawid_skene", "glad", "mmce"])

@@ -19,6 +19,7 @@ from labelquorum.learn.optimizer import (
     regret_bound,
     regret_constants,
 )
+from labelquorum.learn.presets import settings_of
 
 # --- lines 22–27 ---------------------------------------------------------------------------------
 
@@ -111,7 +112,11 @@ def test_every_optimiser_can_be_selected_and_lowers_the_loss_by_a_path_of_its_ow
     chunk = make_chunk(item, worker, label)
     paths = set()
     for optimizer in OPTIMIZERS:
-        method = bila(optimizer=optimizer, learning_rate=0.01, epochs=8, tolerance=0.0)
+        method = bila(
+            **settings_of(
+                "network", optimizer=optimizer, learning_rate=0.01, epochs=8, tolerance=0.0
+            )
+        )
         state, info = method.update(method.init(chunk, 0), chunk)
         assert info.losses[-1] < info.losses[0] - 0.01
         assert (method.aggregate(state, chunk).aggregated == truth).mean() > 0.8

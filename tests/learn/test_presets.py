@@ -1,23 +1,27 @@
 """Parts that go together, and parts that do not."""
 
+import inspect
+
 import pytest
 
 from labelquorum.errors import StateError
-from labelquorum.learn.bila import PRESETS, bila
+from labelquorum.learn.bila import bila
 from labelquorum.learn.hierarchical import LIMITS, Recipe
+from labelquorum.learn.presets import COUNTED, PRESETS, settings_of
 
 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"generative": "hierarchical"}, "go together"),
-        ({"optimizer": "curvature"}, "go together"),
-        ({"generative": "hierarchical", "encoder": "tied"}, "go together"),
-        ({"generative": "hierarchical", "optimizer": "curvature"}, "Got 'hierarchical', 'mlp'"),
-        ({"encoder": "tied", "optimizer": "curvature"}, "Got 'confusion_matrix', 'tied'"),
-        ({**PRESETS["recipe"], "class_prior": "learned"}, r"must be one of \['blended'"),
-        ({"class_prior": "blended"}, "only generative='hierarchical' keeps such counts"),
-        ({"encoder": "tied", "kl_weight": 0.0}, "must be > 0 with encoder='tied'"),
+        ({"generative": "confusion_matrix"}, "generative='confusion_matrix', encoder='tied'"),
+        ({"optimizer": "adam"}, "optimizer='adam' of bila do not go together"),
+        ({"encoder": "mlp"}, "start from preset='network'"),
+        ({"generative": "hierarchical", "encoder": "mlp"}, "encoder='mlp'"),
+        ({**PRESETS["network"], "optimizer": "curvature"}, "optimizer='curvature' of bila do not"),
+        ({"class_prior": "learned"}, r"must be one of \['blended'"),
+        ({**PRESETS["network"], "class_prior": "blended"}, "keeps such counts"),
+        ({"kl_weight": 0.0}, "must be > 0 with encoder='tied'"),
+        ({"dependence": "known"}, "`dependence` of bila must be a number"),
     ],
 )
 def test_parts_that_make_no_sense_together_are_refused(parts, message):
@@ -25,27 +29,34 @@ def test_parts_that_make_no_sense_together_are_refused(parts, message):
         bila(**parts)
 
 
-def test_the_recipe_is_three_parts_by_name():
-    method = bila(generative="hierarchical", encoder="tied", optimizer="curvature")
+@pytest.mark.parametrize("generative", COUNTED)
+def test_a_p_learned_by_counting_is_three_parts_by_name(generative):
+    parts = {"generative": generative, "encoder": "tied", "optimizer": "curvature"}
+    method = bila(**parts)
     assert method.counts is not None
-    assert bila(encoder="tied", kl_weight=1.0).counts is None
+    assert bila(**settings_of("network", encoder="tied")).counts is None
+
+
+@pytest.mark.parametrize("preset", ["default", "recipe"])
+def test_a_setting_without_effect_is_refused(preset):
+    with pytest.raises(StateError, match="`epochs` of BiLA has no effect with generative="):
+        settings_of(preset, epochs=3)
+    assert settings_of(preset, **PRESETS["network"], epochs=3)["epochs"] == 3
 
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_every_setting_of_the_recipe_is_checked(name):
     least, below = LIMITS[name]
     with pytest.raises(StateError, match=f"`{name}` of bila must be a"):
-        bila(**PRESETS["recipe"], **{name: least - 1})
+        bila(**{name: least - 1})
     if below < float("inf"):
         with pytest.raises(StateError, match=f"`{name}` of bila must be a"):
-            bila(**PRESETS["recipe"], **{name: below})
+            bila(**{name: below})
 
 
-def test_the_defaults_of_bila_are_those_of_the_recipe():
-    import inspect
-
+def test_the_preset_recipe_has_the_constants_of_the_recipe():
     signature = inspect.signature(bila).parameters
-    for name, default in Recipe()._asdict().items():
-        if name != "class_prior":
-            assert signature[name].default == default
-    assert PRESETS["recipe"]["class_prior"] == Recipe().class_prior
+    for name, value in Recipe()._asdict().items():
+        if name != "accounts":
+            assert PRESETS["recipe"].get(name, signature[name].default) == value
+    assert COUNTED[PRESETS["recipe"]["generative"]] == Recipe().accounts

@@ -267,7 +267,7 @@ def test_text_and_numbers_of_all_kinds_come_back(ids, tmp_path):
 
 def test_a_generative_model_of_ones_own_must_be_given_again(chunks, bits, tmp_path):
     own = confusion_matrix(init_strength=2.0)._replace(name="mine")
-    model = lq.BiLA(generative=own).partial_fit(chunks[0])
+    model = lq.BiLA("network", generative=own).partial_fit(chunks[0])
     model.save(tmp_path / "model.lq")
     for load in (lq.load, lq.BiLA.load):
         with pytest.raises(StateError, match=r"generative .* your own, 'mine'. Give it again"):
@@ -288,7 +288,7 @@ def test_an_encoder_that_shares_nothing_can_be_saved(chunks, bits, tmp_path):
             params.per_worker["vote"][batch.worker, batch.label], batch
         ),
     )
-    model = lq.BiLA(encoder=vote).partial_fit(chunks[0])
+    model = lq.BiLA("network", encoder=vote).partial_fit(chunks[0])
     model.save(tmp_path / "model.lq")
     loaded = lq.load(tmp_path / "model.lq", encoder=vote)
     assert bits(loaded.partial_fit(chunks[1])) == bits(model.partial_fit(chunks[1]))

@@ -18,6 +18,7 @@ from labelquorum.learn import batch as batch_module
 from labelquorum.learn.batch import bucket, minibatch_order
 from labelquorum.learn.bila import PRESETS, State, bila
 from labelquorum.learn.encoder import mlp
+from labelquorum.learn.presets import settings_of
 from labelquorum.learn.snapshot import state_arrays, state_from_arrays
 
 bila_module = importlib.import_module("labelquorum.learn.bila")  # the function hides it
@@ -87,7 +88,7 @@ def deviation(ours, theirs):
 
 @pytest.mark.parametrize("setting", ["default", "minibatches", "www2021"])
 def test_padding_changes_no_result(setting, monkeypatch):
-    method = bila(**SETTINGS[setting])
+    method = bila(**settings_of("network", **SETTINGS[setting]))
     chunks = passing_crowd([16, 12, 15])
     tight = run(method, chunks)
     answers = [method.aggregate(s, c) for s, c in zip(tight, chunks, strict=True)]
@@ -125,7 +126,7 @@ def test_the_order_of_an_epoch_is_a_permutation_whatever_the_padding():
 
 
 def test_training_is_compiled_once_per_bucket(caplog):
-    method = bila(minibatch_items=20, learning_rate=0.0123)
+    method = bila(**settings_of("network", minibatch_items=20, learning_rate=0.0123))
 
     def compilations(chunk_items):
         caplog.clear()
@@ -149,7 +150,7 @@ def test_training_is_compiled_once_per_bucket(caplog):
 
 
 def test_training_stops_at_the_first_epoch_whose_loss_has_settled():
-    method = bila(**SETTINGS["minibatches"], epochs=400, tolerance=2e-3)
+    method = bila(**settings_of("network", **SETTINGS["minibatches"], epochs=400, tolerance=2e-3))
     (chunk,) = passing_crowd([16])
     _, info = method.update(method.init(chunk, SEED), chunk)
     assert 2 < info.epochs < 400
@@ -162,7 +163,7 @@ def test_training_stops_at_the_first_epoch_whose_loss_has_settled():
 def test_training_never_runs_more_epochs_than_the_cap():
     (chunk,) = passing_crowd([16])
     for setting, n_batches in (("default", 1), ("minibatches", 3)):
-        method = bila(**SETTINGS[setting], epochs=10, tolerance=0.0)
+        method = bila(**settings_of("network", **SETTINGS[setting], epochs=10, tolerance=0.0))
         state, info = method.update(method.init(chunk, SEED), chunk)
         assert info.epochs == 10 == len(info.losses)
         assert state.step == info.steps == n_batches * 10
@@ -171,7 +172,7 @@ def test_training_never_runs_more_epochs_than_the_cap():
 
 def test_a_loss_that_settles_at_once_still_takes_two_epochs():
     (chunk,) = passing_crowd([16])
-    method = bila(tolerance=1e9)
+    method = bila(**settings_of("network", tolerance=1e9))
     _, info = method.update(method.init(chunk, SEED), chunk)
     assert info.epochs == 2
 
@@ -186,8 +187,10 @@ def test_learning_from_the_workers_present_equals_learning_from_all(optimizer, h
     chunks = passing_crowd([16, 12, 15, 10, 13, 16, 14])
     assert any(set(a.workers) - set(b.workers) for a, b in pairwise(chunks))
     options = {"optimizer": optimizer, "minibatch_items": 6, "tolerance": 0.0}
-    sparse = bila(hidden_sizes=hidden_sizes, **options)
-    dense = bila(encoder=mlp(hidden_sizes)._replace(dense=True), **options)
+    sparse = bila(**settings_of("network", hidden_sizes=hidden_sizes, **options))
+    dense = bila(
+        **settings_of("network", encoder=mlp(hidden_sizes)._replace(dense=True), **options)
+    )
     worst, waited = 0.0, 0
     for ours, theirs in zip(run(sparse, chunks), run(dense, chunks), strict=True):
         rows = ours.rows.to_arrays()
@@ -206,7 +209,7 @@ def test_learning_from_the_workers_present_equals_learning_from_all(optimizer, h
 
 def test_the_comparison_of_sparse_and_dense_would_notice_rows_that_do_not_decay(monkeypatch):
     chunks = passing_crowd([16, 12, 15, 10, 13])
-    method = bila(minibatch_items=6, tolerance=0.0)
+    method = bila(**settings_of("network", minibatch_items=6, tolerance=0.0))
     honest = run(method, chunks)[-1]
     leaves = bila_module._leaves
 
@@ -221,7 +224,7 @@ def test_the_comparison_of_sparse_and_dense_would_notice_rows_that_do_not_decay(
 @pytest.mark.parametrize("setting", ["default", "one_hot"])
 def test_the_rows_of_absent_workers_keep_their_bits(setting):
     chunks = passing_crowd([16, 12, 15, 10])
-    method = bila(**SETTINGS[setting])
+    method = bila(**settings_of("network", **SETTINGS[setting]))
     states = run(method, chunks)
     for chunk, before, after in zip(chunks[1:], states, states[1:], strict=False):
         old, new = before.rows.to_arrays(), after.rows.to_arrays()
@@ -236,7 +239,7 @@ def test_the_rows_of_absent_workers_keep_their_bits(setting):
 def test_an_update_asks_for_no_row_of_an_absent_worker(monkeypatch):
     """What a chunk costs follows the chunk: nothing else is read or written."""
     chunks = passing_crowd([16, 12, 15, 10])
-    method = bila()
+    method = bila(**settings_of("network"))
     states = run(method, chunks[:-1])
     touched = set()
     rows_type = type(states[-1].rows)
@@ -265,7 +268,7 @@ def test_an_update_asks_for_no_row_of_an_absent_worker(monkeypatch):
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_an_update_gives_the_same_bits_again_from_an_old_state(setting):
     chunks = passing_crowd([16, 12, 15])
-    method = bila(**SETTINGS[setting])
+    method = bila(**settings_of("network", **SETTINGS[setting]))
     start = method.init(chunks[0], SEED)
     first, _ = method.update(start, chunks[0])
     before = bits(first)
@@ -289,7 +292,7 @@ def test_an_update_gives_the_same_bits_again_from_an_old_state(setting):
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_state_taken_apart_and_rebuilt_goes_on_with_the_same_bits(setting):
     chunks = passing_crowd([16, 12, 15])
-    method = bila(**SETTINGS[setting])
+    method = bila(**settings_of("network", **SETTINGS[setting]))
     whole_way = run(method, chunks)
     rebuilt = state_from_arrays(State, state_arrays(whole_way[1]))
     assert bits(rebuilt) == bits(whole_way[1])
@@ -299,7 +302,11 @@ def test_a_state_taken_apart_and_rebuilt_goes_on_with_the_same_bits(setting):
 
 def bits_of_a_run():
     return [
-        bits(run(bila(**SETTINGS[setting]), passing_crowd([16, 12, 15]))[-1])
+        bits(
+            run(bila(**settings_of("network", **SETTINGS[setting])), passing_crowd([16, 12, 15]))[
+                -1
+            ]
+        )
         for setting in ("default", "www2021")
     ]
 
@@ -319,7 +326,7 @@ def test_another_process_gives_the_same_bits():
 @pytest.mark.parametrize("setting", ["default", "www2021"])
 def test_the_order_of_rows_inside_a_chunk_changes_no_bit(setting):
     rng = np.random.default_rng(1)
-    method = bila(**SETTINGS[setting])
+    method = bila(**settings_of("network", **SETTINGS[setting]))
     chunks = passing_crowd([16, 12])
     shuffled = []
     for chunk in chunks:
@@ -340,7 +347,7 @@ def test_the_order_of_rows_inside_a_chunk_changes_no_bit(setting):
 @pytest.mark.parametrize("setting", ["default", "www2021"])
 def test_an_empty_chunk_changes_nothing(setting):
     chunks = passing_crowd([16, 12])
-    method = bila(**SETTINGS[setting])
+    method = bila(**settings_of("network", **SETTINGS[setting]))
     state, _ = method.update(method.init(chunks[0], SEED), chunks[0])
     empty = make_chunk([], [], [], n_workers=chunks[0].n_workers, n_classes=3)
     same, info = method.update(state, empty)
@@ -354,7 +361,7 @@ def test_an_empty_chunk_changes_nothing(setting):
 
 def test_the_seed_decides_the_network_and_the_order_of_the_minibatches():
     (chunk,) = passing_crowd([16])
-    method = bila(**SETTINGS["one_hot"])
+    method = bila(**settings_of("network", **SETTINGS["one_hot"]))
     one, other = (method.init(chunk, seed) for seed in (1, 2))
     assert (
         one.shared["params.encoder.shared.w2"] != other.shared["params.encoder.shared.w2"]
@@ -364,7 +371,7 @@ def test_the_seed_decides_the_network_and_the_order_of_the_minibatches():
     assert (first != other.rows.to_arrays()[name]).all()
     assert len(np.unique(first)) == first.size  # and every worker has rows of his own
     # Without hidden layers nothing is drawn but the order.
-    method = bila(**SETTINGS["minibatches"])
+    method = bila(**settings_of("network", **SETTINGS["minibatches"]))
     one, other = (method.init(chunk, seed)._replace(seed=0) for seed in (1, 2))
     assert bits(one) == bits(other)
     one, other = (method.update(one._replace(seed=seed), chunk)[0] for seed in (1, 2))
@@ -374,7 +381,7 @@ def test_the_seed_decides_the_network_and_the_order_of_the_minibatches():
 @pytest.mark.parametrize("seed", [0, 2**31, 2**40, 2**63 - 1, -1])
 def test_any_seed_will_do(seed):
     (chunk,) = passing_crowd([16])
-    method = bila(**SETTINGS["minibatches"])
+    method = bila(**settings_of("network", **SETTINGS["minibatches"]))
     state, _ = method.update(method.init(chunk, seed), chunk)
     assert method.aggregate(state, chunk).aggregated.shape == (16,)
 
@@ -384,7 +391,7 @@ def test_any_seed_will_do(seed):
 
 @pytest.mark.parametrize("setting", ["default", "one_hot"])
 def test_a_new_class_mid_stream_keeps_what_was_learned(setting):
-    method = bila(**SETTINGS[setting])
+    method = bila(**settings_of("network", **SETTINGS[setting]))
     two = passing_crowd([16, 16], n_classes=2)
     three = passing_crowd([16, 16, 16], n_classes=3)[-1]
     state = run(method, two)[-1]
@@ -411,7 +418,7 @@ def test_a_new_class_mid_stream_keeps_what_was_learned(setting):
 
 def test_a_newcomer_changes_nobody_elses_rows():
     chunks = passing_crowd([16, 12])
-    method = bila()
+    method = bila(**settings_of("network"))
     state = run(method, chunks)[-1]
     known = state.rows.n_workers
     stranger = make_chunk([0, 0], [0, known + 2], [1, 1], n_classes=3)
@@ -427,7 +434,7 @@ def test_a_newcomer_changes_nobody_elses_rows():
 
 
 def test_a_chunk_that_knows_fewer_classes_than_the_state_is_told_so():
-    method = bila()
+    method = bila(**settings_of("network"))
     state = run(method, passing_crowd([16]))[-1]
     with pytest.raises(LabelQuorumError, match=r"n_classes"):
         method.update(state, make_chunk([0, 0], [0, 1], [0, 1], n_workers=3))
@@ -435,7 +442,7 @@ def test_a_chunk_that_knows_fewer_classes_than_the_state_is_told_so():
 
 def test_a_uniform_class_prior_is_uniform_over_a_class_nobody_named():
     """Nobody has labels for the third class: its prior is all that the answer goes by."""
-    method = bila(class_prior="uniform")
+    method = bila(**settings_of("network", class_prior="uniform"))
     chunks = passing_crowd([16], n_classes=2)
     state = run(method, chunks)[-1]
     nobody = make_chunk([], [], [], n_items=1, n_workers=3, n_classes=3)

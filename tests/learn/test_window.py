@@ -15,7 +15,7 @@ NAMES = np.array(["cat", "dog", "fox", "owl"])
 
 
 def learned(crowd, chunk_items=50, **settings):
-    model = lq.BiLA("recipe", **settings)
+    model = lq.BiLA(**settings)
     for part in chunks(crowd, chunk_items):
         model.partial_fit(LabelTable(*(column.tolist() for column in part)))
     return model
@@ -69,11 +69,11 @@ CROWDS = {
 }
 
 
-def coverage(make, level):
+def coverage(make, level, **settings):
     skill_covered, entry_covered = [], []
     for seed in (0, 1):
         crowd = make(seed)
-        model = learned(crowd, classes=list(range(len(crowd.class_prior))))
+        model = learned(crowd, classes=list(range(len(crowd.class_prior))), **settings)
         truth = crowd.confusion[model.workers_]
         right = np.diagonal(truth, axis1=1, axis2=2) @ crowd.class_prior
         skills, entries = model.skill_intervals(level), model.confusion_intervals(level)
@@ -94,6 +94,16 @@ def test_80_percent_intervals_cover_80_percent_of_300_workers(name):
     skill, entry = coverage(CROWDS[name], 0.8)
     assert 0.72 <= skill <= 0.88
     assert 0.72 <= entry <= 0.90
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_account_of_one_accuracy_a_worker_covers_where_workers_have_one(n_classes):
+    def make(seed):
+        return one_coin_crowd(1800, 150, n_classes, 5, seed=seed)
+
+    skill, entry = coverage(make, 0.95, generative="one_coin")
+    assert 0.90 <= skill <= 0.99
+    assert 0.90 <= entry <= 0.995
 
 
 # ── what intervals are like ──────────────────────────────────────────────────────────────
@@ -158,7 +168,7 @@ def test_a_forgotten_worker_has_no_interval_and_a_worker_with_a_history_has(mine
 def test_a_method_without_a_posterior_says_what_has_one(crowd):
     vote = lq.MajorityVote().partial_fit(rows_of(crowd))
     for ask in (vote.skill_intervals, vote.confusion_intervals):
-        with pytest.raises(StateError, match=r"has no intervals.*Use BiLA\('recipe'\)"):
+        with pytest.raises(StateError, match=r"has no intervals.*Use BiLA\(\)"):
             ask()
 
 
@@ -280,7 +290,7 @@ def test_classes_and_workers_that_came_or_went_since_are_no_trouble(mine):
     assert "new" in gain.index and len(mine.confusion_intervals(workers=["a"])) == 16
 
 
-SLOW = ("bila:www2021", "bila:authors")
+SLOW = ("bila:www2021", "bila:authors", "bila:network")
 THREE_CLASSES = [name for name in method_names() if name not in ("sbic", *SLOW)]
 
 
@@ -301,7 +311,7 @@ def test_it_is_told_of_which_methods_the_prior_cannot_be_told(crowd):
     def prior(name):
         return lq.estimator(name).partial_fit(rows_of(crowd)).explain("t001").prior_log_odds
 
-    for name in ("dawid_skene", "one_coin", "streaming_vb", "bila", "bila:recipe"):
+    for name in ("dawid_skene", "one_coin", "streaming_vb", "bila", "bila:recipe", "bila:network"):
         assert np.isfinite(prior(name)), name
     for name in ("majority_vote", "glad", "bwa"):
         assert np.isnan(prior(name)), name

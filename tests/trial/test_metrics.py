@@ -12,6 +12,7 @@ from labelquorum.trial.metrics import (
     error_rate,
     krippendorff_alpha,
     log_loss,
+    reliability,
 )
 
 # Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011, section C: four observers,
@@ -140,6 +141,13 @@ def test_calibration_error_of_honest_probabilities_is_near_zero():
     truth = (rng.random((50_000, 1)) > np.cumsum(probs, axis=1)).sum(axis=1)
     assert calibration_error(probs, truth) < 0.01
     assert calibration_error(probs**4 / (probs**4).sum(axis=1, keepdims=True), truth) > 0.1
+
+
+def test_reliability_counts_items_confidence_and_right_answers_of_each_bin():
+    probs = [[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.3, 0.7], [0.5, 0.5]]
+    counts = reliability(probs, [0, 1, 1, 1, -1], bins=4)
+    assert counts == pytest.approx(np.array([[0, 0, 0], [0, 0, 0], [2, 1.3, 2], [2, 1.8, 1]]))
+    assert not reliability(probs, [-1] * 5).any()
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0])

@@ -49,7 +49,7 @@ class Chunk(NamedTuple):
     worker_keys: NDArray[np.uint64]  # (P,) a hash of each one's id: it seeds his first rows
     n_workers: int  # K, all workers known so far
     n_classes: int  # C, all classes known so far
-    counted_probs: NDArray[np.float32] | None = None  # (N, C) by which open items were counted
+    counted_probs: NDArray[np.float32] | None = None  # (N, A, C) by which open items were counted
     gold: NDArray[np.int32] | None = None  # (N,) the true class where it was given, or MISSING
 
     @property
@@ -204,7 +204,7 @@ def has_news(chunk: Chunk) -> NDArray[np.bool_]:
         return fresh
     given: NDArray[np.bool_] = chunk.gold != MISSING
     if chunk.counted_probs is not None:
-        given &= chunk.counted_probs[np.arange(chunk.n_items), chunk.gold] < 1
+        given &= chunk.counted_probs[np.arange(chunk.n_items), :, chunk.gold].min(axis=1) < 1
     news: NDArray[np.bool_] = fresh | given
     return news
 

@@ -48,7 +48,7 @@ class OpenItem(NamedTuple):
     log_evidence: NDArray[np.float32]  # (n, C) what each label said for each class
     probs: NDArray[np.float32]  # (C,) the answer given
     aggregated: int  # its class
-    counted_probs: NDArray[np.float32]  # (C,) by which its labels were counted; 0 if they were not
+    counted_probs: NDArray[np.float32]  # (A, C) by which it was counted; 0 if it was not
     gold: int  # its true class, where that was given, or MISSING
     note: Note = NO_NOTE
 
@@ -59,6 +59,7 @@ class _Held(NamedTuple):
     rows: bytes
     answer: bytes
     n_classes: int
+    n_accounts: int
     note: Note
 
 
@@ -152,7 +153,8 @@ class Ledger:
         rows = np.empty(chunk.n_labels, _row_type(n_classes))
         rows["worker"], rows["label"], rows["weight"] = chunk.worker, chunk.label, chunk.weight
         rows["log_evidence"] = log_evidence
-        answers = np.empty(chunk.n_items, _answer_type(n_classes))
+        n_accounts = 1 if counted_probs is None else counted_probs.shape[1]
+        answers = np.empty(chunk.n_items, _answer_type(n_classes, n_accounts))
         answers["key"], answers["aggregated"], answers["probs"] = chunk.item_keys, aggregated, probs
         answers["counted_probs"] = 0 if counted_probs is None else counted_probs
         answers["gold"] = MISSING if chunk.gold is None else chunk.gold
@@ -161,7 +163,7 @@ class Ledger:
         self._keep(
             [item_ids[position] for position in positions[too_many:]],
             [
-                _Held(said, answer, n_classes, NO_NOTE if notes is None else notes[position])
+                _Held(said, answer, n_classes, n_accounts, notes[position] if notes else NO_NOTE)
                 for position, said, answer in cut
             ],
         )
@@ -213,6 +215,8 @@ class Ledger:
         """Everything but ids and notes as flat arrays, for saving; classes padded with NaN."""
         items = self._all()
         n_classes = max((len(held.probs) for held in items), default=0)
+        n_accounts = max((len(held.counted_probs) for held in items), default=1)
+        counted = _pad([held.counted_probs for held in items], n_classes)
         return {
             "counts": np.array([len(held.worker) for held in items], np.int64),
             "worker": _join([held.worker for held in items], np.int32),
@@ -221,7 +225,7 @@ class Ledger:
             "log_evidence": _pad([held.log_evidence for held in items], n_classes),
             "probs": _pad([held.probs[None] for held in items], n_classes),
             "aggregated": np.array([held.aggregated for held in items], np.int32),
-            "counted_probs": _pad([held.counted_probs[None] for held in items], n_classes),
+            "counted_probs": counted.reshape(len(items), n_accounts, n_classes),
             "gold": np.array([held.gold for held in items], np.int32),
             "closed": self.closed_keys,
         }
@@ -237,7 +241,7 @@ class Ledger:
         """Rebuild what `to_arrays` wrote."""
         ledger = cls(open_items)
         ends = np.cumsum(arrays["counts"])
-        counted = arrays.get("counted_probs", np.zeros_like(arrays["probs"]))
+        counted = arrays.get("counted_probs", np.zeros_like(arrays["probs"])[:, None])
         gold = arrays.get("gold", np.full(len(ends), MISSING, np.int32))
         kept = zip(item_ids, notes, ends, strict=True)
         for position, (item_id, note, end) in enumerate(kept):
@@ -250,7 +254,7 @@ class Ledger:
                 arrays["log_evidence"][rows][:, known],
                 arrays["probs"][position][known],
                 int(arrays["aggregated"][position]),
-                counted[position][known],
+                counted[position][:, known],
                 int(gold[position]),
                 note,
             )
@@ -266,8 +270,8 @@ def _row_type(n_classes: int) -> np.dtype[Any]:
 
 
 @lru_cache
-def _answer_type(n_classes: int) -> np.dtype[Any]:
-    per_class = ("probs", "f4", (n_classes,)), ("counted_probs", "f4", (n_classes,))
+def _answer_type(n_classes: int, n_accounts: int) -> np.dtype[Any]:
+    per_class = ("probs", "f4", (n_classes,)), ("counted_probs", "f4", (n_accounts, n_classes))
     return np.dtype([("key", "u8"), ("aggregated", "i4"), ("gold", "i4"), *per_class])
 
 
@@ -286,7 +290,7 @@ def _cut(
 
 def _open(held: _Held) -> OpenItem:
     rows = np.frombuffer(held.rows, _row_type(held.n_classes))
-    answer = np.frombuffer(held.answer, _answer_type(held.n_classes))[0]
+    answer = np.frombuffer(held.answer, _answer_type(held.n_classes, held.n_accounts))[0]
     return OpenItem(
         rows["worker"],
         rows["label"],
@@ -301,15 +305,15 @@ def _open(held: _Held) -> OpenItem:
 
 
 def _close(item: OpenItem, key: int) -> _Held:
-    n_classes = len(item.probs)
+    n_accounts, n_classes = item.counted_probs.shape
     rows = np.empty(len(item.worker), _row_type(n_classes))
     for name in rows.dtype.names or ():
         rows[name] = getattr(item, name)
-    answer = np.empty(1, _answer_type(n_classes))
+    answer = np.empty(1, _answer_type(n_classes, n_accounts))
     answer["key"] = key
     for name in ("aggregated", "gold", "probs", "counted_probs"):
         answer[name] = getattr(item, name)
-    return _Held(rows.tobytes(), answer.tobytes(), n_classes, item.note)
+    return _Held(rows.tobytes(), answer.tobytes(), n_classes, n_accounts, item.note)
 
 
 def _join(parts: Sequence[NDArray[Any]], dtype: type) -> NDArray[Any]:

@@ -328,12 +328,14 @@ def _of_items(
     true_labels: NDArray[np.int64],
     shape: tuple[int, int],
 ) -> tuple[NDArray[np.float32] | None, NDArray[np.int32] | None]:
-    """By what open items were counted, and the truth of items where it is given, (N, C), (N,)."""
-    counted = np.zeros(shape, np.float32) if open_items else None
-    gold = np.full(shape[0], MISSING, np.int32)
+    """By what open items were counted, (N, A, C), and the truth where it is given, (N,)."""
+    n_items, n_classes = shape
+    n_accounts = max((len(entry.counted_probs) for _, entry in open_items), default=0)
+    counted = np.zeros((n_items, n_accounts, n_classes), np.float32) if open_items else None
+    gold = np.full(n_items, MISSING, np.int32)
     for i, entry in open_items:
         if counted is not None:
-            counted[i, : len(entry.counted_probs)] = entry.counted_probs
+            counted[i, :, : entry.counted_probs.shape[1]] = entry.counted_probs
         gold[i] = entry.gold
     gold[list(truth)] = true_labels
     return counted, gold if (gold != MISSING).any() else None

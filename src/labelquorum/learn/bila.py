@@ -35,7 +35,7 @@ from labelquorum.learn.objective import (
     log_class_prior,
 )
 from labelquorum.learn.optimizer import OPTIMIZERS
-from labelquorum.learn.presets import CURVATURE, HIERARCHICAL, PRESETS, check_parts
+from labelquorum.learn.presets import COUNTED, CURVATURE, PRESETS, check_parts
 from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.training import Engine, build_engine
 
@@ -69,15 +69,15 @@ class Info(NamedTuple):
 def bila(
     space: LabelSpace | None = None,
     *,
-    generative: str | GenerativeModel = "confusion_matrix",
-    encoder: str | Encoder = "mlp",
+    generative: str | GenerativeModel = "two_accounts",
+    encoder: str | Encoder = "tied",
     hidden_sizes: Sequence[int] = (),
     labels_as: Literal["one_hot", "index"] = "one_hot",
     init_from: Literal["log_frequencies", "frequencies"] = "log_frequencies",
     init_strength: float = 4.0,
-    kl_weight: float = 0.1,
-    class_prior: ClassPrior = "running",
-    optimizer: Literal["bounded_rmsprop", "rmsprop", "adam", "curvature"] = "rmsprop",
+    kl_weight: float = 1.0,
+    class_prior: ClassPrior = "blended",
+    optimizer: Literal["bounded_rmsprop", "rmsprop", "adam", "curvature"] = "curvature",
     learning_rate: float = 0.02,
     decay: float = 0.9,
     minibatch_items: int = 50,
@@ -85,17 +85,17 @@ def bila(
     tolerance: float = 1e-3,
     predict_by: PredictBy = "posterior",
     tilt_scale: float = 1.0,
-    bias_scale: float = 0.4,
+    bias_scale: float = 0.5,
     worker_cap: float = 5.0,
     crowd_strength: float = 50.0,
     crowd_accuracy: float = 0.7,
     accuracy_strength: float = 10.0,
     class_strength: float = 1.0,
-    prior_mix: float = 0.8,
+    prior_mix: float = 0.7,
     inner_steps: int = 10,
     step_limit: float = 1.0,
     newton_classes: int = 8,
-    dependence: float = 0.2,
+    dependence: float | Literal["learned"] = "learned",
     record_epochs: bool = False,
 ) -> Aggregator:
     """Build BiLA.
@@ -103,9 +103,11 @@ def bila(
     Parameters
     ----------
     generative
-        p: a name in `GENERATIVE_MODELS`, "hierarchical", or one of your own.
+        p. Learned by counting: "hierarchical" (a crowd's matrix that workers lean away from),
+        "one_coin" (one accuracy a worker), "two_accounts" (both, and the one to be believed
+        speaks). Learned by gradient steps: a name in `GENERATIVE_MODELS`, or one of your own.
     encoder
-        q: a name in `ENCODERS`, or one of your own.
+        q: a name in `ENCODERS`, or one of your own; "tied" where p is learned by counting.
     hidden_sizes, labels_as
         Of the encoder "mlp".
     init_from, init_strength
@@ -115,16 +117,19 @@ def bila(
     class_prior
         p(y) counted from the first chunk ("warmup", the paper), from all so far ("running"),
         from each chunk alone ("chunk", the authors' code), "uniform", or "learned" with θ.
-        "blended", of "hierarchical" alone, counts labels and what was inferred.
+        "blended" counts labels and what was inferred, where p is learned by counting; so can
+        "running" and "uniform" be chosen there.
     optimizer, learning_rate, decay
         "bounded_rmsprop" is the paper's; "rmsprop" has clipped gradients; "adam" is Adam.
-        learning_rate is μ, decay is γ. "curvature" is the step of "hierarchical".
+        learning_rate is μ, decay is γ. "curvature" is the step where p is learned by counting.
     minibatch_items, epochs, tolerance
         M, the most epochs a chunk, and the relative change of the mean loss that ends them early.
+        Where p is learned by counting, the change of every q below which the rounds end.
     predict_by
         Answer by p's "likelihood" alone (the paper), by the "posterior", or by the "encoder".
     tilt_scale, bias_scale
-        Of "hierarchical": σ_a and σ_b, how far workers differ in skill and in liking for labels.
+        Where p is learned by counting: σ_a and σ_b, how far workers differ in skill and in liking
+        for labels.
     worker_cap, crowd_strength
         Of the same: κ, how many labels a class a worker counts for in the crowd's matrix, and
         g₀, how many labels a row of it the crowd's mean accuracy counts for.
@@ -137,7 +142,9 @@ def bila(
         Of "curvature": the rounds of q and θ in a chunk, how far θ may move in one, and up to
         how many classes the whole Hessian is used; beyond, half a step by its diagonal.
     dependence
-        Of "hierarchical": ρ. The answer's probabilities are q^(1/(1 + ρ (n − 1))) for n labels.
+        Of the same: how far n labels of an item are taken for fewer. The answer's probabilities
+        are q^(1/n^γ), γ from 0 to 1 "learned" from how far labels of an item go together beyond
+        what p explains; or q^(1/(1 + ρ (n − 1))) with the ρ given.
     record_epochs
         Let `Info` tell the chunk's aggregated labels after every epoch.
 
@@ -162,7 +169,7 @@ def bila(
     _check_name("labels_as", labels_as, ("one_hot", "index"))
     _check_name("init_from", init_from, ("log_frequencies", "frequencies"))
     if not isinstance(generative, GenerativeModel):
-        _check_name("generative", generative, (*GENERATIVE_MODELS, HIERARCHICAL))
+        _check_name("generative", generative, (*COUNTED, *GENERATIVE_MODELS))
     if not isinstance(encoder, Encoder):
         _check_name("encoder", encoder, tuple(ENCODERS))
     check_class_prior(class_prior)
@@ -181,16 +188,18 @@ def bila(
         step_limit=step_limit,
         newton_classes=newton_classes,
         dependence=dependence,
+        tolerance=tolerance,
     )
     for name, (least, below) in LIMITS.items():
-        _check_number(name, getattr(recipe, name), least, below)
-    if optimizer == CURVATURE:
+        if (name, getattr(recipe, name)) != ("dependence", "learned"):
+            _check_number(name, getattr(recipe, name), least, below)
+    if optimizer == CURVATURE and isinstance(generative, str):
         if record_epochs:
             raise StateError(
                 "`record_epochs` of bila needs an optimizer that learns in epochs, and 'curvature' "
                 "does not. Leave it out."
             )
-        return counting(recipe)
+        return counting(recipe._replace(accounts=COUNTED[generative]))
     engine, p, everybody = _compile(
         generative=generative,
         encoder=encoder,

@@ -12,10 +12,11 @@ import pandas as pd
 from labelquorum.errors import StateError
 from labelquorum.ingest.events import OnBad, Repeats
 from labelquorum.learn import AGGREGATORS
-from labelquorum.learn.bila import PRESETS, bila
+from labelquorum.learn.bila import bila
 from labelquorum.learn.door import SHARED_SETTINGS, Estimator
 from labelquorum.learn.encoder import Encoder
 from labelquorum.learn.generative import GenerativeModel
+from labelquorum.learn.presets import PRESETS, settings_of
 from labelquorum.learn.report import id_index
 from labelquorum.learn.snapshot import read_snapshot
 from labelquorum.learn.wrappers import WRAPPERS, split_name
@@ -52,9 +53,11 @@ class BiLA(Estimator):
     Parameters
     ----------
     preset
-        "default", "recipe" (a crowd's matrix that workers lean away from, solved on counts),
-        "www2021" (Algorithm 1 to the letter) or "authors" (as the released code behaves). What
-        follows overrides the preset; see `labelquorum.learn.bila.bila`.
+        "default" (two accounts of the stream, solved on counts; the one to be believed speaks),
+        "recipe" (the richer of the two alone), "network" (an encoder network and any
+        differentiable generative model, by gradient steps), "www2021" (Algorithm 1 to the letter)
+        or "authors" (as the released code behaves). What follows overrides the preset; see
+        `labelquorum.learn.bila.bila`.
     history
         What is known of workers before, for a preset whose state is counts: labels by truth, a
         dict {worker: {truth: {label: count}}} or a table like `errors_`; or a dict
@@ -127,7 +130,7 @@ class BiLA(Estimator):
         inner_steps: int | None = None,
         step_limit: float | None = None,
         newton_classes: int | None = None,
-        dependence: float | None = None,
+        dependence: float | str | None = None,
         record_epochs: bool = False,
         history: Any = None,
         seed: int = 0,
@@ -143,11 +146,9 @@ class BiLA(Estimator):
     def _options(self) -> dict[str, Any]:
         settings = self.get_params()
         preset = settings.pop("preset")
-        if preset not in list(PRESETS):
-            raise StateError(f"`preset` of BiLA must be one of {list(PRESETS)}. Got {preset!r}.")
         known = inspect.signature(bila).parameters
         given = {n: v for n, v in settings.items() if n in known and v is not None}
-        return {**PRESETS[preset], **given}
+        return settings_of(preset, **given)
 
     @property
     def epoch_labels_(self) -> pd.DataFrame:

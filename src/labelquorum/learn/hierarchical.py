@@ -61,7 +61,9 @@ class Recipe(NamedTuple):
     inner_steps: int = 10
     step_limit: float = 1.0
     newton_classes: int = 8
-    dependence: float = 0.2  # ρ
+    dependence: float | str = 0.2  # ρ, or "learned"
+    tolerance: float = 0.0  # q moves by less: the rounds end
+    accounts: tuple[str, ...] = ("rich",)
 
 
 LIMITS: Mapping[str, tuple[float, float]] = {
@@ -98,12 +100,12 @@ def crowd_matrix(pooled: Leaf, recipe: Recipe) -> Leaf:
     """G, what the crowd does on average, (C, C), from the pooled counts P."""
     n_classes = len(pooled)
     same = np.eye(n_classes, dtype=np.float32)
-    # ā = (Σ_c P[c, c] + s ā₀) / (Σ P + s)
-    accuracy = ((pooled * same).sum() + recipe.accuracy_strength * recipe.crowd_accuracy) / (
-        pooled.sum() + recipe.accuracy_strength
-    )
+    # ā = (Σ_c P[c, c] + s ā₀) / (Σ P + s), and 1 − ā, which must not be rounded to 0
+    prior = recipe.accuracy_strength * recipe.crowd_accuracy
+    hits = (pooled * same).sum() + prior
+    misses = (pooled * (1 - same)).sum() + recipe.accuracy_strength - prior
     # S = ā on the diagonal, (1 − ā)/(C − 1) off it
-    spread = accuracy * same + (1 - accuracy) / max(n_classes - 1, 1) * (1 - same)
+    spread = (hits * same + misses / max(n_classes - 1, 1) * (1 - same)) / (hits + misses)
     # G = (P + g₀ S), each row divided by its sum
     counts = pooled + recipe.crowd_strength * spread
     return counts / counts.sum(axis=1, keepdims=True)

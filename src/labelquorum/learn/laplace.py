@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelquorum.learn.hierarchical import Recipe, class_prior, crowd_matrix
+from labelquorum.learn.accounts import ACCOUNTS, speaking
+from labelquorum.learn.hierarchical import Recipe, class_prior
 from labelquorum.learn.offline import Floats
 from labelquorum.learn.surroundings import (
     LEAST,
     Counted,
     Surroundings,
+    as_matrices,
     blocks,
     design,
     fisher_rows,
@@ -50,16 +52,22 @@ def draws(
     n_chunks: float,
     recipe: Recipe,
 ) -> Iterator[NDArray[np.float32]]:
-    """Draw matrices of workers from a state of `counting`; see `draw_matrices`."""
-    rows, n_classes = state.rows.to_arrays(), len(state.pooled)
-    scales = np.array([recipe.tilt_scale] + [recipe.bias_scale] * n_classes)
+    """Draw matrices of workers by the account of a counting state that speaks."""
+    name, n_classes = (
+        speaking(state.pooled, float(state.label_shares.sum()), recipe),
+        state.n_classes,
+    )
+    account, rows = ACCOUNTS[name], state.rows.to_arrays()
+    counts, theta = rows[f"{name}_counts"], rows[f"{name}_theta"]
+    shared = account.crowd(state.pooled[name], recipe)
+    scales = np.array([recipe.tilt_scale] + [recipe.bias_scale] * n_classes)[: theta.shape[1]]
     counted = Counted(
-        counts=rows["counts"],
-        theta=rows["theta"],
-        centre=crowd_matrix(state.pooled, recipe),
+        counts=as_matrices(counts) if theta.shape[1] == 1 else counts,
+        theta=theta,
+        centre=account.confusion(shared, np.zeros((1, theta.shape[1])), n_classes)[0],
         precision=scales**-2.0,
-        class_prior=class_prior(state.label_shares, state.class_counts, recipe),
-        class_counts=state.class_counts,
+        class_prior=class_prior(state.label_shares, state.class_counts[name], recipe),
+        class_counts=state.class_counts[name],
         n_chunks=n_chunks,
     )
     return draw_matrices(counted, workers, n_draws, rng)
@@ -86,9 +94,13 @@ def draw_matrices(
         matrix = matrices(counted.centre.astype(np.float32), theta)
         if around.spread > 0:
             # p_k[c] ~ Dirichlet(τ m_θ[c] + what was seen of the row)
-            alpha = np.float32(1 / around.spread - 1) * matrix + known.seen.astype(np.float32)
-            alpha = np.maximum(alpha, np.float32(LEAST))
+            prior = np.float32(1 / around.spread - 1) * matrix
+            alpha = np.maximum(prior + known.seen.astype(np.float32), np.float32(LEAST))
             matrix = normalised(_gamma(alpha, row_normal, row_uniform))
+            if n_params == 1 and n_classes > 2:
+                # of wrong labels it was not counted which: p_k[c, z] / (1 − p_k[c, c]) is τ's alone
+                guess = _gamma(np.maximum(prior, np.float32(LEAST)), -row_normal, row_uniform)
+                matrix = _share_out(matrix, guess)
         yield matrix
 
 
@@ -161,6 +173,14 @@ def _skill_slope(matrix: Floats, class_prior: Floats, n_params: int) -> Floats:
     right = np.einsum("kcc->kc", matrix) * class_prior
     mean = np.einsum("kcz,czd->kcd", matrix, slopes)
     return np.asarray(np.einsum("kc,kcd->kd", right, np.einsum("ccd->cd", slopes) - mean))
+
+
+def _share_out(matrix: NDArray[np.float32], parts: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The same diagonals, and what is left of each row shared out by these parts."""
+    wrong = 1 - np.eye(matrix.shape[-1], dtype=np.float32)
+    right = matrix * (1 - wrong)
+    left = 1 - right.sum(axis=-1, keepdims=True)
+    return np.asarray(right + left * normalised(parts * wrong))
 
 
 def _even_uniforms(rng: np.random.Generator, n_draws: int, n_columns: int) -> NDArray[np.float32]:

@@ -85,7 +85,7 @@ def uncount(book: WorkerRows, worker: int, held: OpenItem) -> WorkerRows:
 
 
 def counted_probs(chunk: Chunk, info: Any) -> NDArray[np.float32] | None:
-    """By what the items of a chunk are counted now, (N, C); None of a method that does not count.
+    """By what a chunk's items are counted now, (N, A, C); None of a method that does not count.
 
     Items without news were not learned from, and stay counted as they were.
     """

@@ -8,20 +8,36 @@ from labelquorum.learn.encoder import Encoder
 from labelquorum.learn.generative import GenerativeModel
 from labelquorum.learn.hierarchical import COUNTED_PRIORS
 
-__all__ = ["CURVATURE", "HIERARCHICAL", "PRESETS", "check_parts"]
+__all__ = ["COUNTED", "CURVATURE", "PRESETS", "check_parts", "settings_of"]
 
-HIERARCHICAL, CURVATURE, TIED, BLENDED = "hierarchical", "curvature", "tied", "blended"
+COUNTED: Mapping[str, tuple[str, ...]] = {
+    "two_accounts": ("rich", "plain"),
+    "hierarchical": ("rich",),
+    "one_coin": ("plain",),
+}
+"""The p that are learned by counting, and the accounts they keep."""
+
+CURVATURE, TIED, BLENDED = "curvature", "tied", "blended"
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    # What we would use ourselves; docs/paper.md numbers each departure.
+    # What we would use ourselves: docs/accounts.md.
     "default": {},
     # A shared matrix that workers lean away from, solved on counts: docs/recipe.md.
     "recipe": {
-        "generative": HIERARCHICAL,
-        "encoder": TIED,
-        "kl_weight": 1.0,
-        "class_prior": BLENDED,
-        "optimizer": CURVATURE,
+        "generative": "hierarchical",
+        "bias_scale": 0.4,
+        "prior_mix": 0.8,
+        "tolerance": 0.0,
+        "dependence": 0.2,
+    },
+    # An encoder network and any differentiable p, by gradient steps: the place to start with a p
+    # of your own; docs/paper.md numbers each departure from the paper.
+    "network": {
+        "generative": "confusion_matrix",
+        "encoder": "mlp",
+        "kl_weight": 0.1,
+        "class_prior": "running",
+        "optimizer": "rmsprop",
     },
     # Algorithm 1 to the letter.
     "www2021": {
@@ -62,6 +78,20 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+_BY_GRADIENT = (
+    "hidden_sizes",
+    "labels_as",
+    "init_from",
+    "init_strength",
+    "learning_rate",
+    "decay",
+    "minibatch_items",
+    "epochs",
+    "predict_by",
+)
+"""Settings that mean nothing where p is learned by counting."""
+
+
 def check_parts(
     generative: str | GenerativeModel,
     encoder: str | Encoder,
@@ -70,26 +100,51 @@ def check_parts(
     kl_weight: float,
 ) -> None:
     """Refuse a p, a q, a class prior and a step that make no sense together."""
-    if generative == HIERARCHICAL or optimizer == CURVATURE:
-        if (generative, encoder, optimizer) != (HIERARCHICAL, TIED, CURVATURE):
+    counted = isinstance(generative, str) and generative in COUNTED
+    if counted or optimizer == CURVATURE:
+        if not (counted and (encoder, optimizer) == (TIED, CURVATURE)):
             raise StateError(
-                "generative='hierarchical', encoder='tied' and optimizer='curvature' of bila go "
-                "together: this p is solved on the counts of the exact q. "
-                f"Got {generative!r}, {encoder!r} and {optimizer!r}. Take all three, or "
-                "preset='recipe'."
+                f"generative={_name(generative)}, encoder={_name(encoder)} and "
+                f"optimizer={optimizer!r} of bila do not go together. Those of {list(COUNTED)} are "
+                "solved on counts, with encoder='tied' and optimizer='curvature'; for any other "
+                "start from preset='network'."
             )
         if class_prior not in COUNTED_PRIORS:
             raise StateError(
-                "`class_prior` of bila with generative='hierarchical' must be one of "
+                f"`class_prior` of bila with generative={generative!r} must be one of "
                 f"{list(COUNTED_PRIORS)}. Got {class_prior!r}."
             )
     elif class_prior == BLENDED:
         raise StateError(
-            "class_prior='blended' of bila counts what was inferred, and only "
-            "generative='hierarchical' keeps such counts. Take 'running'."
+            "class_prior='blended' of bila counts what was inferred, and only a p that is learned "
+            f"by counting keeps such counts: {list(COUNTED)}. Take 'running'."
         )
     if encoder == TIED and kl_weight == 0:
         raise StateError(
             "`kl_weight` of bila must be > 0 with encoder='tied': without it the best q is no "
             "distribution. Got 0."
         )
+
+
+def settings_of(preset: str, **changes: Any) -> dict[str, Any]:
+    """The settings of a preset for `bila`, with changes; one without effect is refused.
+
+    >>> settings_of("network", epochs=3)["epochs"]
+    3
+    """
+    if preset not in list(PRESETS):
+        raise StateError(f"`preset` of BiLA must be one of {list(PRESETS)}. Got {preset!r}.")
+    settings = {**PRESETS[preset], **changes}
+    generative = settings.get("generative", "two_accounts")
+    counted = isinstance(generative, str) and generative in COUNTED
+    idle = [name for name in changes if name in _BY_GRADIENT] if counted else []
+    if idle:
+        raise StateError(
+            f"`{idle[0]}` of BiLA has no effect with generative={generative!r}, which is learned "
+            "by counting. Leave it out, or start from preset='network'."
+        )
+    return settings
+
+
+def _name(part: str | GenerativeModel | Encoder) -> str:
+    return repr(part if isinstance(part, str) else part.name)

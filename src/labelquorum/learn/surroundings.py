@@ -17,6 +17,7 @@ __all__ = [
     "LEAST",
     "Counted",
     "Surroundings",
+    "as_matrices",
     "blocks",
     "design",
     "fisher_rows",
@@ -49,7 +50,7 @@ LEAST = 1e-3
 class Counted(NamedTuple):
     """Everybody's numbers, as the aggregator counted them."""
 
-    counts: Floats  # N (K, C, C)
+    counts: Floats  # N (K, C, C); without biases only their diagonals and row sums are used
     theta: Floats  # (K, D); D is 1 + C with biases, 1 without
     centre: Floats  # G (C, C), the matrix of θ = 0
     precision: Floats  # (D,) of the prior of θ
@@ -143,6 +144,27 @@ def design(n_classes: int, n_params: int) -> Floats:
     return np.concatenate([tilt, np.broadcast_to(same, (n_classes,) * 3)], axis=2)
 
 
+def as_matrices(counts: Floats) -> Floats:
+    """Counts of right labels and of all, (K, 2, C), as matrices: mistakes are spread evenly."""
+    right, total = counts[:, 0, :, None], counts[:, 1, :, None]
+    same = np.eye(counts.shape[2])
+    return np.asarray(right * same + (total - right) / max(len(same) - 1, 1) * (1 - same))
+
+
+def _right_or_wrong(
+    counts: Floats, matrix: Floats, purity: Floats
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Rows of two cells, right and wrong, (P, C, 2) each, and how they move with the tilt."""
+
+    def two(cells: Floats) -> Floats:
+        right = np.einsum("kcc->kc", cells)
+        return np.stack([right, cells.sum(axis=2) - right], axis=2)
+
+    pure = two(purity * matrix) / np.maximum(two(matrix), np.finfo(float).tiny)
+    n_classes = matrix.shape[1]
+    return two(counts), two(matrix), pure, np.tile([[[1.0], [0.0]]], (n_classes, 1, 1))
+
+
 # ── what all workers share ───────────────────────────────────────────────────────────────
 
 
@@ -165,7 +187,8 @@ def surroundings(counted: Counted, rng: np.random.Generator) -> Surroundings:
         matrix, labels[chosen], counted.class_prior, float(labels.sum()) / items, rng
     )
     around = Surroundings(truth, others, 0.0)
-    if n_classes < 3:  # two classes: θ can express every matrix
+    # With biases θ can express every matrix of two classes.
+    if n_classes < 2 or (n_classes == 2 and counted.theta.shape[1] > 1):
         return around
     return around._replace(spread=row_spread(counted, chosen, around))
 
@@ -204,10 +227,13 @@ def row_spread(counted: Counted, workers: NDArray[np.integer[Any]], around: Surr
         observed = np.einsum("kc,kcde->kde", totals, information)
         complete = np.einsum("kc,kcde->kde", totals, fisher_rows(matrix, n_params))
         inverse = np.linalg.pinv(complete, hermitian=True)
+        slopes = design(n_classes, n_params)
+        if n_params == 1:
+            counts, matrix, purity, slopes = _right_or_wrong(counts, matrix, purity)
         residual = counts - totals[:, :, None] * matrix
         expected = np.maximum(totals[:, :, None] * matrix, np.finfo(float).tiny)
         # Σ E² / (n m), less its part along θ
-        slope = np.einsum("kcz,czd->kd", residual, design(n_classes, n_params))
+        slope = np.einsum("kcz,czd->kd", residual, slopes)
         scatter = (residual**2 / expected).sum(axis=(1, 2))
         scatter -= np.einsum("kd,kde,ke->k", slope, inverse, slope)
         # what labels alone would make of it: Σ_z' q² (1[z = z'] − m_z)² / (n m), less that part
@@ -216,7 +242,7 @@ def row_spread(counted: Counted, workers: NDArray[np.integer[Any]], around: Surr
         chance = (alone / expected).sum(axis=(1, 2)) - np.einsum("kde,ked->k", inverse, observed)
         # and how much of 1/(τ + 1) would show
         shown = ((1 - matrix) * purity**2).sum(axis=2) * np.maximum(totals - 1, 0)
-        free = 1 - (n_params - (n_params > 1)) / (n_classes * (n_classes - 1))
+        free = 1 - max(n_params - 1, 1) / (n_classes * (matrix.shape[2] - 1))
         excess += float((scatter - chance).sum())
         weight += float(shown.sum()) * free
         noise += 2 * max(float(chance.sum()), 0.0)

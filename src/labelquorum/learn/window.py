@@ -125,7 +125,7 @@ class Window(ABC):
         if self._aggregator.draws is None:
             raise StateError(
                 f"This {type(self).__name__} has no intervals: it keeps no posterior of workers. "
-                "Use BiLA('recipe')."
+                "Use BiLA()."
             )
         # What is not known, that labels came in one by one, is the cautious guess.
         n_chunks = len(self.loss_history_) or np.inf

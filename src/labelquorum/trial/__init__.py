@@ -35,6 +35,7 @@ from labelquorum.trial.metrics import (
     error_rate,
     krippendorff_alpha,
     log_loss,
+    reliability,
 )
 from labelquorum.trial.pictures import plot_confusion, plot_error_along_stream
 from labelquorum.trial.prequential import Prequential, stream
@@ -91,6 +92,7 @@ __all__ = [
     "plot_confusion",
     "plot_error_along_stream",
     "read_dataset",
+    "reliability",
     "stream",
     "trickle",
     "truth_by_item",

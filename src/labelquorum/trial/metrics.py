@@ -19,6 +19,7 @@ __all__ = [
     "error_rate",
     "krippendorff_alpha",
     "log_loss",
+    "reliability",
 ]
 
 
@@ -85,17 +86,47 @@ def calibration_error(probs: ArrayLike, truth: ArrayLike, bins: int = 15) -> flo
     >>> round(calibration_error([[0.9, 0.1], [0.9, 0.1]], truth=[0, 1]), 3)
     0.4
     """
-    if bins < 1:
-        raise StateError(f"`bins` of calibration_error must be a whole number ≥ 1. Got {bins}.")
-    known_probs, known_truth = _with_truth("calibration_error", probs, truth)
-    if not known_truth.size:
+    counts = reliability(probs, truth, bins)
+    n_scored = counts[:, 0].sum()
+    if not n_scored:
         return float("nan")
+    # sum over bins of (n_b / n) |right_b / n_b - confidence_b / n_b|; the n_b cancel
+    return float(np.abs(counts[:, 2] - counts[:, 1]).sum() / n_scored)
+
+
+def reliability(probs: ArrayLike, truth: ArrayLike, bins: int = 15) -> NDArray[np.float64]:
+    """Count what a reliability diagram shows: how often answers of each confidence are right.
+
+    The bins are those of `calibration_error`. Counts of several runs may be added.
+
+    Parameters
+    ----------
+    probs
+        (N, C) class probabilities.
+    truth
+        (N,) class indices, `MISSING` where unknown.
+
+    Returns
+    -------
+    counts : (bins, 3)
+        Items, the sum of their confidence, and how many of them are right, of each bin.
+
+    Examples
+    --------
+    >>> reliability([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]], truth=[0, 1, 1], bins=2)
+    array([[0. , 0. , 0. ],
+           [3. , 2.4, 2. ]])
+    """
+    if bins < 1:
+        raise StateError(f"`bins` of reliability must be a whole number ≥ 1. Got {bins}.")
+    known_probs, known_truth = _with_truth("reliability", probs, truth)
+    if not known_truth.size:
+        return np.zeros((bins, 3))
     confidence = known_probs.max(axis=1)
     right = known_probs.argmax(axis=1) == known_truth
     bin_index = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
-    # sum over bins of (n_b / n) |right_b / n_b - confidence_b / n_b|; the n_b cancel
-    gaps = np.bincount(bin_index, right - confidence, minlength=bins)
-    return float(np.abs(gaps).sum() / known_truth.size)
+    columns = (np.ones_like(confidence), confidence, right)
+    return np.stack([np.bincount(bin_index, column, bins) for column in columns], axis=1)
 
 
 def _with_truth(

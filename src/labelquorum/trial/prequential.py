@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import take_rows
 from labelquorum.ingest.events import MISSING, LabelTable
-from labelquorum.trial.metrics import calibration_error, log_loss
+from labelquorum.trial.metrics import calibration_error, log_loss, reliability
 
 __all__ = ["Arrival", "Order", "Prequential", "Streamed", "stream"]
 
@@ -43,6 +43,7 @@ class Prequential(NamedTuple):
     final_error: float  # of the labels the final model gives to all items
     log_loss: float  # of the probabilities given as their chunks arrived, in nats
     calibration_error: float  # of the same (ECE)
+    reliability: NDArray[np.float64]  # (15, 3) of the same: items, confidence, right, by confidence
     n_items: int
     n_scored: int  # items with truth
     curve: NDArray[np.float64]  # (S, 2) items fed so far, error of all emitted so far
@@ -139,6 +140,7 @@ def stream(
         ),
         log_loss=log_loss(class_probs, true_class),
         calibration_error=calibration_error(class_probs, true_class),
+        reliability=reliability(class_probs, true_class),
         n_items=len(items),
         n_scored=sum(item in truth for item in items),
         curve=np.array(curve, np.float64).reshape(-1, 2),
