@@ -16,8 +16,8 @@ from labelquorum.learn.agreement import class_agreement, krippendorff_alpha
 
 __all__ = ["Answer", "Explanation", "Report", "id_index", "item_report", "worker_report"]
 
-NAMED = 3
-"""Workers that a sentence names on either side."""
+NAMED, WORTH_TELLING = 3, 0.05
+"""Workers that a sentence names on either side, and the least log-odds that it tells."""
 
 
 class Report(NamedTuple):
@@ -73,12 +73,11 @@ class Explanation(NamedTuple):
         answer = f"{self.task}: {self.label!r}"
         if self.truth_given:
             return f"{answer}, because its truth was given."
-        told = list(self.workers["log_odds"].items())
-        if abs(self.prior_log_odds) >= 0.05:  # NaN is not
-            told.append(("how frequent the classes are", self.prior_log_odds))
+        told = [*self.workers["log_odds"].items()]
+        told.append(("how frequent the classes are", self.prior_log_odds))
         told.sort(key=lambda pair: -abs(pair[1]))
-        ours = [pair for pair in told if pair[1] > 0]
-        theirs = [pair for pair in told if pair[1] < 0]
+        ours = [pair for pair in told if pair[1] >= WORTH_TELLING]
+        theirs = [pair for pair in told if pair[1] <= -WORTH_TELLING]  # NaN is neither
         text = f"{answer} with {self.confidence:.2f}"
         if ours:
             text += f" because {_named(ours)} " + (
