@@ -40,8 +40,10 @@ PAGES = (
     "docs/accounts.md",
     "docs/recipe.md",
     "docs/accuracy.md",
+    "docs/confidence.md",
 )
 RESULTS = ROOT / "experiments" / "www2021"
+CONFIDENCE = ROOT / "experiments" / "confidence" / "results" / "measured.json"
 BENCHMARK = "python3 run.py python -m labelquorum evaluate --min-truth 100 -o benchmarks/online"
 VOTE = "majority_vote"
 REPRODUCE = "python3 run.py reproduce"
@@ -373,6 +375,71 @@ def benchmark_missing() -> str:
     return "".join(lines) or "Nothing.\n"
 
 
+def _measured(part: str) -> tuple[list[dict[str, Any]], str]:
+    """Rows that `experiments/confidence` measured, and what made them."""
+    told = json.loads(CONFIDENCE.read_text(encoding="utf-8"))
+    return told[part], f"\nMade by `{told['made']['command']}`.\n"
+
+
+def _crowd(row: dict[str, Any]) -> str:
+    """A simulated crowd in words."""
+    correlation = row.get("correlation")
+    together = f", errors correlated by {correlation}" if correlation else ""
+    unequal = ", unequal" if row.get("skewed") else ""
+    return f"{row['kind']}, {row['n_classes']} classes{unequal}{together}"
+
+
+def coverage() -> str:
+    """How often intervals cover, crowd by crowd."""
+    rows, made = _measured("coverage")
+    columns = ("skill_0.95", "entry_0.95", "skill_0.8", "entry_0.8")
+    plain = ("plain_skill_0.95", "plain_entry_0.95")
+    names = ["skill 95 %", "entry 95 %", "skill 80 %", "entry 80 %", "width", "Laplace alone"]
+    lines = [["crowd", "labels an item", "a worker", *names], ["---", *["---:"] * 8]]
+    for row in rows:
+        shares = [f"{100 * row[column]:.0f}" for column in columns]
+        alone = " / ".join(f"{100 * row[column]:.0f}" for column in plain)
+        sizes = [str(row["labels_per_item"]), str(row["labels_per_worker"])]
+        lines.append([_crowd(row), *sizes, *shares, f"{row['skill_width']:.2f}", alone])
+    return (
+        _table(lines)
+        + f'\nIn %, of {rows[0]["workers"]} workers each. "Width" is that of the skill\'s 95 % '
+        'interval; "Laplace alone" is what (1) covers at 95 %, skill / entry.\n' + made
+    )
+
+
+def gain() -> str:
+    """Whether expected gains come true, crowd by crowd."""
+    rows, made = _measured("gain")
+    names = ["accuracy", "mean confidence", "expected gain", "rise of accuracy"]
+    lines = [["crowd", "labels an item", "ρ", *names], ["---", *["---:"] * 6]]
+    for row in rows:
+        rho = "learned" if row["dependence"] is None else f"{row['dependence']:g}"
+        rise = f"{100 * row['rise']:.1f} ± {100 * row['error']:.1f}"
+        shares = [f"{100 * row[n]:.1f}" for n in ("accuracy", "confidence", "expected")]
+        lines.append([_crowd(row), str(row["labels_per_item"]), rho, *shares, rise])
+    return (
+        _table(lines)
+        + f"\nIn %, of {rows[0]['items']} tasks, each with one label more by somebody at random. "
+        "Labels of these crowds are independent given the truth. What is learned of that is right, "
+        "and the gains come true, but for what the label teaches about workers; a fixed ρ takes "
+        "the labels for dependent, and expects less than comes.\n" + made
+    )
+
+
+def asking() -> str:
+    """What asking by gain is worth."""
+    rows, made = _measured("asking")
+    ways = list(rows[0]["errors"])
+    lines = [["error in %, asking …", *ways], ["---", *["---:"] * len(ways)]]
+    lines += [[_crowd(row), *(f"{100 * row['errors'][w]:.1f}" for w in ways)] for row in rows]
+    return (
+        _table(lines)
+        + f"\n{rows[0]['items']} tasks with two labels each, and half as many labels more, in ten "
+        f"rounds; means of {rows[0]['seeds']} crowds.\n" + made
+    )
+
+
 def accuracy(part: str) -> str:
     """What `experiments/accuracy` wrote of a part; its pictures stay where they are."""
     file = ACCURACY / f"{part}.md"
@@ -391,6 +458,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "benchmark_refit": partial(benchmark_errors, "windowed", "refit"),
     "benchmark_memory": benchmark_memory,
     "benchmark_missing": benchmark_missing,
+    "coverage": coverage,
+    "gain": gain,
+    "asking": asking,
     "results": results,
     "presets": presets,
     "commands": commands,

@@ -28,6 +28,7 @@ from labelquorum.learn.estimator import ESTIMATORS
 from labelquorum.learn.generative import GENERATIVE_MODELS, Newcomers
 from labelquorum.learn.optimizer import OPTIMIZERS
 from labelquorum.learn.presets import COUNTED
+from labelquorum.learn.report import Explanation
 
 ROOT = Path(__file__).parent.parent
 REFRESH = "Run python3 run.py python docs/generate.py, and read what it changed."
@@ -288,6 +289,11 @@ def test_the_reference_names_every_column_of_the_report():
     assert set(report._fields) <= words_in_code("docs/reference.md")
 
 
+def test_the_reference_tells_every_field_of_an_explanation():
+    told = [row[0] for row in rows(section("docs/reference.md", "The explanation"))]
+    assert told == list(Explanation._fields)
+
+
 def test_the_reference_tells_every_field_of_the_tally():
     told = [row[0] for row in rows(section("docs/reference.md", "The tally"))]
     assert told == list(Tally._fields)
@@ -391,6 +397,13 @@ def test_the_recipe_page_names_every_constant():
     from labelquorum.learn.hierarchical import Recipe
 
     assert set(Recipe._fields) <= words_in_code("docs/recipe.md")
+
+
+def test_every_function_named_in_the_confidence_page_exists():
+    names = set(re.findall(r"`(learn\.[\w.]+)`", page("docs/confidence.md")))
+    assert len(names) > 8
+    for name in names:
+        resolve(name)
 
 
 def test_a_function_that_does_not_exist_is_noticed():

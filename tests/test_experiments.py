@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "experiments" / "www2021"
+CONFIDENCE = ROOT / "experiments" / "confidence"
 SCRIPTS = sorted((ROOT / "experiments").rglob("*.py"))
 
 
@@ -168,3 +169,15 @@ def test_the_committed_report_follows_from_the_committed_runs(tmp_path):
     for row in (*rows(FOLDER, "table2"), *rows(FOLDER, "table3")):
         for cell in row["cells"]:
             assert "mean" not in cell or f"{cell['mean']:.2f} ± {cell['sd']:.2f}" in page
+
+
+def test_confidence_is_measured_as_the_committed_figures_were(tmp_path):
+    program = [sys.executable, str(CONFIDENCE / "measure.py"), "--smoke", "--output", str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = json.loads((tmp_path / "measured.json").read_text(encoding="utf-8"))
+    kept = json.loads((CONFIDENCE / "results" / "measured.json").read_text(encoding="utf-8"))
+    assert made["made"] == kept["made"]
+    for part in ("coverage", "gain", "asking"):
+        assert set(made[part][0]) == set(kept[part][0])
+        assert len(kept[part]) >= 2

@@ -265,6 +265,22 @@ def test_workers_as_json_are_all_of_them(saved):
     assert len(json.loads(run("workers", "crowd.lq", "--json", "--limit", "1").stdout)) == 1
 
 
+def test_workers_of_a_model_that_knows_how_sure_it_is_have_bounds():
+    model = BiLA("recipe").partial_fit(LabelTable(*zip(*ROWS, strict=True)))
+    model.save("crowd.lq")
+    rows = json.loads(run("workers", "crowd.lq", "--json").stdout)
+    table = model.skill_intervals()
+    for row in rows:
+        told = row["skill_low"], row["skill"], row["skill_high"]
+        known = tuple(table.loc[row["worker"], ["low", "skill", "high"]])
+        assert told == pytest.approx(known, abs=1e-6)
+    low, high = table.loc[rows[0]["worker"], ["low", "high"]]
+    said = run("workers", "crowd.lq").stdout
+    assert "95 %" in said and f"{low:.0%}–{high:.0%}" in said
+    MajorityVote().fit({"t": {"ann": "cat", "bob": "cat"}}).save("vote.lq")
+    assert "95 %" not in run("workers", "vote.lq").stdout
+
+
 def test_ids_cannot_play_with_the_terminal():
     MajorityVote().fit({"t": {"[red]ann": "cat", "\x1b[2Jbob": "cat"}}).save("crowd.lq")
     said = run("workers", "crowd.lq").stdout

@@ -118,6 +118,11 @@ class Ledger:
         probs = np.nan_to_num(_pad([held.probs[None] for held in items], n_classes))
         return probs, np.array([held.aggregated for held in items], np.int32)
 
+    @property
+    def gold(self) -> NDArray[np.int32]:
+        """The true classes of the open items where they were given, or MISSING, (N,)."""
+        return np.array([held.gold for held in self._all()], np.int32)
+
     def was_closed(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Tell which items were answered and let go before, as far back as hashes reach."""
         return np.equal(self._closed[keys % CLOSED_SLOTS], keys)

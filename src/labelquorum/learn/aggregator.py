@@ -5,7 +5,7 @@
 `State` is what the next step needs, `Info` is for people and plots, `Aggregation` is for users.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ __all__ = [
     "Aggregation",
     "Aggregator",
     "Counts",
+    "Draws",
     "Part",
     "break_ties",
     "softmax",
@@ -26,6 +27,11 @@ __all__ = [
 
 State = Any
 Info = Any
+
+Draws = Callable[
+    [State, NDArray[np.integer[Any]], int, np.random.Generator, float],
+    Iterator[NDArray[np.float32]],
+]
 
 TIE_TOLERANCE = 1e-6
 """Classes whose log scores differ by no more than this are tied."""
@@ -64,6 +70,11 @@ class Aggregator(NamedTuple):
     `confusion(state, workers)` gives P(worker says z | truth c), (P, C, C); `class_prior(state)`
     gives (C,). `exceptions` names a law of `trial.checks` this aggregator does not obey, with
     the reason. `counts` is there where the state is counts.
+
+    Some methods have two more views. `draws(state, workers, n_draws, rng, n_chunks)` gives
+    matrices from the posterior of workers whose labels came in so many chunks, (S, P, C, C) a
+    block of workers. `heat(state, n_labels)` gives what the log-odds of items with so many labels
+    are divided by before they are told as probabilities, (N,).
     """
 
     name: str
@@ -76,6 +87,8 @@ class Aggregator(NamedTuple):
     forget: Callable[[State, int], State]
     exceptions: Mapping[str, str] = {}
     counts: Counts | None = None
+    draws: Draws | None = None
+    heat: Callable[[State, NDArray[np.float64]], NDArray[np.float64]] | None = None
 
 
 def vote_shares(chunk: Chunk) -> NDArray[np.float64]:

@@ -41,6 +41,7 @@ from labelquorum.learn.fitting import (
     workers_last,
 )
 from labelquorum.learn.hierarchical import Recipe, class_prior
+from labelquorum.learn.laplace import draws
 from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.training import keep_compiled_code
 
@@ -143,10 +144,9 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
         log_scores = np.where(given & ~is_true, -np.inf, log_scores)
     # (5) labels of one item lean on each other: q^(1 / heat), normalised
     n_labels = np.bincount(chunk.item, chunk.weight, chunk.n_items)
-    warmth = heat(n_labels, recipe.dependence, state.pair_sums[name])
     return Aggregation(
         aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
-        probs=softmax(log_scores / warmth[:, None]),
+        probs=softmax(log_scores / _heat(state, n_labels, recipe)[:, None]),
         log_evidence=evidence.astype(np.float32),
     )
 
@@ -222,6 +222,8 @@ def counting(recipe: Recipe) -> Aggregator:
         forget=lambda state, worker: state._replace(rows=state.rows.cleared(worker)),
         exceptions=_PLAIN_ALONE if recipe.accounts == ("plain",) else {},
         counts=Counts(partial(add, recipe=recipe), partial(merge, recipe=recipe)),
+        draws=partial(draws, recipe=recipe),
+        heat=partial(_heat, recipe=recipe),
     )
 
 
@@ -355,6 +357,11 @@ def _sum_by_item(values: Floats, chunk: Chunk) -> Floats:
     if len(values):
         total[labelled] = np.add.reduceat(values, edges[:-1][labelled], axis=0)
     return total
+
+
+def _heat(state: State, n_labels: NDArray[Any], recipe: Recipe) -> Floats:
+    """What the log scores of items with so many labels are divided by, (N,)."""
+    return heat(n_labels, recipe.dependence, state.pair_sums[speaker(state, recipe)])
 
 
 def _class_prior(state: State, recipe: Recipe) -> Floats:

@@ -7,7 +7,7 @@ stand behind it are in `estimator.py`.
 import inspect
 import operator
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
@@ -40,6 +40,7 @@ from labelquorum.learn.memory import (
 from labelquorum.learn.report import Answer, Report, id_index, item_report, worker_report
 from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.snapshot import Snapshot, read_snapshot, write_snapshot
+from labelquorum.learn.window import Window
 from labelquorum.learn.wrappers import split_name
 
 __all__ = ["SHARED_SETTINGS", "Estimator"]
@@ -57,7 +58,7 @@ SHARED_SETTINGS = (
 """What every method can be told."""
 
 
-class Estimator(ABC):
+class Estimator(Window):
     """What every method can do; see `BiLA`.
 
     A method of its own names its aggregator, takes its settings in `__init__` (these seven and

@@ -14,7 +14,10 @@ from labelquorum.ingest.roster import Intake
 from labelquorum.learn.aggregator import Aggregation
 from labelquorum.learn.agreement import class_agreement, krippendorff_alpha
 
-__all__ = ["Answer", "Report", "id_index", "item_report", "worker_report"]
+__all__ = ["Answer", "Explanation", "Report", "id_index", "item_report", "worker_report"]
+
+NAMED, WORTH_TELLING = 3, 0.05
+"""Workers that a sentence names on either side, and the least log-odds that it tells."""
 
 
 class Report(NamedTuple):
@@ -31,6 +34,86 @@ class Report(NamedTuple):
     class_agreement: pd.DataFrame
     """Index label: how often another label of an item agrees with one of that class, plain
     (`agreement`) and beyond chance (`alpha`)."""
+
+
+class Explanation(NamedTuple):
+    """What `explain(task)` gives; as text it is a sentence or two.
+
+    Log-odds are those of the answer against the runner-up, before the discount.
+    """
+
+    task: Hashable
+    label: Hashable
+    """The answer given."""
+    confidence: float
+    """Its probability."""
+    runner_up: Hashable
+    """The most probable other class; None where no other is known."""
+    prior_log_odds: float
+    """What the labels do not account for: how frequent the classes are. NaN of a method that does
+    not add up evidence."""
+    workers: pd.DataFrame
+    """Index worker: label, weight, log_odds; the weightiest for the answer first."""
+    evidence: pd.DataFrame
+    """Worker × class: what each label said for each class, as a logarithm."""
+    total_log_odds: float
+    """The prior's and the workers' together."""
+    heat: float
+    """What the log-odds were divided by before they were told as a probability, 1 for not at all:
+    labels of one task lean on each other."""
+    flips: list[Hashable]
+    """The fewest workers without whose labels the answer would be another; empty for none."""
+    further_labels: int | None
+    """So many more labels of average workers for the runner-up would flip the answer; None where
+    that cannot be told."""
+    truth_given: bool
+    """Whether the truth was given, and so is the answer."""
+
+    def __str__(self) -> str:
+        answer = f"{self.task}: {self.label!r}"
+        if self.truth_given:
+            return f"{answer}, because its truth was given."
+        told = [*self.workers["log_odds"].items()]
+        told.append(("how frequent the classes are", self.prior_log_odds))
+        told.sort(key=lambda pair: -abs(pair[1]))
+        ours = [pair for pair in told if pair[1] >= WORTH_TELLING]
+        theirs = [pair for pair in told if pair[1] <= -WORTH_TELLING]  # NaN is neither
+        text = f"{answer} with {self.confidence:.2f}"
+        if ours:
+            text += f" because {_named(ours)} " + (
+                f"outweigh{'s' * (len(ours) == 1)} {_named(theirs)}"
+                if theirs
+                else f"say{'s' * (len(ours) == 1)} so"
+            )
+        text += "."
+        if self.flips:
+            text += f" Without {_listed([str(worker) for worker in self.flips])} it would change"
+            if self.further_labels is not None:
+                text += "; so it would"
+        elif self.further_labels is not None:
+            text += " It would change"
+        if self.further_labels is not None:
+            number = self.further_labels
+            text += (
+                f" with {number} more label{'s' * (number > 1)} {self.runner_up!r} "
+                f"of {'an ' * (number == 1)}average worker{'s' * (number > 1)}"
+            )
+        return text if text.endswith(".") else f"{text}."
+
+
+def _named(pairs: Sequence[tuple[Hashable, float]]) -> str:
+    """The weightiest, with their log-odds."""
+    shown = [f"{name} ({_signed(value)})" for name, value in pairs[:NAMED]]
+    more = len(pairs) - NAMED
+    return _listed([*shown, f"{more} more"] if more > 0 else shown)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
 
 
 class Answer:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk, make_chunk
-from labelquorum.learn.aggregator import Aggregator
+from labelquorum.learn.aggregator import Aggregator, Draws
 from labelquorum.learn.snapshot import state_arrays, state_from_arrays
 
 __all__ = ["WRAPPERS", "RefitState", "refit", "split_name", "windowed"]
@@ -26,8 +26,12 @@ def windowed(aggregator: Aggregator) -> Aggregator:
             return state, aggregator.update(state, chunk)[1]
         return aggregator.update(aggregator.init(chunk, state.seed), chunk)
 
-    name = f"windowed:{aggregator.name}"
-    return aggregator._replace(name=name, update=update, counts=None)
+    return aggregator._replace(
+        name=f"windowed:{aggregator.name}",
+        update=update,
+        counts=None,
+        draws=_of_one_chunk(aggregator.draws),
+    )
 
 
 class RefitState(NamedTuple):
@@ -88,6 +92,7 @@ def refit(aggregator: Aggregator) -> Aggregator:
             fit=state_arrays(aggregator.forget(unpack(state), worker)),
         )
 
+    draws, heat = _of_one_chunk(aggregator.draws), aggregator.heat
     return Aggregator(
         name=f"refit:{aggregator.name}",
         state_type=RefitState,
@@ -101,6 +106,8 @@ def refit(aggregator: Aggregator) -> Aggregator:
             **{law: why for law, why in aggregator.exceptions.items() if law != "cold_start"},
             "memory": "it keeps every label, to fit them again",
         },
+        draws=None if draws is None else lambda state, *rest: draws(unpack(state), *rest),
+        heat=None if heat is None else lambda state, n_labels: heat(unpack(state), n_labels),
     )
 
 
@@ -112,6 +119,13 @@ def split_name(method: str) -> tuple[Callable[[Aggregator], Aggregator] | None, 
     """Part `windowed:mmce` into the wrapper and the name of what it wraps; most have no wrapper."""
     prefix, _, name = method.partition(":")
     return (WRAPPERS[prefix], name) if prefix in WRAPPERS else (None, method)
+
+
+def _of_one_chunk(draws: Draws | None) -> Draws | None:
+    """Draws of a state that was made of one chunk, however many there were."""
+    if draws is None:
+        return None
+    return lambda state, workers, n_draws, rng, n_chunks: draws(state, workers, n_draws, rng, 1)
 
 
 def _labels(chunk: Chunk) -> Leaves:

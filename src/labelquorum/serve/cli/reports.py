@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from itertools import chain
 from math import isnan
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from labelquorum.errors import StateError
 from labelquorum.ingest.events import LabelSpace
 from labelquorum.serve.cli.settings import (
     Abstain,
@@ -23,6 +24,9 @@ from labelquorum.serve.cli.settings import (
     parse_abstain,
     parse_classes,
 )
+
+if TYPE_CHECKING:
+    from labelquorum.learn.door import Estimator
 
 __all__ = ["doctor", "workers"]
 
@@ -50,13 +54,15 @@ def workers(
 ) -> None:
     """Show the worst and the best workers of a saved model.
 
-    Skill is how often a worker is right, as the model sees it; agreement, how
-    often his label was the consensus; worst class, the one on which most of
-    his errors fall.
+    Skill is how often a worker is right, as the model sees it, and between
+    which bounds that is known with 95 % where the method tells them
+    (skill_low, skill_high); agreement, how often his label was the consensus;
+    worst class, the one on which most of his errors fall.
     """
     from labelquorum.learn.estimator import load
 
-    table = load(model).report().workers
+    estimator = load(model)
+    table = estimator.report().workers
     rows = [
         {
             "worker": worker,
@@ -73,6 +79,8 @@ def workers(
     more = max(0, len(rows) - limit) if limit else 0
     head = rows[: (len(rows) - more + 1) // 2]
     tail = rows[len(head) + more :]
+    bounds = _bounds(estimator, [row["worker"] for row in head + tail])
+    head, tail = ([row | bounds.get(row["worker"], {}) for row in part] for part in (head, tail))
     if as_json:
         _print_json(head + tail)
     else:
@@ -108,9 +116,23 @@ def doctor(
         console.print(mark + Text(finding.sentence))
 
 
+def _bounds(estimator: "Estimator", workers: Sequence[Hashable]) -> dict[Hashable, dict[str, Any]]:
+    """Between what the skills of these workers lie; nothing of a method that does not tell."""
+    try:
+        table = estimator.skill_intervals(workers=workers)
+    except StateError:
+        return {}
+    ends = zip(workers, table["low"].tolist(), table["high"].tolist(), strict=True)
+    return {
+        worker: {"skill_low": _number(low), "skill_high": _number(high)}
+        for worker, low, high in ends
+    }
+
+
 def _print_workers(head: Sequence[Row], tail: Sequence[Row], more: int) -> None:
     table = Table("worker", box=SIMPLE_HEAD)
-    for name in ("skill", "labels", "agreement"):
+    bounded = any("skill_low" in row for row in head)
+    for name in ("skill", *(["95 %"] if bounded else []), "labels", "agreement"):
         table.add_column(name, justify="right")
     table.add_column("worst class")
     for row in head:
@@ -125,6 +147,8 @@ def _print_workers(head: Sequence[Row], tail: Sequence[Row], more: int) -> None:
 def _cells(row: Row) -> list[Text]:
     agreement = "" if row["agreement"] is None else f"{row['agreement']:.1%}"
     numbers = [f"{row['skill']:.1%}", f"{row['labels']:,}", agreement]
+    if "skill_low" in row:
+        numbers.insert(1, f"{row['skill_low']:.0%}–{row['skill_high']:.0%}")
     return [Text(cell) for cell in (_plain(row["worker"]), *numbers, _plain(row["worst_class"]))]
 
 

@@ -1,0 +1,260 @@
+"""What a worker's label meets: items whose truth must be inferred, and a crowd of many kinds.
+
+A label tells less of a worker where the truth of its item is not known for sure. How sure the
+crowd is of its items is not kept, but follows from what is: here items are imagined as this crowd
+would label them. From how far its counts scatter follows how far matrices stray from what θ can
+express. `docs/confidence.md` derives every line of this file.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum.learn.offline import Floats
+
+__all__ = [
+    "LEAST",
+    "Counted",
+    "Surroundings",
+    "as_matrices",
+    "blocks",
+    "design",
+    "fisher_rows",
+    "matrices",
+    "normalised",
+    "observed_rows",
+    "row_spread",
+    "surroundings",
+]
+
+ITEMS = 200
+"""Items that are imagined to see how sure the crowd is of an item's truth."""
+
+MOST_LABELS = 40
+"""More labels on an imagined item change nothing."""
+
+SAMPLE = 400
+"""Workers from whom it is told how far matrices stray from what θ can express."""
+
+SPREAD = 0.03
+"""How far they stray before anything is known: 1/(τ + 1) is about so much, give or take as much."""
+
+MOST_CELLS = 1 << 21
+"""Numbers that are laid out at a time."""
+
+LEAST = 1e-3
+"""The least share of information that is reckoned with, and the least number of a Dirichlet law."""
+
+
+class Counted(NamedTuple):
+    """Everybody's numbers, as the aggregator counted them."""
+
+    counts: Floats  # N (K, C, C); without biases only their diagonals and row sums are used
+    theta: Floats  # (K, D); D is 1 + C with biases, 1 without
+    centre: Floats  # G (C, C), the matrix of θ = 0
+    precision: Floats  # (D,) of the prior of θ
+    class_prior: Floats  # π (C,)
+    class_counts: Floats  # ν (C,), the sum of q over items
+    n_chunks: float  # in how many chunks the labels came
+
+
+class Surroundings(NamedTuple):
+    """What a label of somebody meets: imagined items, and how far matrices stray."""
+
+    truth: NDArray[np.intp]  # (S,) each class equally often
+    others: Floats  # r (S, C), what the labels of others say of the item
+    spread: float  # 1/(τ + 1); 0 where every matrix is one that θ can express
+
+
+# ── matrices, and what a label tells of θ ────────────────────────────────────────────────
+
+
+def matrices(centre: NDArray[Any], theta: NDArray[Any]) -> NDArray[Any]:
+    """m[c, z] = softmax_z( log G[c, z] + a 1[c = z] + b_z ), (…, C, C); no b, no biases."""
+    logits = np.log(centre) + theta[..., :1, None] * np.eye(len(centre), dtype=centre.dtype)
+    if theta.shape[-1] > 1:
+        logits = logits + theta[..., None, 1:]
+    # No exponent overflows: the priors hold θ to logarithms of counts.
+    return normalised(np.exp(logits))
+
+
+def normalised(rows: NDArray[Any]) -> NDArray[Any]:
+    """Divide by the sum along the last axis, in place; this is faster than a short `sum`."""
+    rows /= np.einsum("...z->...", rows)[..., None]
+    return rows
+
+
+def fisher_rows(matrix: Floats, n_params: int) -> Floats:
+    """What a label on an item known to be c tells of θ: information (P, C, D, D).
+
+    Times n_k[c], added up and with the prior's precision it is the Hessian of J_k.
+    """
+    # Σ_z m[c, z] (x − x̄)(x − x̄)ᵀ with x[c, z] = ∂η[c, z]/∂θ and x̄[c] its mean over row c
+    slopes = design(matrix.shape[1], n_params)
+    mean = np.einsum("kcz,czd->kcd", matrix, slopes)
+    second = np.einsum("kcz,czd,cze->kcde", matrix, slopes, slopes, optimize=True)
+    return np.asarray(second - mean[..., :, None] * mean[..., None, :])
+
+
+def observed_rows(
+    matrix: Floats, totals: Floats, around: Surroundings, n_params: int
+) -> tuple[Floats, Floats]:
+    """What a label tells where the truth must be inferred from it and from labels of others.
+
+    Parameters
+    ----------
+    matrix, totals
+        m (P, C, C), and how many labels a worker gave on items of each class, (P, C).
+
+    Returns
+    -------
+    information : (P, C, D, D), of a label on an item that is c
+    purity : (P, C, C), Σ q² / Σ q over the labels z counted for c; 1 where the truth is known
+    """
+    n_workers, n_classes = len(matrix), matrix.shape[1]
+    truth, others = around.truth, around.others
+    # q[z, c] = r_c m[c, z] / Σ_d r_d m[d, z], what is believed once the worker has said z
+    probs = others[None, :, None] * matrix.swapaxes(1, 2)[:, None]  # (P, S, Z, C)
+    probs = normalised(np.maximum(probs, np.finfo(float).tiny))
+    # the score of θ is the mean by q of x[c, z] − x̄[c]
+    right = np.einsum("kcc->kc", matrix)[:, None, :, None]
+    score = np.einsum("kszz->ksz", probs)[..., None] - probs @ right
+    if n_params > 1:
+        flat = probs.reshape(n_workers, -1, n_classes) @ matrix
+        score = np.concatenate([score, np.eye(n_classes) - flat.reshape(probs.shape)], axis=3)
+    said = matrix[:, truth]  # (P, S, Z), how often z is said of the item
+    per_class = len(truth) // n_classes
+    shape = (n_workers, n_classes, per_class * n_classes)
+    weighted = (score * said[..., None]).reshape(*shape, n_params) / per_class
+    information = weighted.swapaxes(2, 3) @ score.reshape(*shape, n_params)
+    weight = said * totals[:, truth][:, :, None]
+    total = np.einsum("ksz,kszc->kcz", weight, probs)
+    squares = np.einsum("ksz,kszc->kcz", weight, probs**2)
+    purity = np.divide(squares, total, out=np.ones_like(total), where=total > 0)
+    return information, purity
+
+
+def design(n_classes: int, n_params: int) -> Floats:
+    """x[c, z] = ∂η[c, z]/∂θ, (C, C, D): 1[c = z] for the tilt, and 1[y = z] for each bias b_y."""
+    same = np.eye(n_classes)
+    tilt = same[:, :, None]
+    if n_params == 1:
+        return tilt
+    return np.concatenate([tilt, np.broadcast_to(same, (n_classes,) * 3)], axis=2)
+
+
+def as_matrices(counts: Floats) -> Floats:
+    """Counts of right labels and of all, (K, 2, C), as matrices: mistakes are spread evenly."""
+    right, total = counts[:, 0, :, None], counts[:, 1, :, None]
+    same = np.eye(counts.shape[2])
+    return np.asarray(right * same + (total - right) / max(len(same) - 1, 1) * (1 - same))
+
+
+def _right_or_wrong(
+    counts: Floats, matrix: Floats, purity: Floats
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Rows of two cells, right and wrong, (P, C, 2) each, and how they move with the tilt."""
+
+    def two(cells: Floats) -> Floats:
+        right = np.einsum("kcc->kc", cells)
+        return np.stack([right, cells.sum(axis=2) - right], axis=2)
+
+    pure = two(purity * matrix) / np.maximum(two(matrix), np.finfo(float).tiny)
+    n_classes = matrix.shape[1]
+    return two(counts), two(matrix), pure, np.tile([[[1.0], [0.0]]], (n_classes, 1, 1))
+
+
+# ── what all workers share ───────────────────────────────────────────────────────────────
+
+
+def surroundings(counted: Counted, rng: np.random.Generator) -> Surroundings:
+    """Imagine items as this crowd labels them, and tell how far its matrices stray."""
+    n_classes = len(counted.centre)
+    labels = counted.counts.sum(axis=(1, 2))
+    chosen = np.flatnonzero(labels > 0)
+    if not len(chosen):
+        nobody = np.tile(counted.class_prior, (n_classes, 1))
+        return Surroundings(np.arange(n_classes), nobody, SPREAD if n_classes > 2 else 0.0)
+    most = max(SAMPLE // 10, min(SAMPLE, 20 * SAMPLE // n_classes**2))  # they cost C⁴ each
+    if len(chosen) > most:
+        share = labels[chosen] / labels[chosen].sum()
+        chosen = np.sort(rng.choice(chosen, most, replace=False, p=share))
+    matrix = matrices(counted.centre, counted.theta[chosen])
+    # n̄ labels an item: all that was counted, by the items it was counted on
+    items = max(float(counted.class_counts.sum()), 1.0)
+    truth, others = _imagine(
+        matrix, labels[chosen], counted.class_prior, float(labels.sum()) / items, rng
+    )
+    around = Surroundings(truth, others, 0.0)
+    # With biases θ can express every matrix of two classes.
+    if n_classes < 2 or (n_classes == 2 and counted.theta.shape[1] > 1):
+        return around
+    return around._replace(spread=row_spread(counted, chosen, around))
+
+
+def _imagine(
+    matrix: Floats, labels: Floats, class_prior: Floats, n_labels: float, rng: np.random.Generator
+) -> tuple[NDArray[np.intp], Floats]:
+    """Draw items, equally many of each class, and what n̄ − 1 labels of others say of them."""
+    n_classes = len(class_prior)
+    truth = np.repeat(np.arange(n_classes), max(ITEMS // n_classes, 4))
+    count = np.floor(np.clip(n_labels - 1, 0, MOST_LABELS) + rng.random(len(truth)))
+    log_probs = np.tile(np.log(class_prior), (len(truth), 1))
+    cumulative = np.cumsum(matrix, axis=2)
+    for number in range(int(count.max(initial=0))):
+        worker = rng.choice(len(matrix), len(truth), p=labels / labels.sum())
+        level = rng.random((len(truth), 1))
+        label = (level >= cumulative[worker, truth][:, :-1]).sum(axis=1)
+        said = np.log(matrix[worker, :, label])
+        log_probs += np.where((count > number)[:, None], said, 0)
+    probs = np.exp(log_probs - log_probs.max(axis=1, keepdims=True))
+    return truth, probs / probs.sum(axis=1, keepdims=True)
+
+
+def row_spread(counted: Counted, workers: NDArray[np.integer[Any]], around: Surroundings) -> float:
+    """1/(τ + 1): how far the rows of matrices stray from what θ can express.
+
+    Were each row drawn from a Dirichlet law with mean m and strength τ, the counts would scatter
+    around n m more than labels alone do. What θ can follow is taken out.
+    """
+    excess = weight = noise = 0.0
+    n_classes, n_params = len(counted.centre), counted.theta.shape[1]
+    for some in blocks(len(workers), len(around.truth) * n_classes**2):
+        counts, theta = counted.counts[workers[some]], counted.theta[workers[some]]
+        matrix, totals = matrices(counted.centre, theta), counts.sum(axis=2)
+        information, purity = observed_rows(matrix, totals, around, n_params)
+        observed = np.einsum("kc,kcde->kde", totals, information)
+        complete = np.einsum("kc,kcde->kde", totals, fisher_rows(matrix, n_params))
+        inverse = np.linalg.pinv(complete, hermitian=True)
+        slopes = design(n_classes, n_params)
+        if n_params == 1:
+            counts, matrix, purity, slopes = _right_or_wrong(counts, matrix, purity)
+        residual = counts - totals[:, :, None] * matrix
+        expected = np.maximum(totals[:, :, None] * matrix, np.finfo(float).tiny)
+        # Σ E² / (n m), less its part along θ
+        slope = np.einsum("kcz,czd->kd", residual, slopes)
+        scatter = (residual**2 / expected).sum(axis=(1, 2))
+        scatter -= np.einsum("kd,kde,ke->k", slope, inverse, slope)
+        # what labels alone would make of it: Σ_z' q² (1[z = z'] − m_z)² / (n m), less that part
+        squares = purity * counts
+        alone = squares * (1 - 2 * matrix) + matrix**2 * squares.sum(axis=2, keepdims=True)
+        chance = (alone / expected).sum(axis=(1, 2)) - np.einsum("kde,ked->k", inverse, observed)
+        # and how much of 1/(τ + 1) would show
+        shown = ((1 - matrix) * purity**2).sum(axis=2) * np.maximum(totals - 1, 0)
+        free = 1 - max(n_params - 1, 1) / (n_classes * (matrix.shape[2] - 1))
+        excess += float((scatter - chance).sum())
+        weight += float(shown.sum()) * free
+        noise += 2 * max(float(chance.sum()), 0.0)
+    # a normal prior, and a normal law of the excess
+    prior = 1 / SPREAD**2
+    data = weight**2 / noise if noise > 0 else 0.0
+    mean = excess / weight if weight > 0 else 0.0
+    spread = (prior * SPREAD + data * mean) / (prior + data)
+    return spread if spread > LEAST / 10 else 0.0
+
+
+def blocks(n_rows: int, cells: int) -> list[slice]:
+    """Rows a block at a time, so many numbers each."""
+    size = max(1, MOST_CELLS // max(cells, 1))
+    return [slice(start, start + size) for start in range(0, n_rows, size)]
