@@ -144,9 +144,10 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
         log_scores = np.where(given & ~is_true, -np.inf, log_scores)
     # (5) labels of one item lean on each other: q^(1 / heat), normalised
     n_labels = np.bincount(chunk.item, chunk.weight, chunk.n_items)
+    warmth = heat(n_labels, recipe.dependence, state.pair_sums[name])
     return Aggregation(
         aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
-        probs=softmax(log_scores / _heat(state, n_labels, recipe)[:, None]),
+        probs=softmax(log_scores / warmth[:, None]),
         log_evidence=evidence.astype(np.float32),
     )
 

@@ -53,10 +53,7 @@ def draws(
     recipe: Recipe,
 ) -> Iterator[NDArray[np.float32]]:
     """Draw matrices of workers by the account of a counting state that speaks."""
-    name, n_classes = (
-        speaking(state.pooled, float(state.label_shares.sum()), recipe),
-        state.n_classes,
-    )
+    name, n_classes = speaking(state.pooled, state.label_shares.sum(), recipe), state.n_classes
     account, rows = ACCOUNTS[name], state.rows.to_arrays()
     counts, theta = rows[f"{name}_counts"], rows[f"{name}_theta"]
     shared = account.crowd(state.pooled[name], recipe)
@@ -64,7 +61,8 @@ def draws(
     counted = Counted(
         counts=as_matrices(counts) if theta.shape[1] == 1 else counts,
         theta=theta,
-        centre=account.confusion(shared, np.zeros((1, theta.shape[1])), n_classes)[0],
+        # a worker of whom nothing is known
+        centre=account.confusion(0 * theta[:1], 0 * counts[:1], shared, recipe)[0],
         precision=scales**-2.0,
         class_prior=class_prior(state.label_shares, state.class_counts[name], recipe),
         class_counts=state.class_counts[name],
