@@ -166,10 +166,9 @@ def test_both_ways_to_count_agree(name):
 
 
 def test_skill_is_0_at_chance_and_1_for_a_crowd_that_never_errs():
-    many = np.full((2, 4), 1e9)
-    assert log_skill(many, RECIPE) == pytest.approx(0, abs=1e-6)
-    assert np.exp(log_skill(many * [[0.25], [1]], RECIPE)) == pytest.approx(0, abs=1e-6)
-    assert np.exp(log_skill(many * [[0.625], [1]], RECIPE)) == pytest.approx(0.5, abs=1e-6)
+    share = np.array([1, 0.25, 0.625])[:, None, None]  # of right labels, by three accounts
+    hits = np.full((3, 2, 4), 1e9) * np.concatenate([share, np.ones((3, 1, 1))], axis=1)
+    np.testing.assert_allclose(np.exp(log_skill(hits, RECIPE)), [1, 0, 0.5], atol=1e-6)
 
 
 def test_the_rich_account_speaks_until_skill_falls_by_more_than_is_allowed():

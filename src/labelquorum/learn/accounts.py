@@ -80,22 +80,22 @@ def speaking(pooled: Mapping[str, Floats], n_items: float, recipe: Recipe) -> st
     """The account whose answers are given, by the pooled counts of each."""
     if len(pooled) == 1:
         return next(iter(pooled))
-    rich, plain = (
-        log_skill(ACCOUNTS[name].hits(pooled[name]), recipe) for name in ("rich", "plain")
-    )
+    hits = [ACCOUNTS[name].hits(pooled[name]) for name in ("rich", "plain")]
+    rich, plain = log_skill(np.array(hits), recipe)
     # log J_rich − log J_plain > −(0.1 + 4/items)
     allowed = DROP + NOISE / max(n_items, 1e-12)
     return "rich" if rich - plain > -allowed else "plain"
 
 
-def log_skill(hits: Floats, recipe: Recipe) -> float:
-    """How far above chance the average worker is by an account, all classes alike: log J."""
-    right, labels = hits
+def log_skill(hits: Floats, recipe: Recipe) -> Floats:
+    """Log J: how far above chance the average worker is, all classes alike, (A,) by (A, 2, C)."""
     odds = coin.crowd_odds(hits, recipe)
+    crowd_accuracy = (odds / (1 + odds))[:, None]  # ā
     # J = (mean_c G¹[c, c] − 1/C) / (1 − 1/C),  G¹ = (P + S) with rows divided by their sums
-    chance = 1 / len(labels)
-    mean = ((right + odds / (1 + odds)) / (labels + 1)).mean()
-    return float(np.log(max((mean - chance) / max(1 - chance, 1e-12), 1e-12)))
+    chance = 1 / hits.shape[2]
+    mean = ((hits[:, 0] + crowd_accuracy) / (hits[:, 1] + 1)).mean(axis=1)
+    skill: Floats = (mean - chance) / max(1 - chance, 1e-12)
+    return np.log(np.maximum(skill, 1e-12))
 
 
 # ── the rich account ─────────────────────────────────────────────────────────────────────
@@ -163,7 +163,9 @@ def _rich_evidence(
     evidence += theta[worker, 1 + label][:, None]
     evidence[np.arange(chunk.n_labels), label] += theta[:, 0].take(worker)
     if recipe.own_weight:
-        known, total = counts[worker, :, label], counts.sum(axis=2)[worker]
+        cell, n_classes = worker * np.int32(len(crowd)) + label, len(crowd)
+        known = counts.swapaxes(1, 2).reshape(-1, n_classes).take(cell, axis=0)  # N_k[c, l]
+        total = (counts @ np.ones(n_classes)).take(worker, axis=0)  # n_k[c]
         evidence = np.log(hierarchical.with_own(np.exp(evidence), known, total, recipe))
     return evidence
 

@@ -17,8 +17,8 @@ __all__ = ["crowd_odds", "gradient_and_curvature", "loss", "pool", "right", "ste
 
 
 def crowd_odds(pooled: Leaf, recipe: Recipe) -> Leaf:
-    """ā / (1 − ā), how much oftener the crowd is right than wrong, (), by P as (2, C)."""
-    hits, labels = pooled[0].sum(), pooled[1].sum()
+    """ā / (1 − ā), how much oftener the crowd is right than wrong, (…), by P as (…, 2, C)."""
+    hits, labels = pooled[..., 0, :].sum(axis=-1), pooled[..., 1, :].sum(axis=-1)
     # ā = (Σ_c P[c, c] + s ā₀) / (Σ P + s), as odds, which no crowd makes infinite
     prior = recipe.accuracy_strength * recipe.crowd_accuracy
     return (hits + prior) / (labels - hits + recipe.accuracy_strength - prior)
