@@ -17,7 +17,9 @@ KAPPA, G0, MIX, INNER = (
 SIGMA_A, SIGMA_B = 1.0, 0.5  # spread of worker tilts and of worker biases
 OWN = 0.005  # weight of a worker's own counts beside his model: 200 labels a class weigh as much
 DROP, NOISE = 0.10, 4.0  # log skill may fall by 0.1 plus 4 / items before we distrust
-HALF = 0.02  # temper = n ** gamma, gamma = rho / (rho + HALF), rho the residual correlation
+# temper = n ** (x / (1 + x)), x = rho / RHO_HALF + u / GAIN_HALF: rho the residual correlation, u what a label
+# gains by supposing that a share of the items is clear, their labels given by m ** CLARITY, normalised
+RHO_HALF, GAIN_HALF, CLARITY, CLEAR_SHARE = 0.04, 0.005, 3.0, 0.2
 
 
 def softmax(x):
@@ -44,6 +46,7 @@ class Account:
             (2, n_classes)
         )  # observed and expected-scale pair products of residuals, by class
         self.tally = np.zeros((3, n_classes))  # sum of residuals, labels, pairs of labels, by class
+        self.gain = 0.0  # nats gained by clear items
 
     def grow(self, n_workers):
         more = n_workers - len(self.N)
@@ -131,6 +134,13 @@ class Account:
             (q * (total(s) ** 2 - total(s * s))).sum(0),
         )
         self.tally += (q * total(r)).sum(0), (q * n).sum(0), (q * n * (n - 1)).sum(0)
+        cubes = m**CLARITY
+        log_prior = self.prior(f, self.nu)
+        log_p, log_clear = (
+            np.log(np.exp(log_prior + total(np.log(x[worker, :, label]))).sum(1))
+            for x in (m, cubes / cubes.sum(2, keepdims=True))
+        )
+        self.gain += np.log(1 - CLEAR_SHARE + CLEAR_SHARE * np.exp(log_clear - log_p)).sum()
         return q
 
     def dependence(self):
@@ -161,8 +171,9 @@ class TwoAccounts:
             account.grow(len(self.rows))
             posteriors.append(account.learn(item, rows, worker, label, len(items), self.f))
         chosen, q = (self.rich, posteriors[1]) if self.trust_rich() else (self.plain, posteriors[0])
-        rho = max(chosen.dependence(), 0.0)
-        temper = n ** (rho / (rho + HALF))
+        u = chosen.gain / chosen.tally[1].sum()
+        x = max(chosen.dependence(), 0.0) / RHO_HALF + max(u, 0.0) / GAIN_HALF
+        temper = n ** (x / (1 + x))
         probs = softmax(np.log(np.maximum(q, 1e-300)) / temper[:, None])
         return items, q.argmax(1), probs
 

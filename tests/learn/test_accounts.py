@@ -214,7 +214,7 @@ def learned_correlation(crowd):
     for chunk in chunks_of(crowd):
         state = METHOD.init(chunk, 0) if state is None else state
         state, _ = METHOD.update(state, chunk)
-    return correlation(state.pair_sums[speaker(state, RECIPE)])
+    return correlation(state.unexplained[speaker(state, RECIPE)])
 
 
 def test_labels_that_lean_on_each_other_are_noticed_and_others_are_not():
@@ -228,14 +228,15 @@ def test_labels_that_lean_on_each_other_are_noticed_and_others_are_not():
 
 
 def test_heat_is_1_for_one_label_and_grows_with_labels_and_dependence():
-    def told(correlation):
-        return np.array([[correlation], [1.0], [0.0], [10.0], [20.0]])
+    def told(correlation, gain):
+        return np.array([[correlation], [1.0], [0.0], [10.0], [20.0], [10 * gain]])
 
     n_labels = np.array([0, 1, 4, 100])
-    np.testing.assert_allclose(heat(n_labels, "learned", told(-0.1)), 1)
-    np.testing.assert_allclose(heat(n_labels, "learned", told(0.02)), [1, 1, 2, 10])
-    assert (heat(n_labels, "learned", told(1e9)) <= np.maximum(n_labels, 1)).all()
-    np.testing.assert_allclose(heat(n_labels, 0.2, told(0.5)), [1, 1, 1.6, 20.8])
+    np.testing.assert_allclose(heat(n_labels, "learned", told(-0.1, -1)), 1)
+    np.testing.assert_allclose(heat(n_labels, "learned", told(0.04, -1)), [1, 1, 2, 10])
+    np.testing.assert_allclose(heat(n_labels, "learned", told(-0.1, 0.005)), [1, 1, 2, 10])
+    assert (heat(n_labels, "learned", told(1e9, 1)) <= np.maximum(n_labels, 1)).all()
+    np.testing.assert_allclose(heat(n_labels, 0.2, told(0.5, 1)), [1, 1, 1.6, 20.8])
 
 
 def test_a_dependence_that_is_given_is_taken():
@@ -259,7 +260,7 @@ def test_labels_that_trickle_in_are_counted_once_by_both_accounts():
     for name in ACCOUNTS:
         assert state.class_counts[name].sum() == pytest.approx(60, abs=1e-3)
         # n_i and n_i (n_i − 1), summed over items: exact, whatever the account believed then
-        np.testing.assert_allclose(state.pair_sums[name][3:].sum(axis=1), [240, 720], atol=1e-2)
+        np.testing.assert_allclose(state.unexplained[name][3:5].sum(axis=1), [240, 720], atol=0.01)
         exact = ACCOUNTS[name].pool_exactly(rows[f"{name}_counts"], RECIPE)
         np.testing.assert_allclose(state.pooled[name], exact, atol=1e-6)
 
@@ -278,10 +279,10 @@ def test_both_accounts_are_merged_whatever_the_order_of_workers_and_classes():
     np.testing.assert_allclose(plain[0], plain[1][workers][:, :, classes], atol=1e-9)
     tilts = [state.rows.to_arrays()["plain_theta"] for state in (straight, other)]
     np.testing.assert_allclose(tilts[0], tilts[1][workers], atol=1e-9)
-    sums = straight.pair_sums["plain"], other.pair_sums["plain"][:, classes]
+    sums = straight.unexplained["plain"], other.unexplained["plain"][:, classes]
     np.testing.assert_allclose(*sums, atol=1e-9)
-    both = sum(state.pair_sums["plain"] for state in states)
-    np.testing.assert_allclose(straight.pair_sums["plain"], both, atol=1e-9)
+    both = sum(state.unexplained["plain"] for state in states)
+    np.testing.assert_allclose(straight.unexplained["plain"], both, atol=1e-9)
 
 
 def test_a_new_class_changes_nobodys_numbers():
@@ -295,4 +296,4 @@ def test_a_new_class_changes_nobodys_numbers():
         same = wide[tuple(map(slice, rows.shape))]
         np.testing.assert_array_equal(same, rows)
         assert wide.sum() == pytest.approx(rows.sum())
-    assert METHOD.update(grown, second)[0].pair_sums["plain"].shape == (5, 3)
+    assert METHOD.update(grown, second)[0].unexplained["plain"].shape == (6, 3)

@@ -18,7 +18,7 @@ from labelquorum.learn import coin, hierarchical
 from labelquorum.learn.batch import Leaf
 from labelquorum.learn.hierarchical import Recipe, worker_weight
 
-__all__ = ["ACCOUNTS", "Account", "Packed", "log_skill", "speaking"]
+__all__ = ["ACCOUNTS", "Account", "Packed", "log_skill", "speaking", "sum_by_item"]
 
 Floats = NDArray[np.float64]
 
@@ -60,6 +60,7 @@ class Account(NamedTuple):
     step: Callable[[Leaf, Leaf, Leaf, Recipe], Leaf]  # θ, of θ, counts and crowd
     log_likelihood: Callable[[Leaf, Leaf, Leaf, Packed, Recipe], Leaf]  # (M, C), of the same
     right: Callable[[Leaf, Leaf, Leaf, Recipe], Leaf]  # P(k says c | c), (C, K), of the same
+    log_powers: Callable[[Leaf, Leaf, Leaf, Recipe, float], Leaf]  # log Σ_z m[c, z]^λ, (C, K)
 
     count_exactly: Callable[[Floats, Chunk], Floats]  # ΔN of q (N, C), (P, …)
     pool_exactly: Callable[[Floats, Recipe], Floats]  # P, of counts (P, …)
@@ -121,7 +122,7 @@ def _rich_log_likelihood(
         total = counts.sum(axis=1).T[packed.worker]  # n_k[c]
         said = jnp.log(hierarchical.with_own(jnp.exp(said), known, total, recipe))
     # Σ_k log m_k[c, l_ik]
-    return _by_item(said * packed.weight[:, None], packed)
+    return sum_by_item(said * packed.weight[:, None], packed)
 
 
 def _rich_right(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
@@ -131,6 +132,12 @@ def _rich_right(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
     own = crowd[index, index][:, None] * bias_factor * tilt_factor
     right = own / hierarchical.row_sums(crowd, tilt_factor, bias_factor)
     return hierarchical.with_own(right, counts[index, index], counts.sum(axis=1), recipe)
+
+
+def _rich_log_powers(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe, power: float) -> Leaf:
+    matrix = hierarchical.confusion(crowd, theta)
+    matrix = hierarchical.with_own(matrix, counts, counts.sum(axis=1, keepdims=True), recipe)
+    return jnp.log((matrix**power).sum(axis=1))
 
 
 def _rich_count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
@@ -201,11 +208,19 @@ def _plain_log_likelihood(
     # Σ_k log m_k[c, l_ik]: log r_k where the label is c, log (1 − r_k)/(C − 1) where it is not
     is_label = packed.label[:, None] == np.arange(n_classes)
     rows = jnp.where(is_label, right[packed.worker][:, None], wrong[packed.worker][:, None])
-    return _by_item(rows * packed.weight[:, None], packed)
+    return sum_by_item(rows * packed.weight[:, None], packed)
 
 
 def _plain_right(theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe) -> Leaf:
     return jnp.broadcast_to(coin.right(odds, jnp.exp(theta[0])), counts.shape[1:])
+
+
+def _plain_log_powers(theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe, power: float) -> Leaf:
+    n_classes = counts.shape[1]
+    right, wrong = _plain_logs(odds, jnp.exp(theta[0]), n_classes)
+    # log( r^λ + (C − 1) ((1 − r)/(C − 1))^λ )
+    others = np.log(max(n_classes - 1, 1)) + power * wrong
+    return jnp.broadcast_to(jnp.logaddexp(power * right, others), counts.shape[1:])
 
 
 def _plain_count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
@@ -256,7 +271,7 @@ def _plain_logs(odds: Leaf, tilt_factor: Leaf, n_classes: int) -> tuple[Leaf, Le
 # ── both ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _by_item(rows: Leaf, packed: Packed) -> Leaf:
+def sum_by_item(rows: Leaf, packed: Packed) -> Leaf:
     """Add up rows (B, C) of the same item, (M, C)."""
     return jax.ops.segment_sum(
         rows, packed.item, num_segments=len(packed.gold), indices_are_sorted=True
@@ -287,6 +302,7 @@ ACCOUNTS: Mapping[str, Account] = {
         step=hierarchical.step,
         log_likelihood=_rich_log_likelihood,
         right=_rich_right,
+        log_powers=_rich_log_powers,
         count_exactly=_rich_count_exactly,
         pool_exactly=_rich_pool_exactly,
         evidence=_rich_evidence,
@@ -303,6 +319,7 @@ ACCOUNTS: Mapping[str, Account] = {
         step=coin.step,
         log_likelihood=_plain_log_likelihood,
         right=_plain_right,
+        log_powers=_plain_log_powers,
         count_exactly=_plain_count_exactly,
         pool_exactly=_plain_pool_exactly,
         evidence=_plain_evidence,

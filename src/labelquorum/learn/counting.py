@@ -35,7 +35,7 @@ from labelquorum.learn.fitting import (
     Standing,
     fit_chunk,
     pack,
-    past_pair_sums,
+    past_unexplained,
     solve_workers,
     worker_room,
     workers_last,
@@ -58,7 +58,7 @@ class State(NamedTuple):
     rows: WorkerRows  # "<account>_counts", "<account>_theta"
     pooled: dict[str, Floats]  # P, the counts with each worker's weight, by account
     class_counts: dict[str, Floats]  # ν (C,), the sum of q over items, by account
-    pair_sums: dict[str, Floats]  # (5, C), how far labels of an item go together, by account
+    unexplained: dict[str, Floats]  # (6, C), how far labels of an item go together, by account
     label_shares: Floats  # f (C,), the sum over items of the share of labels that named a class
     seed: int
 
@@ -85,7 +85,7 @@ def init(chunk: Chunk, seed: int, recipe: Recipe) -> State:
         rows=WorkerRows(_blank_rows(names, 0, n_classes)),
         pooled={name: np.zeros(ACCOUNTS[name].count_shape(n_classes)) for name in names},
         class_counts={name: np.zeros(n_classes) for name in names},
-        pair_sums={name: np.zeros((N_SUMS, n_classes)) for name in names},
+        unexplained={name: np.zeros((N_SUMS, n_classes)) for name in names},
         label_shares=np.zeros(n_classes),
         seed=seed,
     )
@@ -144,7 +144,7 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
         log_scores = np.where(given & ~is_true, -np.inf, log_scores)
     # (5) labels of one item lean on each other: q^(1 / heat), normalised
     n_labels = np.bincount(chunk.item, chunk.weight, chunk.n_items)
-    warmth = heat(n_labels, recipe.dependence, state.pair_sums[name])
+    warmth = heat(n_labels, recipe.dependence, state.unexplained[name])
     return Aggregation(
         aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
         probs=softmax(log_scores / warmth[:, None]),
@@ -181,7 +181,7 @@ def merge(
     terms = [(part, 1) for part in parts] + ([(base, 1 - len(parts))] if base else [])
     label_shares = np.zeros(n_classes)
     class_counts = {name: np.zeros(n_classes) for name in recipe.accounts}
-    pair_sums = {name: np.zeros((N_SUMS, n_classes)) for name in recipe.accounts}
+    unexplained = {name: np.zeros((N_SUMS, n_classes)) for name in recipe.accounts}
     pooled: dict[str, Floats] = {}
     rows: dict[str, Floats] = {}
     for (state, _, classes), times in terms:
@@ -194,7 +194,7 @@ def merge(
             known, counted = workers != MISSING, state.rows.to_arrays()[f"{name}_counts"]
             counts[np.ix_(workers[known], *axes)] += times * counted[known]
             class_counts[name][classes] += times * state.class_counts[name]
-            pair_sums[name][:, classes] += times * state.pair_sums[name]
+            unexplained[name][:, classes] += times * state.unexplained[name]
         counts = np.maximum(counts, 0)
         pooled[name] = account.pool_exactly(counts, recipe)
         rows |= _solved(name, counts, pooled[name], recipe)
@@ -202,7 +202,7 @@ def merge(
         rows=WorkerRows(rows),
         pooled=pooled,
         class_counts={name: np.maximum(nu, 0) for name, nu in class_counts.items()},
-        pair_sums=pair_sums,
+        unexplained=unexplained,
         label_shares=np.maximum(label_shares, 0),
         seed=(parts[0] if base is None else base).state.seed,
     )
@@ -276,7 +276,7 @@ class _Before(NamedTuple):
     counts: Floats  # (P, …) of the chunk's workers
     others: Floats  # P without those workers, whose part of it changes in each step
     class_counts: Floats  # (C,)
-    pair_sums: Floats  # (5, C)
+    unexplained: Floats  # (6, C)
 
 
 def _before(
@@ -285,7 +285,7 @@ def _before(
     name = recipe.accounts[position]
     account, counts, theta = ACCOUNTS[name], known[f"{name}_counts"], known[f"{name}_theta"]
     others = state.pooled[name] - account.pool_exactly(counts, recipe)
-    before = _Before(counts, others, state.class_counts[name], state.pair_sums[name])
+    before = _Before(counts, others, state.class_counts[name], state.unexplained[name])
     if tally.past is None:
         return before
     past, probs = tally.past, tally.past_probs[:, position]
@@ -294,20 +294,19 @@ def _before(
     padded = np.zeros((len(packed.gold), past.n_classes), np.float32)
     padded[: len(probs)] = probs
     room = worker_room(len(theta), past.n_classes)
-    seen = past_pair_sums(
-        packed,
-        padded,
-        workers_last(theta, room),
+    standing = Standing(
         workers_last(counts, room),
+        workers_last(theta, room),
         state.pooled[name].astype(np.float32),
-        name=name,
-        recipe=recipe,
+        before.class_counts.astype(np.float32),
     )
+    label_shares = state.label_shares.astype(np.float32)
+    seen = past_unexplained(packed, padded, standing, label_shares, name=name, recipe=recipe)
     return _Before(
         np.maximum(counts - account.count_exactly(probs, past), 0),
         others,
         np.maximum(before.class_counts - probs.sum(axis=0), 0),
-        before.pair_sums - np.asarray(seen, np.float64),
+        before.unexplained - np.asarray(seen, np.float64),
     )
 
 
@@ -321,7 +320,7 @@ def _commit(
     """The state once a chunk is counted, and by what each item was, (N, A, C)."""
     chunk, counted = tally.labels, []
     rows: dict[str, Floats] = {}
-    pooled, class_counts, pair_sums = {}, {}, {}
+    pooled, class_counts, unexplained = {}, {}, {}
     for name, past in before.items():
         account, fit = ACCOUNTS[name], fitted[name]
         theta = np.asarray(fit.theta)[:, : len(chunk.workers)].T
@@ -336,13 +335,13 @@ def _commit(
         probs = probs * tally.items[:, None]
         pooled[name] = past.others + account.pool_exactly(counts, recipe)
         class_counts[name] = past.class_counts + probs.sum(axis=0)
-        pair_sums[name] = past.pair_sums + np.asarray(fit.pair_sums, np.float64)
+        unexplained[name] = past.unexplained + np.asarray(fit.unexplained, np.float64)
         counted.append(probs.astype(np.float32))
     following = state._replace(
         rows=state.rows.scatter(chunk.workers, rows),
         pooled=pooled,
         class_counts=class_counts,
-        pair_sums=pair_sums,
+        unexplained=unexplained,
     )
     return following, np.stack(counted, axis=1)
 
@@ -362,7 +361,7 @@ def _sum_by_item(values: Floats, chunk: Chunk) -> Floats:
 
 def _heat(state: State, n_labels: NDArray[Any], recipe: Recipe) -> Floats:
     """What the log scores of items with so many labels are divided by, (N,)."""
-    return heat(n_labels, recipe.dependence, state.pair_sums[speaker(state, recipe)])
+    return heat(n_labels, recipe.dependence, state.unexplained[speaker(state, recipe)])
 
 
 def _class_prior(state: State, recipe: Recipe) -> Floats:
@@ -421,8 +420,8 @@ def _grow(state: State, chunk: Chunk) -> State:
                 for name in names
             },
             class_counts={name: _padded(state.class_counts[name], (n_classes,)) for name in names},
-            pair_sums={
-                n: _padded(sums, (N_SUMS, n_classes)) for n, sums in state.pair_sums.items()
+            unexplained={
+                n: _padded(sums, (N_SUMS, n_classes)) for n, sums in state.unexplained.items()
             },
             label_shares=_padded(state.label_shares, (n_classes,)),
         )

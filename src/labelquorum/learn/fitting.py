@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.events import MISSING
-from labelquorum.learn.accounts import ACCOUNTS, Account, Floats, Packed
+from labelquorum.learn.accounts import ACCOUNTS, Account, Floats, Packed, sum_by_item
 from labelquorum.learn.batch import Leaf, bucket
-from labelquorum.learn.dependence import pair_sums
+from labelquorum.learn.dependence import CLARITY, gain_of_clear, sums
 from labelquorum.learn.hierarchical import Recipe, class_prior
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "Standing",
     "fit_chunk",
     "pack",
-    "past_pair_sums",
+    "past_unexplained",
     "solve_workers",
     "worker_room",
     "workers_last",
@@ -53,7 +53,7 @@ class Fitted(NamedTuple):
 
     theta: Leaf  # (D, K)
     class_probs: Leaf  # (M, C)
-    pair_sums: Leaf  # (5, C)
+    unexplained: Leaf  # (6, C)
     loss: Leaf  # ()
     rounds: Leaf  # ()
 
@@ -106,41 +106,61 @@ def _fit(
         log_scores = jnp.log(prior) + said
         encoded = encode(log_scores)
         moved = (jnp.abs(encoded - probs) * is_item[:, None]).max()
-        return number + 1, theta, encoded, log_scores, crowd, moved
+        return number + 1, theta, encoded, log_scores, crowd, prior, moved
 
     # (2) is (3) before anything is said of the chunk: a θ step with the stored N.
     unsaid = jnp.zeros((len(packed.gold), n_classes))
     crowd = jnp.zeros_like(account.crowd(known.others, recipe))
-    start = jnp.int32(0), known.theta, unsaid, unsaid, crowd, jnp.float32(jnp.inf)
-    rounds, theta, probs, log_scores, crowd, _ = jax.lax.while_loop(unsettled, again, start)
+    start = jnp.int32(0), known.theta, unsaid, unsaid, crowd, label_shares, jnp.float32(jnp.inf)
+    rounds, theta, probs, log_scores, crowd, prior, _ = jax.lax.while_loop(unsettled, again, start)
     # With this q the loss is −log p(l_i), or −log p(l_i, y_i) where the truth is given.
     reached = jnp.where(given & ~is_true, -jnp.inf, log_scores)
     log_evidence = jax.nn.logsumexp(reached, axis=1) * packed.counted_item
     loss = -log_evidence.sum() / jnp.maximum(packed.counted_item.sum(), 1)
     counts = known.counts + account.count_labels(probs, packed, n_workers)
-    right = account.right(theta, counts, crowd, recipe)
-    return Fitted(theta, probs, _pair_sums(packed, probs, right), loss, rounds)
+    told = _unexplained(account, packed, probs, theta, counts, crowd, prior, recipe)
+    return Fitted(theta, probs, told, loss, rounds)
 
 
-def _pair_sums(packed: Packed, probs: Leaf, right: Leaf) -> Leaf:
-    columns = packed.item, packed.label, packed.counted_weight, right.T[packed.worker]
-    return pair_sums(*columns, probs, packed.counted_item)
-
-
-@partial(jax.jit, static_argnames=("name", "recipe"))
-def past_pair_sums(
+def _unexplained(
+    account: Account,
     packed: Packed,
     probs: Leaf,
     theta: Leaf,
     counts: Leaf,
-    pooled: Leaf,
+    crowd: Leaf,
+    prior: Leaf,
+    recipe: Recipe,
+) -> Leaf:
+    """What an account leaves unexplained of a chunk, (6, C)."""
+    said = account.log_likelihood(theta, counts, crowd, packed, recipe)
+    powers = account.log_powers(theta, counts, crowd, recipe, CLARITY).T[packed.worker]
+    # on a clear item Σ_k log( m_k[c, l]^λ / Σ_z m_k[c, z]^λ )
+    clear = CLARITY * said - sum_by_item(powers * packed.weight[:, None], packed)
+    gain = gain_of_clear(jnp.log(prior) + said, jnp.log(prior) + clear)
+    right = account.right(theta, counts, crowd, recipe).T[packed.worker]
+    believed = probs * packed.counted_item[:, None]
+    return sums(packed.item, packed.label, packed.counted_weight, right, believed, gain)
+
+
+@partial(jax.jit, static_argnames=("name", "recipe"))
+def past_unexplained(
+    packed: Packed,
+    probs: Leaf,
+    standing: Standing,
+    label_shares: Leaf,
     *,
     name: str,
     recipe: Recipe,
 ) -> Leaf:
-    """What labels counted before gave to the pair sums, as the account sees it now, (5, C)."""
-    crowd = ACCOUNTS[name].crowd(pooled, recipe)
-    return _pair_sums(packed, probs, ACCOUNTS[name].right(theta, counts, crowd, recipe))
+    """What labels counted before left unexplained, as the account sees it now, (6, C).
+
+    `others` of the standing is P itself here.
+    """
+    theta, counts, account = standing.theta, standing.counts, ACCOUNTS[name]
+    crowd = account.crowd(standing.others, recipe)
+    prior = class_prior(label_shares, standing.class_counts, recipe)
+    return _unexplained(account, packed, probs, theta, counts, crowd, prior, recipe)
 
 
 @partial(jax.jit, static_argnames=("name", "size", "recipe"))
