@@ -37,6 +37,7 @@ PAGES = (
     "docs/methods.md",
     "docs/benchmark.md",
     "docs/paper.md",
+    "docs/accounts.md",
     "docs/recipe.md",
     "docs/accuracy.md",
     "docs/confidence.md",
@@ -184,20 +185,33 @@ Made by `{online["made"]["command"]}` and `python3 run.py python docs/generate.p
 
 
 def presets() -> str:
-    """Every setting of BiLA's method under every preset."""
+    """Every setting of BiLA's method under every preset; a dash where it has no effect."""
     import inspect
 
+    from labelquorum.errors import StateError
     from labelquorum.learn.bila import PRESETS, bila
+    from labelquorum.learn.hierarchical import LIMITS
+    from labelquorum.learn.presets import COUNTED, settings_of
+
+    def idle(preset: str, name: str) -> bool:
+        if PRESETS[preset].get("generative", "two_accounts") not in COUNTED:
+            return name in LIMITS
+        try:
+            settings_of(preset, **{name: None})
+        except StateError:
+            return True
+        return name == "record_epochs"
 
     signature = inspect.signature(bila).parameters
     defaults = {name: p.default for name, p in signature.items() if p.kind is p.KEYWORD_ONLY}
     lines = [["setting", *(f"`{name}`" for name in PRESETS)], ["---"] * (1 + len(PRESETS))]
     for name, default in defaults.items():
-        values = [preset.get(name, default) for preset in PRESETS.values()]
-        cells = [f"`{value!r}`" for value in values]
-        differs = [value != default for value in values]
-        bold = [f"**{cell}**" if d else cell for cell, d in zip(cells, differs, strict=True)]
-        lines.append([f"`{name}`", *bold])
+        cells = []
+        for preset, settings in PRESETS.items():
+            value = settings.get(name, default)
+            mark = "**" if value != default and not idle("default", name) else ""
+            cells.append("–" if idle(preset, name) else f"{mark}`{value!r}`{mark}")
+        lines.append([f"`{name}`", *cells])
     return _table(lines)
 
 

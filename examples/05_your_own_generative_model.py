@@ -1,7 +1,8 @@
 """BiLA with a p of your own: a dozen lines, and everything else stays as it is.
 
-A full confusion matrix has C × C numbers a worker. Where a worker has few labels, one number,
-his skill, with the mistakes spread as the crowd spreads them, can be learned better.
+The preset "network" learns any p that can be differentiated, by gradient steps. Its own p is a
+confusion matrix, C × C numbers a worker. Where a worker has few labels, one number, his skill, with
+the mistakes spread as the crowd spreads them, can be learned better.
 
     python examples/05_your_own_generative_model.py [TASKS]
 """
@@ -46,8 +47,9 @@ labels = pd.DataFrame({"task": crowd.item, "worker": crowd.worker, "label": crow
 
 for name, model in {
     "majority vote": lq.MajorityVote(),
-    "BiLA, a confusion matrix a worker": lq.BiLA(),
-    "BiLA, one skill a worker": lq.BiLA(generative=one_skill),
+    "network, a matrix a worker": lq.BiLA("network"),
+    "network, one skill a worker": lq.BiLA("network", generative=one_skill),
+    "BiLA() as it comes": lq.BiLA(),
 }.items():
     answers = []
     for first in range(0, n_tasks, 50):

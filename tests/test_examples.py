@@ -79,6 +79,8 @@ def test_04_takes_late_labels_and_corrections_and_starts_anew_once_closed(run):
 
 
 def test_05_errs_no_more_than_majority_vote_and_no_less_than_the_oracle(run):
-    vote, matrices, one_skill, oracle = map(float, re.findall(r"([\d.]+)% wrong", run("05", 1000)))
+    errors = map(float, re.findall(r"([\d.]+)% wrong", run("05", 1000)))
+    vote, matrices, one_skill, default, oracle = errors
     assert oracle <= one_skill <= vote
+    assert oracle <= default <= vote
     assert matrices <= vote + 2

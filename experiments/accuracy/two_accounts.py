@@ -15,6 +15,7 @@ KAPPA, G0, MIX, INNER = (
     10,
 )  # pooling cap, prior weight of S in G, prior mix, inner steps
 SIGMA_A, SIGMA_B = 1.0, 0.5  # spread of worker tilts and of worker biases
+OWN = 0.005  # weight of a worker's own counts beside his model: 200 labels a class weigh as much
 DROP, NOISE = 0.10, 4.0  # log skill may fall by 0.1 plus 4 / items before we distrust
 HALF = 0.02  # temper = n ** gamma, gamma = rho / (rho + HALF), rho the residual correlation
 
@@ -96,6 +97,10 @@ class Account:
         def pooled(N):
             return (N * KAPPA / (KAPPA + N.sum(2, keepdims=True))).sum(0)
 
+        def matrices(theta, base, N):
+            m = self.matrices(theta, base)
+            return (m + OWN * N) / (1 + OWN * N.sum(2, keepdims=True)) if self.rich else m
+
         def posterior(m, nu):
             logit = np.tile(self.prior(f, nu), (n_items, 1))
             np.add.at(logit, item, np.log(m[worker, :, label]))
@@ -104,12 +109,12 @@ class Account:
         N, theta = self.N[rows], self.theta[rows]
         rest = self.P - pooled(N)
         theta = self.newton(N, theta, self.base(self.P))
-        q = posterior(self.matrices(theta, self.base(self.P)), self.nu)
+        q = posterior(matrices(theta, self.base(self.P), N), self.nu)
         for _ in range(INNER):
             N1 = N + counts(q)
             base = self.base(rest + pooled(N1))
             theta = self.newton(N1, theta, base)
-            m = self.matrices(theta, base)
+            m = matrices(theta, base, N1)
             q = posterior(m, self.nu + q.sum(0))
         self.N[rows] = N + counts(q)
         self.theta[rows], self.P, self.nu = theta, rest + pooled(self.N[rows]), self.nu + q.sum(0)

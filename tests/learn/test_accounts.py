@@ -120,7 +120,8 @@ def test_the_plain_account_is_the_rich_one_with_nothing_but_the_tilt():
     """With no biases and nothing but S in the crowd's matrix both are one model."""
     crowd = class_conditional_crowd(200, 10, 3, 5, seed=3)
     one = bila(generative="one_coin", tolerance=0.0)
-    other = bila(generative="hierarchical", bias_scale=2e-3, crowd_strength=1e7, tolerance=0.0)
+    tilt_alone = {"bias_scale": 2e-3, "crowd_strength": 1e7, "own_weight": 0.0}
+    other = bila(generative="hierarchical", tolerance=0.0, **tilt_alone)
     for chunk in chunks_of(crowd, 200):
         answers = [m.aggregate(m.update(m.init(chunk, 0), chunk)[0], chunk) for m in (one, other)]
         np.testing.assert_allclose(answers[0].probs, answers[1].probs, atol=5e-3)

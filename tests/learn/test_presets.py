@@ -41,7 +41,21 @@ def test_a_p_learned_by_counting_is_three_parts_by_name(generative):
 def test_a_setting_without_effect_is_refused(preset):
     with pytest.raises(StateError, match="`epochs` of BiLA has no effect with generative="):
         settings_of(preset, epochs=3)
-    assert settings_of(preset, **PRESETS["network"], epochs=3)["epochs"] == 3
+    gradient = {n: v for n, v in PRESETS["network"].items() if n != "kl_weight"}
+    assert settings_of(preset, **gradient, epochs=3)["epochs"] == 3
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "sentence"),
+    [
+        ("default", {"kl_weight": 0.5}, "learned by counting. Leave it out, or start from preset="),
+        ("network", {"tilt_scale": 2.0}, "learned by gradient steps. Leave it out, or start from"),
+        ("default", {"generative": "one_coin", "bias_scale": 1.0}, "generative='one_coin'"),
+    ],
+)
+def test_what_has_an_effect_depends_on_p(preset, changes, sentence):
+    with pytest.raises(StateError, match=sentence):
+        settings_of(preset, **changes)
 
 
 @pytest.mark.parametrize("name", LIMITS)

@@ -40,14 +40,15 @@ class Packed(NamedTuple):
     counted_weight: Leaf  # (B,) and in the counts
     counted_item: Leaf  # (M,) 1 where an item counts in ν
     gold: Leaf  # (M,) the true class where it was given, or MISSING
+    n_items: Leaf  # () items that are no padding
 
 
 class Account(NamedTuple):
     """A p as functions of its counts.
 
     Those of the first group run inside compiled code, with workers last: counts (…, K) and θ
-    (D, K). Those of the second run in NumPy and float64, with workers first. "Crowd" is what all
-    workers share: the matrix G, or the odds of being right.
+    (D, K). Those of the second run in NumPy and float64, with workers first: (P, …) and (P, D).
+    "Crowd" is what all workers share: the matrix G, or the odds of being right.
     """
 
     count_axes: tuple[int | None, ...]  # the shape of a worker's counts; None is an axis of classes
@@ -57,13 +58,13 @@ class Account(NamedTuple):
     count_labels: Callable[[Leaf, Packed, int], Leaf]  # ΔN of q (M, C) and so many workers
     pool: Callable[[Leaf, Recipe], Leaf]  # P, of counts
     step: Callable[[Leaf, Leaf, Leaf, Recipe], Leaf]  # θ, of θ, counts and crowd
-    log_likelihood: Callable[[Leaf, Leaf, Packed, int], Leaf]  # (M, C), of crowd, θ and C
-    right: Callable[[Leaf, Leaf, int], Leaf]  # P(k says c | c), (C, K), of crowd, θ and C
+    log_likelihood: Callable[[Leaf, Leaf, Leaf, Packed, Recipe], Leaf]  # (M, C), of the same
+    right: Callable[[Leaf, Leaf, Leaf, Recipe], Leaf]  # P(k says c | c), (C, K), of the same
 
     count_exactly: Callable[[Floats, Chunk], Floats]  # ΔN of q (N, C), (P, …)
     pool_exactly: Callable[[Floats, Recipe], Floats]  # P, of counts (P, …)
-    evidence: Callable[[Floats, Floats, Chunk], Floats]  # log m_k[c, l], (B, C); θ is (D, P)
-    confusion: Callable[[Floats, Floats, int], Floats]  # m, (P, C, C); θ is (P, D)
+    evidence: Callable[[Floats, Floats, Floats, Chunk, Recipe], Floats]  # log m_k[c, l], (B, C)
+    confusion: Callable[[Floats, Floats, Floats, Recipe], Floats]  # m, (P, C, C)
     from_matrix: Callable[[Floats], Floats]  # counts of labels z on items of class c, (P, C, C)
     hits: Callable[[Floats], Floats]  # the diagonal of P and its row sums, (2, C)
 
@@ -79,7 +80,9 @@ def speaking(pooled: Mapping[str, Floats], n_items: float, recipe: Recipe) -> st
     """The account whose answers are given, by the pooled counts of each."""
     if len(pooled) == 1:
         return next(iter(pooled))
-    rich, plain = (log_skill(ACCOUNTS[name].hits(pooled[name]), recipe) for name in ACCOUNTS)
+    rich, plain = (
+        log_skill(ACCOUNTS[name].hits(pooled[name]), recipe) for name in ("rich", "plain")
+    )
     # log J_rich − log J_plain > −(0.1 + 4/items)
     allowed = DROP + NOISE / max(n_items, 1e-12)
     return "rich" if rich - plain > -allowed else "plain"
@@ -107,19 +110,27 @@ def _rich_count(class_probs: Leaf, packed: Packed, n_workers: int) -> Leaf:
     return total.reshape(n_workers, n_classes, n_classes).transpose(2, 1, 0)
 
 
-def _rich_log_likelihood(crowd: Leaf, theta: Leaf, packed: Packed, n_classes: int) -> Leaf:
+def _rich_log_likelihood(
+    theta: Leaf, counts: Leaf, crowd: Leaf, packed: Packed, recipe: Recipe
+) -> Leaf:
+    n_classes = len(crowd)
+    cell = packed.worker * n_classes + packed.label
+    said = hierarchical.log_confusion(crowd, theta).reshape(-1, n_classes)[cell]
+    if recipe.own_weight:
+        known = counts.transpose(2, 1, 0).reshape(-1, n_classes)[cell]  # N_k[c, l]
+        total = counts.sum(axis=1).T[packed.worker]  # n_k[c]
+        said = jnp.log(hierarchical.with_own(jnp.exp(said), known, total, recipe))
     # Σ_k log m_k[c, l_ik]
-    said = hierarchical.log_confusion(crowd, theta).reshape(-1, n_classes)
-    rows = said[packed.worker * n_classes + packed.label] * packed.weight[:, None]
-    return _by_item(rows, packed)
+    return _by_item(said * packed.weight[:, None], packed)
 
 
-def _rich_right(crowd: Leaf, theta: Leaf, n_classes: int) -> Leaf:
+def _rich_right(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
     tilt_factor, bias_factor = jnp.exp(theta[0]), jnp.exp(theta[1:])
-    index = np.arange(n_classes)
+    index = np.arange(len(crowd))
     # m_k[c, c] = G[c, c] e^{a + b_c} / R_k[c]
     own = crowd[index, index][:, None] * bias_factor * tilt_factor
-    return own / hierarchical.row_sums(crowd, tilt_factor, bias_factor)
+    right = own / hierarchical.row_sums(crowd, tilt_factor, bias_factor)
+    return hierarchical.with_own(right, counts[index, index], counts.sum(axis=1), recipe)
 
 
 def _rich_count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
@@ -142,21 +153,28 @@ def _rich_pool_exactly(counts: Floats, recipe: Recipe) -> Floats:
     return np.asarray(np.einsum("kcz,kc->cz", counts, worker_weight(totals, recipe)))
 
 
-def _rich_evidence(crowd: Floats, theta: Floats, chunk: Chunk) -> Floats:
-    log_sums = np.log(hierarchical.row_sums(crowd, np.exp(theta[0]), np.exp(theta[1:])))
-    worker = chunk.local_worker
+def _rich_evidence(
+    theta: Floats, counts: Floats, crowd: Floats, chunk: Chunk, recipe: Recipe
+) -> Floats:
+    worker, label = chunk.local_worker, chunk.label
+    log_sums = np.log(hierarchical.row_sums(crowd, np.exp(theta[:, 0]), np.exp(theta[:, 1:].T)))
     # log m_k[c, z] = log G[c, z] + a 1[c = z] + b_z − log R_k[c]
-    evidence: Floats = np.log(crowd).T.take(chunk.label, axis=0) - log_sums.T.take(worker, axis=0)
-    evidence += theta[1 + chunk.label, worker][:, None]
-    evidence[np.arange(chunk.n_labels), chunk.label] += theta[0].take(worker)
+    evidence: Floats = np.log(crowd).T.take(label, axis=0) - log_sums.T.take(worker, axis=0)
+    evidence += theta[worker, 1 + label][:, None]
+    evidence[np.arange(chunk.n_labels), label] += theta[:, 0].take(worker)
+    if recipe.own_weight:
+        known, total = counts[worker, :, label], counts.sum(axis=2)[worker]
+        evidence = np.log(hierarchical.with_own(np.exp(evidence), known, total, recipe))
     return evidence
 
 
-def _rich_confusion(crowd: Floats, theta: Floats, n_classes: int) -> Floats:
+def _rich_confusion(theta: Floats, counts: Floats, crowd: Floats, recipe: Recipe) -> Floats:
     # softmax_z( log G[c, z] + a 1[c = z] + b_z )
-    logits = np.log(crowd) + theta[:, :1, None] * np.eye(n_classes) + theta[:, None, 1:]
+    logits = np.log(crowd) + theta[:, :1, None] * np.eye(len(crowd)) + theta[:, None, 1:]
     matrix = np.exp(logits - logits.max(axis=2, keepdims=True, initial=-np.inf))
-    return np.asarray(matrix / matrix.sum(axis=2, keepdims=True))
+    matrix /= matrix.sum(axis=2, keepdims=True)
+    totals = counts.sum(axis=2, keepdims=True)
+    return np.asarray(hierarchical.with_own(matrix, counts, totals, recipe))
 
 
 # ── the plain account ────────────────────────────────────────────────────────────────────
@@ -173,7 +191,10 @@ def _plain_count(class_probs: Leaf, packed: Packed, n_workers: int) -> Leaf:
     return total.T.reshape(2, n_classes, n_workers)
 
 
-def _plain_log_likelihood(odds: Leaf, theta: Leaf, packed: Packed, n_classes: int) -> Leaf:
+def _plain_log_likelihood(
+    theta: Leaf, counts: Leaf, odds: Leaf, packed: Packed, recipe: Recipe
+) -> Leaf:
+    n_classes = counts.shape[1]
     right, wrong = _plain_logs(odds, jnp.exp(theta[0]), n_classes)
     # Σ_k log m_k[c, l_ik]: log r_k where the label is c, log (1 − r_k)/(C − 1) where it is not
     is_label = packed.label[:, None] == np.arange(n_classes)
@@ -181,9 +202,8 @@ def _plain_log_likelihood(odds: Leaf, theta: Leaf, packed: Packed, n_classes: in
     return _by_item(rows * packed.weight[:, None], packed)
 
 
-def _plain_right(odds: Leaf, theta: Leaf, n_classes: int) -> Leaf:
-    often = coin.right(odds, jnp.exp(theta[0]))
-    return jnp.broadcast_to(often, (n_classes, len(often)))
+def _plain_right(theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe) -> Leaf:
+    return jnp.broadcast_to(coin.right(odds, jnp.exp(theta[0])), counts.shape[1:])
 
 
 def _plain_count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
@@ -205,17 +225,22 @@ def _plain_pool_exactly(counts: Floats, recipe: Recipe) -> Floats:
     return np.asarray((counts * worker_weight(counts[:, 1:], recipe)).sum(axis=0))
 
 
-def _plain_evidence(odds: Floats, theta: Floats, chunk: Chunk) -> Floats:
-    right, wrong = _plain_logs(odds, np.exp(theta[0]), chunk.n_classes)
+def _plain_evidence(
+    theta: Floats, counts: Floats, odds: Floats, chunk: Chunk, recipe: Recipe
+) -> Floats:
+    right, wrong = _plain_logs(odds, np.exp(theta[:, 0]), chunk.n_classes)
     evidence = np.repeat(wrong[chunk.local_worker, None], chunk.n_classes, axis=1)
     evidence[np.arange(chunk.n_labels), chunk.label] = right[chunk.local_worker]
     return evidence
 
 
-def _plain_confusion(odds: Floats, theta: Floats, n_classes: int) -> Floats:
+def _plain_confusion(theta: Floats, counts: Floats, odds: Floats, recipe: Recipe) -> Floats:
+    n_classes = counts.shape[2]
+    if n_classes == 1:
+        return np.ones((len(theta), 1, 1))
     often = coin.right(odds, np.exp(theta[:, 0]))[:, None, None]
     same = np.eye(n_classes)
-    return np.asarray(often * same + (1 - often) / max(n_classes - 1, 1) * (1 - same))
+    return np.asarray(often * same + (1 - often) / (n_classes - 1) * (1 - same))
 
 
 def _plain_logs(odds: Leaf, tilt_factor: Leaf, n_classes: int) -> tuple[Leaf, Leaf]:

@@ -95,6 +95,7 @@ def bila(
     inner_steps: int = 10,
     step_limit: float = 1.0,
     newton_classes: int = 8,
+    own_weight: float = 0.005,
     dependence: float | Literal["learned"] = "learned",
     record_epochs: bool = False,
 ) -> Aggregator:
@@ -141,10 +142,14 @@ def bila(
     inner_steps, step_limit, newton_classes
         Of "curvature": the rounds of q and θ in a chunk, how far θ may move in one, and up to
         how many classes the whole Hessian is used; beyond, half a step by its diagonal.
+    own_weight
+        Of "hierarchical" and "two_accounts": how much each of a worker's labels says of his matrix
+        beyond tilt and biases: (m + w N) / (1 + w n). 0.005 lets 200 labels a class weigh as much
+        as the model, 0 leaves the model alone.
     dependence
-        Of the same: how far n labels of an item are taken for fewer. The answer's probabilities
-        are q^(1/n^γ), γ from 0 to 1 "learned" from how far labels of an item go together beyond
-        what p explains; or q^(1/(1 + ρ (n − 1))) with the ρ given.
+        Where p is learned by counting: how far n labels of an item are taken for fewer. The
+        answer's probabilities are q^(1/n^γ), γ from 0 to 1 "learned" from how far labels of an
+        item go together beyond what p explains; or q^(1/(1 + ρ (n − 1))) with the ρ given.
     record_epochs
         Let `Info` tell the chunk's aggregated labels after every epoch.
 
@@ -187,6 +192,7 @@ def bila(
         inner_steps=inner_steps,
         step_limit=step_limit,
         newton_classes=newton_classes,
+        own_weight=own_weight,
         dependence=dependence,
         tolerance=tolerance,
     )

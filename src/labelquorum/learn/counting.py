@@ -72,8 +72,9 @@ class Info(NamedTuple):
     """What an update did."""
 
     n_labels: int
-    steps: int
+    steps: int  # rounds, the first before anything is said of the chunk
     losses: NDArray[np.float32]  # (1,) mean of −log p(labels of an item)
+    account: str  # the one that speaks
     counted_probs: NDArray[np.float32]  # (N, A, C) the q by which each account counted an item
 
 
@@ -95,7 +96,7 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     state = _grow(state, chunk)
     if not chunk.n_labels:
         nothing = np.zeros((chunk.n_items, len(recipe.accounts), chunk.n_classes), np.float32)
-        return state, Info(0, 0, np.zeros(0, np.float32), nothing)
+        return state, Info(0, 0, np.zeros(0, np.float32), speaker(state, recipe), nothing)
     known, tally = state.rows.gather(chunk.workers), _tally(chunk, len(recipe.accounts))
     label_shares = state.label_shares
     if tally.past is not None:
@@ -121,18 +122,18 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     # (4) commit, and drop the labels
     following, counted = _commit(state, tally, before, fitted, recipe)
     following = following._replace(label_shares=label_shares)
-    speaks = fitted[speaker(following, recipe)]
-    info = Info(chunk.n_labels, int(speaks.rounds), np.asarray(speaks.loss)[None], counted)
-    return following, info
+    account = speaker(following, recipe)
+    rounds, loss = int(fitted[account].rounds), np.asarray(fitted[account].loss)[None]
+    return following, Info(chunk.n_labels, rounds, loss, account, counted)
 
 
 def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
     """Give each item its most probable class; an item whose truth was given gets that."""
     state = _grow(state, chunk)
     name = speaker(state, recipe)
-    account, pooled = ACCOUNTS[name], state.pooled[name]
-    theta = state.rows.gather(chunk.workers, (f"{name}_theta",))[f"{name}_theta"].T
-    evidence = account.evidence(account.crowd(pooled, recipe), theta, chunk)
+    theta, counts = _rows_of(state, chunk.workers, name)
+    crowd = ACCOUNTS[name].crowd(state.pooled[name], recipe)
+    evidence = ACCOUNTS[name].evidence(theta, counts, crowd, chunk, recipe)
     evidence *= chunk.weight[:, None]
     # q(y = c | l_i) ∝ π_c Π_k m_k[c, l_ik]
     prior = class_prior(state.label_shares, state.class_counts[name], recipe)
@@ -291,11 +292,13 @@ def _before(
     packed = pack(past, past.weight, counted)
     padded = np.zeros((len(packed.gold), past.n_classes), np.float32)
     padded[: len(probs)] = probs
+    room = worker_room(len(theta), past.n_classes)
     seen = past_pair_sums(
         packed,
         padded,
+        workers_last(theta, room),
+        workers_last(counts, room),
         state.pooled[name].astype(np.float32),
-        workers_last(theta, worker_room(len(theta), past.n_classes)),
         name=name,
         recipe=recipe,
     )
@@ -321,12 +324,12 @@ def _commit(
     for name, past in before.items():
         account, fit = ACCOUNTS[name], fitted[name]
         theta = np.asarray(fit.theta)[:, : len(chunk.workers)].T
-        if not np.isfinite(theta).all():
+        probs = np.asarray(fit.class_probs, np.float64)[: chunk.n_items]
+        if not (np.isfinite(theta).all() and np.isfinite(probs).all()):
             raise StateError(
                 "Learning from this chunk gave no finite numbers, so it was not learned from. "
                 "Look for extreme weights, or for settings far from their defaults."
             )
-        probs = np.asarray(fit.class_probs, np.float64)[: chunk.n_items]
         counts = past.counts + account.count_exactly(probs, chunk)
         rows |= {f"{name}_counts": counts, f"{name}_theta": theta}
         probs = probs * tally.items[:, None]
@@ -371,9 +374,15 @@ def _confusion(
 ) -> NDArray[np.float32]:
     """The matrices m of these workers, (P, C, C), as the account that speaks sees them."""
     name = speaker(state, recipe)
-    account, theta = ACCOUNTS[name], state.rows.gather(workers)[f"{name}_theta"]
-    crowd = account.crowd(state.pooled[name], recipe)
-    return np.asarray(account.confusion(crowd, theta, state.n_classes), np.float32)
+    theta, counts = _rows_of(state, workers, name)
+    crowd = ACCOUNTS[name].crowd(state.pooled[name], recipe)
+    return np.asarray(ACCOUNTS[name].confusion(theta, counts, crowd, recipe), np.float32)
+
+
+def _rows_of(state: State, workers: NDArray[np.integer[Any]], name: str) -> tuple[Floats, Floats]:
+    """θ (P, D) and counts (P, …) of an account's workers."""
+    rows = state.rows.gather(workers, (f"{name}_theta", f"{name}_counts"))
+    return rows[f"{name}_theta"], rows[f"{name}_counts"]
 
 
 # ── room for more ────────────────────────────────────────────────────────────────────────

@@ -246,8 +246,7 @@ class Estimator(Window):
     def _require_counts(self, deed: str) -> None:
         if self._aggregator.counts is None:
             raise StateError(
-                f"This {type(self).__name__} cannot {deed}: its state is no counts. "
-                "Use BiLA('recipe')."
+                f"This {type(self).__name__} cannot {deed}: its state is no counts. Use BiLA()."
             )
 
     def _ask(self, labels: Any) -> tuple[Intake, Aggregation, list[Hashable]]:

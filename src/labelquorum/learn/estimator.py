@@ -95,7 +95,7 @@ class BiLA(Estimator):
     >>> vote = MajorityVote().fit_predict(label_table(crowd, text_ids=False))
     >>> print(f"BiLA {error_rate(answers, crowd.truth):.1%}, "
     ...       f"majority vote {error_rate(vote, crowd.truth):.1%}")
-    BiLA 14.0%, majority vote 16.8%
+    BiLA 14.1%, majority vote 16.8%
     """
 
     method = "bila"
@@ -130,6 +130,7 @@ class BiLA(Estimator):
         inner_steps: int | None = None,
         step_limit: float | None = None,
         newton_classes: int | None = None,
+        own_weight: float | None = None,
         dependence: float | str | None = None,
         record_epochs: bool = False,
         history: Any = None,

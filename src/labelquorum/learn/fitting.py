@@ -83,6 +83,7 @@ def _fit(
     n_classes, n_workers = len(label_shares), known.theta.shape[-1]
     given = packed.gold[:, None] != MISSING
     is_true = packed.gold[:, None] == np.arange(n_classes)
+    is_item = np.arange(len(packed.gold)) < packed.n_items
 
     def encode(log_scores: Leaf) -> Leaf:
         return jnp.where(given, is_true, jax.nn.softmax(log_scores))
@@ -101,10 +102,10 @@ def _fit(
         inferred = known.class_counts + packed.counted_item @ probs
         prior = class_prior(label_shares, inferred, recipe)
         # q_i(c) ∝ π_c Π_k m_k[c, l_ik]
-        said = account.log_likelihood(crowd, theta, packed, n_classes)
+        said = account.log_likelihood(theta, counts, crowd, packed, recipe)
         log_scores = jnp.log(prior) + said
         encoded = encode(log_scores)
-        moved = (jnp.abs(encoded - probs).max(axis=1) * packed.counted_item).max()
+        moved = (jnp.abs(encoded - probs) * is_item[:, None]).max()
         return number + 1, theta, encoded, log_scores, crowd, moved
 
     # (2) is (3) before anything is said of the chunk: a θ step with the stored N.
@@ -116,22 +117,30 @@ def _fit(
     reached = jnp.where(given & ~is_true, -jnp.inf, log_scores)
     log_evidence = jax.nn.logsumexp(reached, axis=1) * packed.counted_item
     loss = -log_evidence.sum() / jnp.maximum(packed.counted_item.sum(), 1)
-    return Fitted(theta, probs, _pair_sums(account, packed, probs, crowd, theta), loss, rounds)
+    counts = known.counts + account.count_labels(probs, packed, n_workers)
+    right = account.right(theta, counts, crowd, recipe)
+    return Fitted(theta, probs, _pair_sums(packed, probs, right), loss, rounds)
 
 
-def _pair_sums(account: Account, packed: Packed, probs: Leaf, crowd: Leaf, theta: Leaf) -> Leaf:
-    right = account.right(crowd, theta, probs.shape[1]).T[packed.worker]
-    weight = packed.counted_weight
-    return pair_sums(packed.item, packed.label, weight, right, probs, packed.counted_item)
+def _pair_sums(packed: Packed, probs: Leaf, right: Leaf) -> Leaf:
+    columns = packed.item, packed.label, packed.counted_weight, right.T[packed.worker]
+    return pair_sums(*columns, probs, packed.counted_item)
 
 
 @partial(jax.jit, static_argnames=("name", "recipe"))
 def past_pair_sums(
-    packed: Packed, probs: Leaf, pooled: Leaf, theta: Leaf, *, name: str, recipe: Recipe
+    packed: Packed,
+    probs: Leaf,
+    theta: Leaf,
+    counts: Leaf,
+    pooled: Leaf,
+    *,
+    name: str,
+    recipe: Recipe,
 ) -> Leaf:
     """What labels counted before gave to the pair sums, as the account sees it now, (5, C)."""
-    account = ACCOUNTS[name]
-    return _pair_sums(account, packed, probs, account.crowd(pooled, recipe), theta)
+    crowd = ACCOUNTS[name].crowd(pooled, recipe)
+    return _pair_sums(packed, probs, ACCOUNTS[name].right(theta, counts, crowd, recipe))
 
 
 @partial(jax.jit, static_argnames=("name", "size", "recipe"))
@@ -184,6 +193,7 @@ def pack(chunk: Chunk, counted_weight: NDArray[np.float32], counted_item: Floats
         counted_weight=_pad(counted_weight, n_labels),
         counted_item=_pad(counted_item.astype(np.float32), n_items),
         gold=gold,
+        n_items=np.int32(chunk.n_items),
     )
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "pool",
     "row_sums",
     "step",
+    "with_own",
     "worker_weight",
 ]
 
@@ -61,6 +62,7 @@ class Recipe(NamedTuple):
     inner_steps: int = 10
     step_limit: float = 1.0
     newton_classes: int = 8
+    own_weight: float = 0.0
     dependence: float | str = 0.2  # ρ, or "learned"
     tolerance: float = 0.0  # q moves by less: the rounds end
     accounts: tuple[str, ...] = ("rich",)
@@ -78,6 +80,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "inner_steps": (1, inf),
     "step_limit": (1e-3, inf),
     "newton_classes": (0, inf),
+    "own_weight": (0.0, inf),
     "dependence": (0.0, inf),
 }
 """The least value of each, and what it must stay below."""
@@ -152,6 +155,18 @@ def log_confusion(crowd: Leaf, theta: Leaf) -> Leaf:
     # log m_k[c, z] = log G[c, z] + a 1[c = z] + b_z − log R_k[c]
     same = np.eye(len(crowd), dtype=np.float32)
     return jnp.log(crowd).T + tilt * same + bias - log_sums.T[:, None]
+
+
+def with_own(matrix: Leaf, counts: Leaf, totals: Leaf, recipe: Recipe) -> Leaf:
+    """Entries of m, moved towards what the worker himself was counted to do.
+
+    Parameters
+    ----------
+    matrix, counts, totals
+        m_k[c, z], N_k[c, z] and n_k[c], of shapes that go together.
+    """
+    # (m + w N) / (1 + w n): the mean of a row whose prior is Dirichlet(m / w)
+    return (matrix + recipe.own_weight * counts) / (1 + recipe.own_weight * totals)
 
 
 # ── the loss of a worker, its gradient and its Hessian ───────────────────────────────────

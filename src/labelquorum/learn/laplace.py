@@ -53,18 +53,16 @@ def draws(
     recipe: Recipe,
 ) -> Iterator[NDArray[np.float32]]:
     """Draw matrices of workers by the account of a counting state that speaks."""
-    name, n_classes = (
-        speaking(state.pooled, float(state.label_shares.sum()), recipe),
-        state.n_classes,
-    )
+    name = speaking(state.pooled, float(state.label_shares.sum()), recipe)
     account, rows = ACCOUNTS[name], state.rows.to_arrays()
     counts, theta = rows[f"{name}_counts"], rows[f"{name}_theta"]
     shared = account.crowd(state.pooled[name], recipe)
-    scales = np.array([recipe.tilt_scale] + [recipe.bias_scale] * n_classes)[: theta.shape[1]]
+    scales = np.array([recipe.tilt_scale] + [recipe.bias_scale] * (theta.shape[1] - 1))
+    nobody = np.zeros((1, theta.shape[1])), np.zeros((1, *counts.shape[1:]))
     counted = Counted(
         counts=as_matrices(counts) if theta.shape[1] == 1 else counts,
         theta=theta,
-        centre=account.confusion(shared, np.zeros((1, theta.shape[1])), n_classes)[0],
+        centre=account.confusion(*nobody, shared, recipe)[0],
         precision=scales**-2.0,
         class_prior=class_prior(state.label_shares, state.class_counts[name], recipe),
         class_counts=state.class_counts[name],

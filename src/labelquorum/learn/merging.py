@@ -34,15 +34,15 @@ def merge(*models: Estimator, base: Estimator | None = None) -> Estimator:
     Parameters
     ----------
     models
-        Models whose state is counts, such as `BiLA("recipe")`, with the same settings.
+        Models whose state is counts, such as `BiLA()`, with the same settings.
     base
         The model they all went on from, if they did; it is not counted twice.
 
     Examples
     --------
     >>> from labelquorum import BiLA
-    >>> north = BiLA("recipe").partial_fit({"q1": {"ann": "yes", "bob": "yes", "cat": "no"}})
-    >>> south = BiLA("recipe").partial_fit({"q2": {"dan": "no", "bob": "no", "cat": "no"}})
+    >>> north = BiLA().partial_fit({"q1": {"ann": "yes", "bob": "yes", "cat": "no"}})
+    >>> south = BiLA().partial_fit({"q2": {"dan": "no", "bob": "no", "cat": "no"}})
     >>> merge(north, south).workers_.tolist()
     ['ann', 'bob', 'cat', 'dan']
     """

@@ -6,7 +6,7 @@ from typing import Any
 from labelquorum.errors import StateError
 from labelquorum.learn.encoder import Encoder
 from labelquorum.learn.generative import GenerativeModel
-from labelquorum.learn.hierarchical import COUNTED_PRIORS
+from labelquorum.learn.hierarchical import COUNTED_PRIORS, Recipe
 
 __all__ = ["COUNTED", "CURVATURE", "PRESETS", "check_parts", "settings_of"]
 
@@ -28,6 +28,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "bias_scale": 0.4,
         "prior_mix": 0.8,
         "tolerance": 0.0,
+        "own_weight": 0.0,
         "dependence": 0.2,
     },
     # An encoder network and any differentiable p, by gradient steps: the place to start with a p
@@ -88,8 +89,13 @@ _BY_GRADIENT = (
     "minibatch_items",
     "epochs",
     "predict_by",
+    "kl_weight",
 )
-"""Settings that mean nothing where p is learned by counting."""
+_OF_THE_RICH = ("bias_scale", "crowd_strength", "newton_classes", "own_weight")
+_BY_COUNTING = tuple(
+    name for name in Recipe._fields if name not in ("class_prior", "tolerance", "accounts")
+)
+"""Settings that mean something to one kind of p alone."""
 
 
 def check_parts(
@@ -136,12 +142,16 @@ def settings_of(preset: str, **changes: Any) -> dict[str, Any]:
         raise StateError(f"`preset` of BiLA must be one of {list(PRESETS)}. Got {preset!r}.")
     settings = {**PRESETS[preset], **changes}
     generative = settings.get("generative", "two_accounts")
-    counted = isinstance(generative, str) and generative in COUNTED
-    idle = [name for name in changes if name in _BY_GRADIENT] if counted else []
+    accounts = COUNTED.get(generative, ()) if isinstance(generative, str) else ()
+    without_effect = _BY_GRADIENT if accounts else _BY_COUNTING
+    if "rich" not in accounts:
+        without_effect += _OF_THE_RICH
+    idle = [name for name in changes if name in without_effect]
     if idle:
+        how, other = ("by counting", "network") if accounts else ("by gradient steps", "default")
         raise StateError(
-            f"`{idle[0]}` of BiLA has no effect with generative={generative!r}, which is learned "
-            "by counting. Leave it out, or start from preset='network'."
+            f"`{idle[0]}` of BiLA has no effect with generative={_name(generative)}, which is "
+            f"learned {how}. Leave it out, or start from preset={other!r}."
         )
     return settings
 

@@ -81,7 +81,8 @@ Preset = Annotated[
     typer.Option(
         rich_help_panel=MODEL,
         show_default="default",
-        help="Settings of bila: default, recipe, www2021 (the paper) or authors (their code).",
+        help="Settings of bila: default, recipe (the richer of its two accounts alone), network "
+        "(by gradient steps), www2021 (the paper) or authors (their code).",
     ),
 ]
 Seed = Annotated[
