@@ -50,7 +50,7 @@ def test_chunks_of_about_the_same_size_are_compiled_once(crowd, caplog):
     jax.clear_caches()
 
     def compiled():
-        return sum("Compiling jit(fit_chunk)" in r.getMessage() for r in caplog.records)
+        return sum("Compiling jit(_fit_accounts)" in r.getMessage() for r in caplog.records)
 
     with caplog.at_level(logging.DEBUG, "jax"):
         state = learn(first_items(crowd, 60))

@@ -60,6 +60,7 @@ class State(NamedTuple):
     class_counts: dict[str, Floats]  # ν (C,), the sum of q over items, by account
     unexplained: dict[str, Floats]  # (6, C), how far labels of an item go together, by account
     label_shares: Floats  # f (C,), the sum over items of the share of labels that named a class
+    speaks: int  # the account whose answers are given, by its place among the recipe's
     seed: int
 
     @property
@@ -87,6 +88,7 @@ def init(chunk: Chunk, seed: int, recipe: Recipe) -> State:
         class_counts={name: np.zeros(n_classes) for name in names},
         unexplained={name: np.zeros((N_SUMS, n_classes)) for name in names},
         label_shares=np.zeros(n_classes),
+        speaks=0,
         seed=seed,
     )
 
@@ -112,18 +114,18 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
         name: Standing(
             workers_last(past.counts, room),
             workers_last(known[f"{name}_theta"], room),
-            past.others.astype(np.float32),
-            past.class_counts.astype(np.float32),
+            past.others,
+            past.class_counts,
         )
         for name, past in before.items()
     }
     packed = pack(chunk, tally.labels.weight, tally.items)
-    fitted = fit_chunk(packed, standings, label_shares.astype(np.float32), recipe=recipe)
+    fitted = fit_chunk(packed, standings, label_shares, recipe=recipe)
     # (4) commit, and drop the labels
     following, counted = _commit(state, tally, before, fitted, recipe)
-    following = following._replace(label_shares=label_shares)
+    following = _decided(following._replace(label_shares=label_shares), recipe)
     account = speaker(following, recipe)
-    rounds, loss = int(fitted[account].rounds), np.asarray(fitted[account].loss)[None]
+    rounds, loss = int(fitted[account].rounds), fitted[account].loss[None]
     return following, Info(chunk.n_labels, rounds, loss, account, counted)
 
 
@@ -154,7 +156,13 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
 
 def speaker(state: State, recipe: Recipe) -> str:
     """The account whose answers are given."""
-    return speaking(state.pooled, float(state.label_shares.sum()), recipe)
+    return recipe.accounts[state.speaks]
+
+
+def _decided(state: State, recipe: Recipe) -> State:
+    """Ask anew which account is to be believed."""
+    name = speaking(state.pooled, float(state.label_shares.sum()), recipe)
+    return state._replace(speaks=recipe.accounts.index(name))
 
 
 def add(state: State, workers: NDArray[np.intp], counts: Floats, recipe: Recipe) -> State:
@@ -170,7 +178,8 @@ def add(state: State, workers: NDArray[np.intp], counts: Floats, recipe: Recipe)
             - account.pool_exactly(before, recipe)
         )
         rows |= _solved(name, after, pooled[name], recipe)
-    return state._replace(rows=state.rows.scatter(workers, rows), pooled=pooled)
+    following = state._replace(rows=state.rows.scatter(workers, rows), pooled=pooled)
+    return _decided(following, recipe)
 
 
 def merge(
@@ -198,14 +207,16 @@ def merge(
         counts = np.maximum(counts, 0)
         pooled[name] = account.pool_exactly(counts, recipe)
         rows |= _solved(name, counts, pooled[name], recipe)
-    return State(
+    merged = State(
         rows=WorkerRows(rows),
         pooled=pooled,
         class_counts={name: np.maximum(nu, 0) for name, nu in class_counts.items()},
         unexplained=unexplained,
         label_shares=np.maximum(label_shares, 0),
+        speaks=0,
         seed=(parts[0] if base is None else base).state.seed,
     )
+    return _decided(merged, recipe)
 
 
 def counting(recipe: Recipe) -> Aggregator:

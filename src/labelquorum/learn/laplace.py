@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelquorum.learn.accounts import ACCOUNTS, speaking
+from labelquorum.learn.accounts import ACCOUNTS
 from labelquorum.learn.hierarchical import Recipe, class_prior
 from labelquorum.learn.offline import Floats
 from labelquorum.learn.surroundings import (
@@ -53,7 +53,7 @@ def draws(
     recipe: Recipe,
 ) -> Iterator[NDArray[np.float32]]:
     """Draw matrices of workers by the account of a counting state that speaks."""
-    name, n_classes = speaking(state.pooled, state.label_shares.sum(), recipe), state.n_classes
+    name, n_classes = recipe.accounts[state.speaks], state.n_classes
     account, rows = ACCOUNTS[name], state.rows.to_arrays()
     counts, theta = rows[f"{name}_counts"], rows[f"{name}_theta"]
     shared = account.crowd(state.pooled[name], recipe)
