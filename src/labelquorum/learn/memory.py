@@ -38,6 +38,7 @@ class Memory(NamedTuple):
     book: WorkerRows  # "labels" and "agreed" with the consensus, counted by worker
     held: list[LabelTable]  # chunks waiting for the warm-up to be complete
     held_gold: dict[Hashable, Hashable]  # and the true labels given with them
+    n_chunks: float = 0  # learned from; infinite where that is not known
 
 
 def nothing_learned(space: LabelSpace, open_items: int) -> Memory:
