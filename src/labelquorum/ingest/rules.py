@@ -285,7 +285,7 @@ def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str) -> str:
     if fault == "missing":
         rule = f"the {role} is missing, and every row needs a task, a worker and a label"
     elif role == "weight":
-        rule = "the weight is not a finite number ≥ 0"
+        rule = "the weight is not a number from 0 to 1,000,000"
     else:
         rule = f"the {role} is neither text (UTF-8) nor a finite number"
     return f"{rule}. Got {got}. {SKIP}"
