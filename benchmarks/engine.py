@@ -354,7 +354,7 @@ def verdicts(parts: Result) -> list[Result]:
         if part in parts:
             p50 = [row["p50_ms"] for row in parts[part]["latency"] if row["level"] == "door"]
             largest = max(row[size] for row in parts[part]["latency"])
-            check(f"p50 of a {CHUNK_ITEMS}-item chunk, ms ({part})", p50[0], 5.0)
+            check(f"p50 of a {CHUNK_ITEMS}-item chunk, ms ({part})", p50[0], 2.0)
             check(f"growth of p50 up to {largest:,} {noun}", round(p50[-1] / p50[0], 3), 1.5)
     if "throughput" in parts:
         large = parts["throughput"]["by_chunk"][-1]
