@@ -470,7 +470,10 @@ def test_setting_a_setting_forgets_what_was_learned_under_the_old_one(chunks):
     ("settings", "sentence"),
     [
         ({"preset": "best"}, "`preset` of BiLA must be one of"),
-        ({"preset": "network", "kl_weight": -1}, "`kl_weight` of bila must be a number ≥ 0. Got -1"),
+        (
+            {"preset": "network", "kl_weight": -1},
+            "`kl_weight` of bila must be a number ≥ 0. Got -1",
+        ),
         ({"preset": "network", "predict_by": "oracle"}, "`predict_by` of bila must be one of"),
         ({"generative": "glad"}, "`generative` of bila must be one of"),
         ({"class_prior": "flat"}, "`class_prior` of bila must be one of"),
