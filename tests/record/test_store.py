@@ -101,7 +101,7 @@ def test_a_second_writer_is_refused_with_the_holders_name(where):
     Store.open(where).close()
 
 
-def test_a_commit_that_fails_is_not_acknowledged(store, monkeypatch):
+def test_a_commit_that_fails_is_not_acknowledged(store):
     stream = store.create("s")
 
     def fail(point):
@@ -116,6 +116,21 @@ def test_a_commit_that_fails_is_not_acknowledged(store, monkeypatch):
         faults.arm(None)
     assert not stream.accept({"t": {"a": 1}}, key="k").repeated
     assert stream.count()["waiting_labels"] == 1
+
+
+def test_a_connection_that_was_ended_is_made_again(database):
+    end = sa.text("SELECT pg_terminate_backend(:pid)")
+    with Store.open(database) as store:
+        stream = store.create("s")
+        with store.write() as connection:
+            pid = connection.scalar(sa.text("SELECT pg_backend_pid()"))
+        with store.read() as connection:
+            connection.execute(end, {"pid": pid})
+        with pytest.raises(StoreError, match="the database refused"):
+            stream.accept({"t": {"a": 1}}, key="k")
+        assert stream.accept({"t": {"a": 1}}, key="k").accepted == 1
+        with pytest.raises(StoreError, match="in use by"):
+            Store.open(database)  # the lock was taken again
 
 
 def test_sqlite_waits_for_the_disk_at_every_commit(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import sqlalchemy as sa
 
 import labelquorum as lq
-from labelquorum.errors import LabelError, StateError, StoreError
+from labelquorum.errors import ConflictError, LabelError, StateError, StoreError
 from labelquorum.learn.memory import memory_parts
 from labelquorum.record import model as model_module
 from labelquorum.record import stream as stream_module
@@ -13,7 +13,6 @@ from labelquorum.record import tables
 from labelquorum.record.chunking import DAY, Rules
 from labelquorum.record.model import WorkerRow
 from labelquorum.record.store import Store
-from labelquorum.record.stream import ConflictError
 from labelquorum.trial import class_conditional_crowd, label_table
 
 AT_ONCE = Rules(labels_per_item=1, chunk_items=1, max_wait=None, max_chunk_wait=None)
@@ -348,6 +347,15 @@ def test_a_waiting_label_can_be_retracted(store):
     for task, worker in (("t", "a"), ("u", "a")):
         with pytest.raises(LabelError, match="is waiting"):
             stream.retract(task, worker)
+
+
+def test_an_item_that_loses_a_label_is_as_ready_as_if_it_had_never_come(store):
+    stream = store.create("s", rules=Rules(labels_per_item=2, chunk_items=1))
+    stream.accept({"t": {"a": 0, "b": 1}})
+    stream.retract("t", "b")
+    assert stream.cut() is None
+    stream.accept({"t": {"c": 1}})
+    assert stream.cut().n_labels == 2
 
 
 # ── retention ────────────────────────────────────────────────────────────────────────────

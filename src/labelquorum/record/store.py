@@ -25,7 +25,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from labelquorum.errors import StateError, StoreError
 from labelquorum.record import tables
 from labelquorum.record.chunking import Rules
-from labelquorum.record.stream import Configuration, Stream, configuration_of
+from labelquorum.record.stream import Stream, configuration_of
+from labelquorum.record.view import Configuration
 
 __all__ = ["Store"]
 
@@ -191,8 +192,11 @@ class Store:
     def read(self) -> Iterator[sa.Connection]:
         """A connection that sees one state of the store."""
         try:
-            with self._engine.connect() as connection, connection.begin():
-                yield connection
+            with self._engine.connect() as connection:
+                if self._engine.dialect.name == "postgresql":
+                    connection.execution_options(isolation_level="REPEATABLE READ")
+                with connection.begin():
+                    yield connection
         except sa.exc.DBAPIError as error:
             self._refuse(error)
 
