@@ -14,6 +14,7 @@ from record.driven import batches, drive
 
 from labelquorum.errors import StateError, StoreError
 from labelquorum.record import faults, tables
+from labelquorum.record.chunking import Rules
 from labelquorum.record.store import Store
 
 RECORD = Path(faults.__file__).parent
@@ -153,6 +154,18 @@ def test_a_store_of_a_later_version_is_refused(where):
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(StoreError, match=r"version 9999.*Update labelquorum"):
         Store.open(where)
+
+
+# ── the page ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_page_names_every_table_rule_and_fault_point():
+    page = (RECORD.parents[2] / "docs" / "store.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.M))
+    assert set(tables.metadata.tables) <= set(rows)
+    told = {name: rows[name].strip("`") for name in Rules().as_dict()}
+    assert told == {name: repr(value) for name, value in Rules().as_dict().items()}
+    assert set(faults.POINTS) <= set(re.findall(r"`(\w+)`", page))
 
 
 # ── what is refused ──────────────────────────────────────────────────────────────────────
