@@ -1,16 +1,19 @@
 """A stream: what the library would learn, once, and what becomes of every kind of label."""
 
+import re
+
 import numpy as np
 import pytest
 import sqlalchemy as sa
 
 import labelquorum as lq
-from labelquorum.errors import ConflictError, LabelError, StateError, StoreError
+from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, StateError, StoreError
 from labelquorum.learn.memory import memory_parts
 from labelquorum.record import model as model_module
 from labelquorum.record import stream as stream_module
 from labelquorum.record import tables
 from labelquorum.record.chunking import DAY, Rules
+from labelquorum.record.inlet import Sent
 from labelquorum.record.model import WorkerRow
 from labelquorum.record.store import Store
 from labelquorum.trial import class_conditional_crowd, label_table
@@ -217,6 +220,37 @@ def test_bad_rows_are_told_in_the_receipt(store):
     stream = store.create("s", classes=["x", "y"], on_bad="skip")
     receipt = stream.accept({"t": {"a": "x", "b": "z"}})
     assert (receipt.accepted, receipt.skipped) == (1, {"unknown class": 1})
+
+
+def test_tables_taken_together_are_taken_as_if_each_had_come_alone(store):
+    one, other = {"t": {"a": "x", "b": "y"}}, {"t": {"c": "x"}, "u": {"a": "y"}}
+    sent = [
+        Sent(one, "k1", "file", "1"),
+        Sent({"t": {"a": "no class"}}, "k2"),
+        Sent(other, "k3", "file", "2"),
+        Sent(one, "k1"),
+        Sent(other, "k1"),
+        Sent(other),
+        Sent(one, source="file"),
+    ]
+    together = store.create("together", classes=["x", "y"])
+    alone = store.create("alone", classes=["x", "y"])
+    outcomes = together.accept_all(sent)
+    for part, outcome in zip(sent, outcomes, strict=True):
+        if isinstance(outcome, LabelQuorumError):
+            with pytest.raises(type(outcome), match=re.escape(str(outcome).split(": ")[-1])):
+                alone.accept(*part)
+        else:
+            assert alone.accept(*part) == outcome
+    assert [type(outcome).__name__ for outcome in outcomes] == [
+        *("Receipt", "LabelError", "Receipt", "Receipt", "ConflictError", "Receipt", "StateError")
+    ]
+    assert together.accept_all(sent[:1])[0] == outcomes[3]
+    assert together.position("file") == alone.position("file") == "2"
+    assert together.count() == alone.count()
+    together.settle(flush=True)
+    alone.settle(flush=True)
+    assert together.state_hash() == alone.state_hash()
 
 
 def test_an_empty_table_is_accepted(store):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from labelquorum.errors import ConflictError, LabelError, StateError
+from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, StateError
 from labelquorum.ingest.events import LabelTable
 from labelquorum.ingest.formats import read_labels
 from labelquorum.record import tables
@@ -18,7 +18,16 @@ from labelquorum.record.faults import fault
 from labelquorum.record.tables import decode, encode, encode_id
 from labelquorum.record.view import View, batched
 
-__all__ = ["Inlet", "Receipt"]
+__all__ = ["Inlet", "Receipt", "Sent"]
+
+
+class Sent(NamedTuple):
+    """A table as it is sent; see `Inlet.accept`."""
+
+    labels: Any
+    key: str | None = None
+    source: str | None = None
+    position: str | None = None
 
 
 class Receipt(NamedTuple):
@@ -30,6 +39,17 @@ class Receipt(NamedTuple):
     first_row: int | None
     last_row: int | None
     repeated: bool = False  # they were accepted before under this key: nothing is counted twice
+
+
+class _Part(NamedTuple):
+    """A table that was read and checked."""
+
+    rows: list[dict[str, Any]]
+    skipped: dict[str, int]
+    body: str  # SHA-256
+    key: str | None
+    source: str | None
+    position: str | None
 
 
 class Inlet(View):
@@ -53,40 +73,54 @@ class Inlet(View):
         source, position
             How far a source was read with these labels, in the sender's own words.
         """
-        if (source is None) != (position is None):
-            raise StateError("`source` and `position` go together. Give both, or neither.")
-        for what, value in (("key", key), ("source", source), ("position", position)):
-            if value is not None and not _is_name(value):
-                raise StateError(
-                    f"`{what}` must be text of 1 to {tables.NAME_BYTES} bytes. "
-                    f"Got {str(value)[:40]!r}."
-                )
-        table = read_labels(labels, self._model._space)
-        rows = _rows(table)
-        body = sha256(encode(rows).encode()).hexdigest()
+        [receipt] = self.accept_all([Sent(labels, key, source, position)])
+        if isinstance(receipt, LabelQuorumError):
+            raise receipt
+        return receipt
+
+    def accept_all(self, sent: Sequence[Sent]) -> list[Receipt | LabelQuorumError]:
+        """Take several tables in one transaction, as if each had come alone, one after the other.
+
+        A table that is refused has its error in place of a receipt, and the others do not mind.
+        A disk takes as long for one commit as for another, so many small tables are best taken
+        together.
+        """
+        outcomes: list[Receipt | LabelQuorumError | None] = [None] * len(sent)
+        parts: dict[int, _Part] = {}
+        for number, one in enumerate(sent):
+            try:
+                parts[number] = self._read(one)
+            except LabelQuorumError as error:
+                outcomes[number] = error
         with self._store.write() as connection:
-            before = self._receipt(connection, key, body)
-            if before is not None:
-                return before
-            receipt = self._take(connection, rows, table)
-            if key is not None:
-                connection.execute(
-                    tables.batches.insert().values(
-                        stream=self._key,
-                        key=key,
-                        body=body,
-                        receipt=encode(receipt._asdict()),
-                        accepted_at=self._store.now(),
+            seen = self._seen(connection, [part.key for part in parts.values() if part.key])
+            fresh: dict[int, _Part] = {}
+            twins: dict[int, str] = {}  # sent again, within this very call
+            for number, part in parts.items():
+                before = seen.get(part.key) if part.key else None
+                if before is None:
+                    fresh[number] = part
+                    if part.key:
+                        seen[part.key] = (part.body, None)
+                elif before[0] != part.body:
+                    outcomes[number] = ConflictError(
+                        f"Stream {self.name!r}: key {part.key!r} came before with other labels, "
+                        "and a key names one table for good. Send these under a key of their own."
                     )
-                )
-            if source is not None:
-                connection.execute(
-                    self._store.upsert(tables.positions, "stream", "source"),
-                    {"stream": self._key, "source": source, "position": position},
-                )
+                elif before[1] is None:
+                    twins[number] = part.key or ""
+                else:
+                    outcomes[number] = before[1]._replace(repeated=True)
+            if fresh:
+                receipts = self._take(connection, list(fresh.values()))
+                by_key: dict[str | None, Receipt] = {}
+                for (number, part), receipt in zip(fresh.items(), receipts, strict=True):
+                    outcomes[number] = by_key[part.key] = receipt
+                for number, key in twins.items():
+                    outcomes[number] = by_key[key]._replace(repeated=True)
             fault("before_accept_commit")
         fault("after_accept")
-        return receipt
+        return [outcome for outcome in outcomes if outcome is not None]
 
     def retract(self, task: Hashable, worker: Hashable) -> int:
         """Take back a worker's labels of a task that is not cut yet; say how many there were."""
@@ -136,32 +170,42 @@ class Inlet(View):
                 )
             )
 
-    def _receipt(self, connection: sa.Connection, key: str | None, body: str) -> Receipt | None:
-        """What was answered when this came before."""
-        batches = tables.batches.c
-        if key is None:
-            return None
-        found = connection.execute(
-            sa.select(batches.body, batches.receipt).where(
-                batches.stream == self._key, batches.key == key
-            )
-        ).one_or_none()
-        if found is None:
-            return None
-        if found.body != body:
-            raise ConflictError(
-                f"Stream {self.name!r}: key {key!r} came before with other labels, and a key names "
-                "one table for good. Send these under a key of their own."
-            )
-        return Receipt(**{**decode(found.receipt), "repeated": True})
+    def _read(self, sent: Sent) -> "_Part":
+        """Check what was sent, before any transaction."""
+        labels, key, source, position = sent
+        if (source is None) != (position is None):
+            raise StateError("`source` and `position` go together. Give both, or neither.")
+        for what, value in (("key", key), ("source", source), ("position", position)):
+            if value is not None and not _is_name(value):
+                raise StateError(
+                    f"`{what}` must be text of 1 to {tables.NAME_BYTES} bytes. "
+                    f"Got {str(value)[:40]!r}."
+                )
+        table = read_labels(labels, self._model._space)
+        rows = _rows(table)
+        body = sha256(encode(rows).encode()).hexdigest()
+        return _Part(rows, dict(table.skipped), body, key, source, position)
 
-    def _take(
-        self, connection: sa.Connection, rows: Sequence[dict[str, Any]], table: LabelTable
-    ) -> Receipt:
+    def _seen(
+        self, connection: sa.Connection, keys: Sequence[str]
+    ) -> dict[str, tuple[str, Receipt | None]]:
+        """What came under these keys before, and what was answered."""
+        batches = tables.batches.c
+        seen: dict[str, tuple[str, Receipt | None]] = {}
+        for some in batched(keys):
+            found = sa.select(batches.key, batches.body, batches.receipt).where(
+                batches.stream == self._key, batches.key.in_(some)
+            )
+            for row in connection.execute(found):
+                seen[row.key] = (row.body, Receipt(**decode(row.receipt)))
+        return seen
+
+    def _take(self, connection: sa.Connection, parts: Sequence["_Part"]) -> list[Receipt]:
+        """Write labels, keys and positions."""
         now = self._store.now()
         stream = self._row(connection)
         rules = Rules(**decode(stream.rules))
-        items = list(dict.fromkeys(row["item"] for row in rows))
+        items = list(dict.fromkeys(row["item"] for part in parts for row in part.rows))
         waiting = {
             row.item: {**row._mapping} for row in self._of_items(connection, tables.waiting, items)
         }
@@ -169,45 +213,64 @@ class Inlet(View):
         closed, again = self._answered(connection, others, now)
         pairs = self._pairs(connection, list(waiting))
         taken: list[dict[str, Any]] = []
-        for row in rows:
-            item, pair = row["item"], (row["item"], row["worker"])
-            if item in closed:
-                continue
-            number = stream.next_row + len(taken)
-            taken.append({**row, "stream": self._key, "row": number, "chunk": None})
-            entry = waiting.setdefault(
-                item,
-                {
-                    "stream": self._key,
-                    "item": item,
-                    "n_labels": 0,
-                    "first_row": number,
-                    "first_at": now,
-                    "ready_at": now if item in again else None,
-                },
-            )
-            if self._counts_all or pair not in pairs:
-                pairs.add(pair)
-                entry["n_labels"] += 1
-            if entry["ready_at"] is None and rules.is_full(entry["n_labels"]):
-                entry["ready_at"] = now
-        late = len(rows) - len(taken)
+        receipts: list[Receipt] = []
+        for part in parts:
+            first = stream.next_row + len(taken)
+            for row in part.rows:
+                item, pair = row["item"], (row["item"], row["worker"])
+                if item in closed:
+                    continue
+                number = stream.next_row + len(taken)
+                taken.append({**row, "stream": self._key, "row": number, "chunk": None})
+                entry = waiting.setdefault(
+                    item,
+                    {
+                        "stream": self._key,
+                        "item": item,
+                        "n_labels": 0,
+                        "first_row": number,
+                        "first_at": now,
+                        "ready_at": now if item in again else None,
+                    },
+                )
+                if self._counts_all or pair not in pairs:
+                    pairs.add(pair)
+                    entry["n_labels"] += 1
+                if entry["ready_at"] is None and rules.is_full(entry["n_labels"]):
+                    entry["ready_at"] = now
+            n_taken = stream.next_row + len(taken) - first
+            late, last = len(part.rows) - n_taken, first + n_taken - 1
+            span = (first, last) if n_taken else (None, None)
+            receipts.append(Receipt(n_taken, late, part.skipped, *span))
         if taken:
             connection.execute(tables.labels.insert(), taken)
-            upsert = self._store.upsert(tables.waiting, "stream", "item")
-            connection.execute(upsert, list(waiting.values()))
+            self._put(connection, tables.waiting, ("stream", "item"), list(waiting.values()))
         connection.execute(
             tables.streams.update()
             .where(tables.streams.c.id == self._key)
             .values(
                 next_row=stream.next_row + len(taken),
-                late_labels=stream.late_labels + late,
+                late_labels=stream.late_labels + sum(one.late for one in receipts),
                 moment=now,
             )
         )
-        first = stream.next_row if taken else None
-        last = stream.next_row + len(taken) - 1 if taken else None
-        return Receipt(len(taken), late, dict(table.skipped), first, last)
+        keyed = [
+            {
+                "stream": self._key,
+                "key": part.key,
+                "body": part.body,
+                "receipt": encode(receipt._asdict()),
+                "accepted_at": now,
+            }
+            for part, receipt in zip(parts, receipts, strict=True)
+            if part.key
+        ]
+        if keyed:
+            connection.execute(tables.batches.insert(), keyed)
+        read = {part.source: part.position for part in parts if part.source is not None}
+        positions = [{"source": source, "position": position} for source, position in read.items()]
+        self._put(connection, tables.positions, ("stream", "source"), positions)
+        return receipts
 
     def _answered(
         self, connection: sa.Connection, items: Sequence[str], now: float
