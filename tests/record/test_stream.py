@@ -22,9 +22,8 @@ AT_ONCE = Rules(labels_per_item=1, chunk_items=1, max_wait=None, max_chunk_wait=
 FOREVER = 1e9
 
 
-def crowd(n_items=24, seed=3):
-    table = label_table(class_conditional_crowd(n_items, 9, 3, labels_per_item=4, seed=seed))
-    return table[["task", "worker", "label"]] if hasattr(table, "columns") else table
+def crowd(n_items=24, n_workers=9, seed=3):
+    return label_table(class_conditional_crowd(n_items, n_workers, 3, labels_per_item=4, seed=seed))
 
 
 def rows_of(table):
@@ -69,9 +68,9 @@ def assert_same_model(stream, model):
 
 
 def test_answers_and_model_are_bit_for_bit_those_of_the_library(store):
-    rules = Rules(labels_per_item=4, chunk_items=5, retention="keep")
+    rules = Rules(labels_per_item=4, chunk_items=3, retention="keep")
     stream, model, answers = store.create("s", rules=rules), lq.BiLA(open_items=0), {}
-    for row in shuffled(rows_of(crowd())):  # label by label
+    for row in shuffled(rows_of(crowd(n_workers=40))):  # label by label
         stream.accept(as_frame([row]))
         stream.settle()
     stream.settle(flush=True)
@@ -83,6 +82,7 @@ def test_answers_and_model_are_bit_for_bit_those_of_the_library(store):
     given = {one.item_id: (one.label, one.probs.tobytes()) for one in stream.answers()}
     assert given == answers
     assert len(stream.chunks()) > 3
+    assert list(model.workers_) != sorted(model.workers_)  # the order of appearance matters
     assert_same_model(stream, model)
     assert stream.estimator().skills_.equals(model.skills_)
 
@@ -369,6 +369,22 @@ def test_a_late_label_of_an_open_item_answers_it_anew(store, clock):
     stream.accept({"v": {"a": "x", "b": "x"}})
     stream.settle()
     assert list(stream.snapshot().ids["open_items"]) == ["v"]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_item_stays_open_for_a_label_that_came_in_time(store, clock, waits):
+    rules = Rules(labels_per_item=2, chunk_items=1, grace=10)
+    stream = store.create("s", rules=rules, classes=["x", "y"])
+    stream.accept({"t": {"a": "x", "b": "x"}, "u": {"a": "x"}})
+    stream.settle()
+    clock.time += 9
+    stream.accept({"t": {"c": "y"}})
+    clock.time += 9
+    stream.accept({"u": {"b": "x"}})
+    if waits:  # while the chunk of u, which goes first, is committed
+        stream.advance(stream.cut())
+    stream.settle()
+    assert {one.item_id: one.n_labels for one in stream.answers()} == {"t": 3, "u": 2}
 
 
 def test_a_waiting_label_can_be_retracted(store):
