@@ -1,8 +1,8 @@
 """Twenty honest workers and five who are not. Nobody tells the model which is which.
 
 Three click at random, one always gives the same answer, one has two classes mixed up. All five are
-found. What is special about one of them is seen best by the preset "network", which gives every
-worker a matrix of his own; the default knows his skill and which labels he likes.
+found. What is special about one of them is seen soonest by the preset "network", which gives every
+worker a matrix of his own from the start; the default needs hundreds of his labels for that.
 
     python examples/03_find_bad_workers.py [TASKS]
 """

@@ -270,7 +270,9 @@ def test_a_bad_weight_is_an_error_that_names_the_line_or_is_counted(
     if isinstance(weight, str):  # columns of one type are all text then
         values = list(map(str, values))
     source = form.write([(*row, w) for row, w in zip(GOOD, values, strict=True)], tmp_path)
-    with pytest.raises(LabelError, match=f"{form.place} {form.first + 2}: the weight is not a fin"):
+    with pytest.raises(
+        LabelError, match=f"{form.place} {form.first + 2}: the weight is not a number"
+    ):
         form.read(source)
     table = form.read(source, SKIP)
     assert table.weights == [1.0, 0.5, 0.0]

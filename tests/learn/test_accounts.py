@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import labelquorum as lq
-from labelquorum.ingest.chunks import make_chunk
+from labelquorum.ingest.chunks import make_chunk, take_rows
 from labelquorum.learn import coin
 from labelquorum.learn.accounts import ACCOUNTS, DROP, NOISE, log_skill, speaking
 from labelquorum.learn.aggregator import Part
@@ -22,6 +22,7 @@ from labelquorum.trial.crowds import (
     balanced_truth,
     bimodal_crowd,
     class_conditional_crowd,
+    label_table,
     one_coin_crowd,
 )
 
@@ -239,6 +240,16 @@ def test_heat_is_1_for_one_label_and_grows_with_labels_and_dependence():
     np.testing.assert_allclose(heat(n_labels, 0.2, told(0.5, 1)), [1, 1, 1.6, 20.8])
 
 
+def test_items_with_one_label_each_tell_nothing_of_dependence():
+    crowd = one_coin_crowd(400, 20, 2, 1, seed=1)
+    model = lq.BiLA().fit(label_table(crowd))
+    assert model.expected_gain()["gain"].max() > 1e-3
+    labels = {"six": dict.fromkeys(model.workers_[:6], 1)}
+    free = lq.BiLA(dependence=0.0).fit(label_table(crowd))
+    told, free = (m.predict_proba(labels).max().max() for m in (model, free))
+    assert told == pytest.approx(free, abs=0.02)
+
+
 def test_a_dependence_that_is_given_is_taken():
     labels = {f"t{i}": dict.fromkeys("uvwxyz", "ab"[i % 2]) for i in range(30)}
     sure = [lq.BiLA(dependence=rho).fit(labels).probas_.max().max() for rho in (0.0, 0.2, 0.9)]
@@ -263,6 +274,33 @@ def test_labels_that_trickle_in_are_counted_once_by_both_accounts():
         np.testing.assert_allclose(state.unexplained[name][3:5].sum(axis=1), [240, 720], atol=0.01)
         exact = ACCOUNTS[name].pool_exactly(rows[f"{name}_counts"], RECIPE)
         np.testing.assert_allclose(state.pooled[name], exact, atol=1e-6)
+
+
+def test_an_item_whose_only_worker_was_forgotten_is_counted_once():
+    model = lq.BiLA().partial_fit({"t1": {"ann": "a"}, "t2": {"bob": "b", "cid": "b"}})
+    model.forget("ann").partial_fit({"t1": {"bob": "a"}})
+    state = model._memory.state
+    assert state.label_shares.sum() == pytest.approx(2)
+    for name in ACCOUNTS:
+        assert state.class_counts[name].sum() == pytest.approx(2, abs=1e-5)
+
+
+@pytest.mark.parametrize("wrapper", ["windowed", "refit"])
+def test_a_wrapped_model_counts_what_it_is_given_and_takes_nothing_back(wrapper):
+    crowd = class_conditional_crowd(90, 9, 3, 4, seed=2)
+    model = lq.estimator(f"{wrapper}:bila")
+    rows = label_table(crowd, text_ids=False)
+    for start in (0, 30, 60):
+        some = [i for i, item in enumerate(rows.item_ids) if start <= item < start + 30]
+        model.partial_fit(take_rows(rows, some))
+    task, worker = rows.item_ids[-1], rows.worker_ids[-1]
+    model.partial_fit({task: {worker: (rows.labels[-1] + 1) % 3}})
+    state = model._memory.state
+    if wrapper == "windowed":
+        assert state.rows.to_arrays()["rich_counts"].sum() == pytest.approx(4, abs=1e-4)
+        assert (state.unexplained["rich"][3:5].sum(axis=1) >= 4).all()
+    else:
+        assert state.fit["rows/rich_counts"].sum() == pytest.approx(360, abs=1e-3)
 
 
 def test_both_accounts_are_merged_whatever_the_order_of_workers_and_classes():

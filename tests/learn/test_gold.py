@@ -65,6 +65,13 @@ def test_a_truth_stays_when_labels_come_late(labels):
     assert counted(model) == pytest.approx([260, 60, 60], abs=1e-3)
 
 
+def test_truths_whose_ids_are_of_another_type_are_refused():
+    model, labels = lq.BiLA(), {"1": {"ann": "y", "bob": "n"}}
+    with pytest.raises(LabelError, match="name a task 1, labels name it '1'"):
+        model.partial_fit(labels, true_labels={1: "y"})
+    assert model.partial_fit(labels, true_labels={"2": "y"}).tally_.gold_items == 0
+
+
 def test_a_truth_may_come_after_the_labels(labels):
     model = recipe(labels)
     before = counted(model)

@@ -165,7 +165,7 @@ def test_models_that_cannot_be_merged_are_refused():
     one, chunk = recipe({1: {"ann": 0, "bob": 1}}), {2: {"ann": 0}}
     for other, message in [
         (lq.MajorityVote().fit(chunk), "This MajorityVote cannot be merged"),
-        (lq.BiLA("network").fit(chunk), "This BiLA cannot be merged"),
+        (lq.BiLA("network").fit(chunk), r"BiLA\('network'\) cannot be merged"),
         (recipe(chunk, tilt_scale=2.0), "`tilt_scale` is None in one and 2.0 in another"),
         (recipe(chunk, classes=[0, 1]), "`classes` is None in one"),
         (recipe(chunk, warmup_items=9), "1 labels of a model are held for its warm-up"),
@@ -200,3 +200,31 @@ def test_true_labels_stay_true(tmp_path):
     assert merged.partial_fit({1: {"cat": 0}}).labels_.to_dict() == {1: 1}
     with pytest.raises(LabelError, match="is not known"):
         merged.forget("zoe")
+
+
+# ── forgotten and withdrawn ──────────────────────────────────────────────────────────────
+
+
+def test_a_worker_whom_a_shard_forgot_does_not_come_back(tmp_path):
+    base = recipe({1: {"ann": 0, "bob": 1}, 2: {"ann": 1, "bob": 1}})
+    base.save(tmp_path / "base.lq")
+    one, other = (lq.load(tmp_path / "base.lq") for _ in range(2))
+    one.forget("ann").partial_fit({3: {"bob": 0}})
+    other.forget("ann").partial_fit({4: {"bob": 1}})
+    merged = lq.merge(one, other, base=base)
+    assert merged.workers_.tolist() == ["bob"]
+
+
+def test_a_task_withdrawn_in_one_shard_and_labelled_in_another_is_refused(tmp_path):
+    base = recipe({1: {"ann": 0}, 2: {"ann": 1, "bob": 1}})
+    base.save(tmp_path / "base.lq")
+    one, other = (lq.load(tmp_path / "base.lq") for _ in range(2))
+    one.retract(1, "ann")
+    other.partial_fit({1: {"bob": 0}})
+    with pytest.raises(StateError, match="two of them know task 1"):
+        lq.merge(one, other, base=base)
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(StateError, match=r"one after the other, merge\(one, other\)"):
+        lq.merge([recipe({1: {"ann": 0}})])

@@ -6,6 +6,7 @@ import pytest
 
 import labelquorum as lq
 from labelquorum.errors import LabelError, StateError
+from labelquorum.ingest.chunks import cut_chunks
 from labelquorum.ingest.events import LabelTable
 from labelquorum.learn.estimator import method_names
 from labelquorum.trial import chunks, class_conditional_crowd, label_table, one_coin_crowd
@@ -251,7 +252,7 @@ def test_an_explanation_is_a_sentence():
     assert "ann (+" in told and "bob (+" in told
     assert "outweigh eve (−" in told
     assert "Without ann and bob it would change" in told
-    assert told.endswith("more labels 'dog' of average workers.")
+    assert told.endswith("more average workers said 'dog'.")
 
 
 def test_a_task_whose_truth_was_given_says_so(mine):
@@ -263,7 +264,7 @@ def test_a_task_whose_truth_was_given_says_so(mine):
     told = mine.explain(task)
     assert told.truth_given and told.label == "fox" and told.flips == []
     assert str(told) == f"{task}: 'fox', because its truth was given."
-    assert task not in mine.pending(1.1).index
+    assert task not in mine.pending(1).index
     assert task not in mine.expected_gain().index
 
 
@@ -297,10 +298,10 @@ THREE_CLASSES = [name for name in method_names() if name not in ("sbic", *SLOW)]
 @pytest.mark.parametrize("name", [*THREE_CLASSES, "refit:mace"])
 def test_every_method_is_explained(crowd, name):
     model = lq.estimator(name).partial_fit(rows_of(crowd))
-    open_tasks = model.pending(1.1)
-    assert len(open_tasks) == 240
+    pending = model.pending(1)
+    assert len(pending) == (model.probas_.max(axis=1) < 1).sum()
     told = model.explain("t001")
-    assert told.label == open_tasks.loc["t001", "label"] == model.labels_["t001"]
+    assert told.label == model.labels_["t001"]
     assert np.isfinite(told.workers["log_odds"]).all()
     assert np.isfinite(told.prior_log_odds) or np.isnan(told.prior_log_odds)
     assert str(told).startswith("t001: ")
@@ -406,8 +407,64 @@ def test_asking_by_gain_beats_asking_at_random():
         for _ in range(5):
             order = model.expected_gain(top=40).index if by_gain else rng.permutation(400)[:40]
             model.partial_fit(more_labels(rng, crowd, order.tolist(), had))
-        return (model.pending(1.1)["label"].loc[range(400)] != crowd.truth).mean()
+        return (model.report().items["consensus_label"].loc[range(400)] != crowd.truth).mean()
 
     seeds = range(4)
     by_gain, at_random = (np.mean([error(how, seed) for seed in seeds]) for how in (True, False))
     assert by_gain < at_random - 0.02
+
+
+# ── what cannot be asked ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda model: model.pending(95), "`threshold` must be a number between 0 and 1. Got 95"),
+        (lambda model: model.pending(float("nan")), "`threshold` must be a number between"),
+        (lambda model: model.skill_intervals("0.95"), "`level` must be a number between 0 and 1"),
+        (lambda model: model.skill_intervals(workers="ann"), "`workers` must be a list of ids"),
+        (lambda model: model.expected_gain(tasks=1), "`tasks` must be a list of ids, even of one"),
+        (lambda model: model.expected_gain(top=-1), "`top` must be a whole number ≥ 0, or None"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_sentence(ask, sentence):
+    model = lq.BiLA().fit({"q": {"ann": "y", "bob": "n"}})
+    with pytest.raises(StateError, match=sentence):
+        ask(model)
+
+
+def test_where_all_have_labelled_a_task_somebody_new_is_expected_to_be_like_them():
+    crowd = one_coin_crowd(60, 3, 2, 3, seed=1)
+    gain = lq.BiLA(dependence=0.0).fit(label_table(crowd)).expected_gain()
+    assert gain["gain"].notna().all() and gain["gain"].max() > 0
+    assert gain["best_worker"].isna().all()
+
+
+def test_an_old_answer_is_explained_as_it_was_given_and_not_as_it_would_be_today():
+    crowd = one_coin_crowd(600, 20, 2, 5, class_prior=(0.9, 0.1), seed=0)
+    model, told = lq.BiLA(), {}
+    for chunk in cut_chunks([label_table(crowd)], chunk_items=50):
+        model.partial_fit(chunk)
+        told = told or {task: model.explain(task) for task in model.labels_.index[:20]}
+    for task, before in told.items():
+        now = model.explain(task)
+        assert (now.heat, now.flips) == (before.heat, before.flips)
+        assert now.prior_log_odds == pytest.approx(before.prior_log_odds)
+
+
+def test_a_merged_model_is_no_better_known_after_one_label_more():
+    crowd = one_coin_crowd(200, 10, 2, 4, seed=2)
+    shards = [lq.BiLA().partial_fit(chunk) for chunk in cut_chunks([label_table(crowd)], 100)]
+    merged = lq.merge(*shards)
+    before = merged.skill_intervals()
+    merged.partial_fit({"new": {before.index[0]: 1}})
+    after = merged.skill_intervals()
+    width = [(table["high"] - table["low"]).mean() for table in (before, after)]
+    assert width[1] == pytest.approx(width[0], rel=0.1)
+
+
+def test_a_label_that_speaks_for_the_other_side_is_told_with_what_was_said():
+    rows = {f"t{i}": dict.fromkeys("pq", "ab"[i % 2]) | {"liar": "ba"[i % 2]} for i in range(60)}
+    told = str(lq.BiLA().fit(rows).explain("t1"))
+    assert "liar by saying 'a' (+" in told and "p (+" in told

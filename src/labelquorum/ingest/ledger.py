@@ -50,6 +50,7 @@ class OpenItem(NamedTuple):
     aggregated: int  # its class
     counted_probs: NDArray[np.float32]  # (A, C) by which it was counted; 0 if it was not
     gold: int  # its true class, where that was given, or MISSING
+    heat: float = 1.0  # what its log scores were divided by before they became `probs`
     note: Note = NO_NOTE
 
 
@@ -142,6 +143,7 @@ class Ledger:
         aggregated: NDArray[np.int32],
         notes: Sequence[Note] | None = None,
         counted_probs: NDArray[np.float32] | None = None,
+        heat: NDArray[Any] | None = None,
     ) -> None:
         """Keep a chunk's items as the most recent, in order of appearance; let older ones go."""
         positions = order.tolist()
@@ -158,6 +160,7 @@ class Ledger:
         answers["key"], answers["aggregated"], answers["probs"] = chunk.item_keys, aggregated, probs
         answers["counted_probs"] = 0 if counted_probs is None else counted_probs
         answers["gold"] = MISSING if chunk.gold is None else chunk.gold
+        answers["heat"] = 1 if heat is None else heat
         edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1)) * rows.itemsize
         cut = _cut(rows, edges.tolist(), answers, positions[too_many:])
         self._keep(
@@ -227,6 +230,7 @@ class Ledger:
             "aggregated": np.array([held.aggregated for held in items], np.int32),
             "counted_probs": counted.reshape(len(items), n_accounts, n_classes),
             "gold": np.array([held.gold for held in items], np.int32),
+            "heat": np.array([held.heat for held in items], np.float32),
             "closed": self.closed_keys,
         }
 
@@ -243,6 +247,7 @@ class Ledger:
         ends = np.cumsum(arrays["counts"])
         counted = arrays.get("counted_probs", np.zeros_like(arrays["probs"])[:, None])
         gold = arrays.get("gold", np.full(len(ends), MISSING, np.int32))
+        heat = arrays.get("heat", np.ones(len(ends), np.float32))
         kept = zip(item_ids, notes, ends, strict=True)
         for position, (item_id, note, end) in enumerate(kept):
             rows = slice(end - arrays["counts"][position], end)
@@ -256,6 +261,7 @@ class Ledger:
                 int(arrays["aggregated"][position]),
                 counted[position][:, known],
                 int(gold[position]),
+                float(heat[position]),
                 note,
             )
             ledger._items[item_id] = _close(item, id_key(item_id))
@@ -272,7 +278,8 @@ def _row_type(n_classes: int) -> np.dtype[Any]:
 @lru_cache
 def _answer_type(n_classes: int, n_accounts: int) -> np.dtype[Any]:
     per_class = ("probs", "f4", (n_classes,)), ("counted_probs", "f4", (n_accounts, n_classes))
-    return np.dtype([("key", "u8"), ("aggregated", "i4"), ("gold", "i4"), *per_class])
+    cells = ("key", "u8"), ("aggregated", "i4"), ("gold", "i4"), ("heat", "f4")
+    return np.dtype([*cells, *per_class])
 
 
 def _cut(
@@ -300,6 +307,7 @@ def _open(held: _Held) -> OpenItem:
         int(answer["aggregated"]),
         answer["counted_probs"],
         int(answer["gold"]),
+        float(answer["heat"]),
         held.note,
     )
 
@@ -311,7 +319,7 @@ def _close(item: OpenItem, key: int) -> _Held:
         rows[name] = getattr(item, name)
     answer = np.empty(1, _answer_type(n_classes, n_accounts))
     answer["key"] = key
-    for name in ("aggregated", "gold", "probs", "counted_probs"):
+    for name in ("aggregated", "gold", "heat", "probs", "counted_probs"):
         answer[name] = getattr(item, name)
     return _Held(rows.tobytes(), answer.tobytes(), n_classes, n_accounts, item.note)
 

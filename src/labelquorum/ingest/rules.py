@@ -3,7 +3,7 @@
 A reader collects columns as it finds them; `checked` makes a sound `LabelTable` of them.
 
 - A row has a task, a worker and a label, each text or a finite number, and a weight, where
-  there is one, that is a finite number ≥ 0. Where the classes are given, the label is one.
+  there is one, that is a number from 0 to 1,000,000. Where the classes are given, the label is one.
 - A row that breaks a rule is an error that names its place or, with `on_bad="skip"`, is
   left out and counted by reason. An abstention is left out and counted, never an error.
 - Ids and labels keep their type, and text is kept as written, outer blanks included. NumPy's
@@ -285,7 +285,7 @@ def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str) -> str:
     if fault == "missing":
         rule = f"the {role} is missing, and every row needs a task, a worker and a label"
     elif role == "weight":
-        rule = "the weight is not a finite number ≥ 0"
+        rule = "the weight is not a number from 0 to 1,000,000"
     else:
         rule = f"the {role} is neither text (UTF-8) nor a finite number"
     return f"{rule}. Got {got}. {SKIP}"

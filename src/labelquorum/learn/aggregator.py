@@ -43,6 +43,7 @@ class Aggregation(NamedTuple):
     aggregated: NDArray[np.int32]  # (N,) the winning class
     probs: NDArray[np.float32]  # (N, C)
     log_evidence: NDArray[np.float32]  # (B, C) what each label said for each class
+    heat: NDArray[np.float64] | None = None  # (N,) what log scores were divided by; None for 1
 
 
 class Part(NamedTuple):

@@ -198,7 +198,8 @@ def bila(
     )
     for name, (least, below) in LIMITS.items():
         if (name, getattr(recipe, name)) != ("dependence", "learned"):
-            _check_number(name, getattr(recipe, name), least, below)
+            rule = "'learned', or " if name == "dependence" else ""
+            _check_number(name, getattr(recipe, name), least, below, rule)
     if optimizer == CURVATURE and isinstance(generative, str):
         if record_epochs:
             raise StateError(
@@ -515,12 +516,14 @@ def _exceptions(
     return reasons
 
 
-def _check_number(name: str, value: Any, least: float, below: float = inf) -> None:
+def _check_number(
+    name: str, value: Any, least: float, below: float = inf, instead: str = ""
+) -> None:
     whole = isinstance(least, int)
     number = isinstance(value, Integral if whole else Real)
     if not number or not least <= float(value) < below:
         rule = f"a {'whole ' * whole}number ≥ {least:g}" + f" and < {below:g}" * (below < inf)
-        raise StateError(f"`{name}` of bila must be {rule}. Got {value!r}.")
+        raise StateError(f"`{name}` of bila must be {instead}{rule}. Got {value!r}.")
 
 
 def _as_tuple(sizes: Any) -> tuple[int, ...]:

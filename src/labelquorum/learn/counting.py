@@ -104,7 +104,7 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     if tally.past is not None:
         label_shares = np.maximum(label_shares - vote_shares(tally.past).sum(axis=0), 0)
     # (1) f' = f + label shares
-    label_shares = label_shares + tally.items @ vote_shares(chunk)
+    label_shares = label_shares + tally.share_items @ vote_shares(chunk)
     before = {
         name: _before(state, known, tally, position, recipe)
         for position, name in enumerate(recipe.accounts)
@@ -151,6 +151,7 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
         aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
         probs=softmax(log_scores / warmth[:, None]),
         log_evidence=evidence.astype(np.float32),
+        heat=warmth,
     )
 
 
@@ -252,7 +253,8 @@ class _Tally(NamedTuple):
     """What of a chunk is counted now, and what of it was counted before."""
 
     labels: Chunk  # with the weight by which each label is counted
-    items: Floats  # (N,) 1 where the item counts in f and ν
+    items: Floats  # (N,) 1 where the item counts in ν
+    share_items: Floats  # (N,) 1 where it counts in f
     past: Chunk | None  # labels as they were counted before
     past_probs: Floats  # (N, A, C) by which each account counted them
 
@@ -267,8 +269,9 @@ def _tally(chunk: Chunk, n_accounts: int) -> _Tally:
     probs = np.zeros((chunk.n_items, n_accounts, chunk.n_classes))
     corrects = chunk.replaced != MISSING
     seen = chunk.known | corrects
-    if not seen.any():
-        return _Tally(chunk, items, None, probs)
+    counted_before = chunk.counted_probs is not None and chunk.counted_probs.any()
+    if not seen.any() and not counted_before:
+        return _Tally(chunk, items, items, None, probs)
     label = np.where(corrects, chunk.replaced, chunk.label)
     weight = np.where(seen, np.where(corrects, chunk.replaced_weight, chunk.weight), 0)
     past = chunk._replace(label=label, weight=weight.astype(np.float32))
@@ -278,7 +281,11 @@ def _tally(chunk: Chunk, n_accounts: int) -> _Tally:
     lost = was_counted & (probs.sum(axis=(1, 2)) == 0)
     past = past._replace(weight=np.where(lost[chunk.item], np.float32(0), past.weight))
     counted = np.where(lost[chunk.item], chunk.counted_weight, chunk.weight)
-    return _Tally(chunk._replace(weight=counted), np.where(lost, 0.0, items), past, probs)
+    items = np.where(lost, 0.0, items)
+    # Whose labels went with a forgotten worker counts in f already, by shares nobody knows.
+    orphaned = ~was_counted & (probs.sum(axis=(1, 2)) > 0)
+    shares = np.where(orphaned, 0.0, items)
+    return _Tally(chunk._replace(weight=counted), items, shares, past, probs)
 
 
 class _Before(NamedTuple):

@@ -72,6 +72,8 @@ def gain_of_clear(log_scores: Leaf, clear_log_scores: Leaf) -> Leaf:
 def correlation(told: NDArray[np.float64]) -> float:
     """ρ̂, how far residuals of one item go together, by `sums`."""
     products, spreads, residuals, labels, pairs, _ = told
+    if pairs.sum() < 1:  # where items have one label each, all the rest is rounding
+        return 0.0
     # The mean residual of a class is misfit of its rate, not dependence; it is taken off.
     mean = residuals / np.maximum(labels, 1e-12)
     # ρ̂ = (Σ r_j r_j' − Σ_c pairs_c · mean_c²) / Σ √(v_j v_j')

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
+from math import inf, isfinite
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -192,6 +193,8 @@ class Estimator(Window):
         memory, method = self._memory, self._aggregator
         waiting, truth = [*memory.held, table], {**memory.held_gold, **(gold or {})}
         intake = memory.roster.read(concatenate(waiting), memory.ledger, truth)
+        if truth and not intake.tally.gold_items:
+            _check_same_ids(truth, intake.item_ids)
         if memory.state is None and intake.chunk.n_items < warmup_items:
             if intake.chunk.n_labels:
                 method.init(intake.chunk, self._seed)  # refuses what could never be learned
@@ -228,8 +231,11 @@ class Estimator(Window):
 
     def _require_counts(self, deed: str) -> None:
         if self._aggregator.counts is None:
+            preset = getattr(self, "preset", None)
+            this = f"{type(self).__name__}({preset!r})" if preset else f"This {type(self).__name__}"
             raise StateError(
-                f"This {type(self).__name__} cannot {deed}: its state is no counts. Use BiLA()."
+                f"{this} cannot {deed}: its state is no counts. Use BiLA() with the preset "
+                "'default' or 'recipe'."
             )
 
     def _ask(self, labels: Any) -> tuple[Intake, Aggregation, list[Hashable]]:
@@ -387,7 +393,13 @@ class Estimator(Window):
         if self.history is not None:
             settings["history"] = history_rows(self.history, self._space.classes)
         ids, arrays = memory_parts(self._memory)
-        header = {"method": self.method, "settings": settings, "losses": self.loss_history_}
+        chunks = self._memory.n_chunks
+        header = {
+            "method": self.method,
+            "settings": settings,
+            "losses": self.loss_history_,
+            "chunks": chunks if isfinite(chunks) else None,
+        }
         write_snapshot(path, Snapshot(header, ids, arrays))
 
     @classmethod
@@ -436,7 +448,9 @@ class Estimator(Window):
 
     def _restore(self, snapshot: Snapshot) -> Self:
         state_type = self._aggregator.state_type
-        self._memory = restored(self._space, self._whole("open_items", 0), state_type, snapshot)
+        memory = restored(self._space, self._whole("open_items", 0), state_type, snapshot)
+        chunks = snapshot.header.get("chunks")
+        self._memory = memory._replace(n_chunks=inf if chunks is None else chunks)
         self._losses.extend(snapshot.header["losses"])
         return self
 
@@ -486,6 +500,8 @@ class Estimator(Window):
                 "`warmup_items` must be 0 with a history: that is a first set already."
             )
         known = read_history(self.history, self._space.classes)
+        if not known.workers:
+            return memory
         return with_history(memory, known, self._aggregator, self._seed)
 
     @cached_property
@@ -515,6 +531,17 @@ class Estimator(Window):
 
     def _class_index(self) -> pd.Index:
         return id_index(self._memory.roster.classes, "label")
+
+
+def _check_same_ids(truth: Mapping[Hashable, Hashable], item_ids: Sequence[Hashable]) -> None:
+    """Refuse truths of which none was used because ids are text here and numbers there."""
+    as_text = {str(task): task for task in item_ids}
+    for task in truth:
+        if str(task) in as_text:
+            raise LabelError(
+                f"True labels name a task {task!r}, labels name it {as_text[str(task)]!r}: a "
+                "number and a text are two ids. Convert one of them."
+            )
 
 
 def _settings(kind: type) -> list[str]:

@@ -95,7 +95,7 @@ class BiLA(Estimator):
     >>> vote = MajorityVote().fit_predict(label_table(crowd, text_ids=False))
     >>> print(f"BiLA {error_rate(answers, crowd.truth):.1%}, "
     ...       f"majority vote {error_rate(vote, crowd.truth):.1%}")
-    BiLA 14.1%, majority vote 16.8%
+    BiLA 14.2%, majority vote 16.8%
     """
 
     method = "bila"

@@ -57,12 +57,12 @@ def draws(
     account, rows = ACCOUNTS[name], state.rows.to_arrays()
     counts, theta = rows[f"{name}_counts"], rows[f"{name}_theta"]
     shared = account.crowd(state.pooled[name], recipe)
+    nobody = np.zeros((1, *theta.shape[1:])), np.zeros((1, *counts.shape[1:]))
     scales = np.array([recipe.tilt_scale] + [recipe.bias_scale] * n_classes)[: theta.shape[1]]
     counted = Counted(
         counts=as_matrices(counts) if theta.shape[1] == 1 else counts,
         theta=theta,
-        # a worker of whom nothing is known
-        centre=account.confusion(0 * theta[:1], 0 * counts[:1], shared, recipe)[0],
+        centre=account.confusion(*nobody, shared, recipe)[0],
         precision=scales**-2.0,
         class_prior=class_prior(state.label_shares, state.class_counts[name], recipe),
         class_counts=state.class_counts[name],

@@ -41,6 +41,7 @@ class Memory(NamedTuple):
     book: WorkerRows  # "labels" and "agreed" with the consensus, counted by worker
     held: list[LabelTable]  # chunks waiting for the warm-up to be complete
     held_gold: dict[Hashable, Hashable]  # and the true labels given with them
+    n_chunks: float = 0  # learned from; infinite where that is not known
 
 
 class Step(NamedTuple):
@@ -97,8 +98,10 @@ def remember(memory: Memory, step: Step) -> Memory:
         result.aggregated,
         intake.notes,
         counted_probs(intake.chunk, step.info),
+        result.heat,
     )
-    return Memory(memory.roster, memory.ledger, step.state, step.book, [], {})
+    n_chunks = memory.n_chunks + (not intake.chunk.known.all())
+    return Memory(memory.roster, memory.ledger, step.state, step.book, [], {}, n_chunks)
 
 
 def count_agreement(book: WorkerRows, intake: Intake, result: Aggregation) -> WorkerRows:

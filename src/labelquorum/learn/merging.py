@@ -5,6 +5,7 @@ any order of workers or classes.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +51,11 @@ def merge(*models: Estimator, base: Estimator | None = None) -> Estimator:
     _check_tasks(models, base)
     everybody = [*([] if base is None else [base]), *models]
     first = everybody[0]
-    workers = _union(model._memory.roster.worker_ids for model in everybody)
+    forgotten = _forgotten(models, base)
+    workers = _union(
+        [worker for worker in model._memory.roster.worker_ids if worker not in forgotten]
+        for model in everybody
+    )
     classes = _union(model._memory.roster.classes for model in everybody)
     places = {id(model): _places(model, workers, classes) for model in everybody}
     merged = type(first)(**first.get_params())
@@ -61,6 +66,7 @@ def merge(*models: Estimator, base: Estimator | None = None) -> Estimator:
         _merge_books(models, base, places, len(workers)),
         [],
         {},
+        n_chunks=inf,
     )
     return merged
 
@@ -68,6 +74,12 @@ def merge(*models: Estimator, base: Estimator | None = None) -> Estimator:
 def _check_models(models: Sequence[Estimator], base: Estimator | None) -> None:
     if not models:
         raise StateError("merge needs at least one model. Got none.")
+    for model in [*models, *([] if base is None else [base])]:
+        if not isinstance(model, Estimator):
+            raise StateError(
+                "merge takes models one after the other, merge(one, other), and none by the name "
+                f"of its file. Got {model!r:.80}."
+            )
     everybody = [*([] if base is None else [base]), *models]
     first = everybody[0]
     for model in everybody:
@@ -130,21 +142,46 @@ def _changed_tasks(model: Estimator, base: Estimator | None) -> list[Hashable]:
     """Tasks open in the base of which the model holds other labels, or another truth."""
     if base is None:
         return []
-    theirs, ours = base._memory, model._memory
+    theirs, ours, forgotten = base._memory, model._memory, _forgotten([model], base)
     return [
-        task
-        for task in theirs.ledger.among(ours.ledger)
-        if _said(theirs, task) != _said(ours, task)
+        *_withdrawn(model, base),
+        *(
+            task
+            for task in theirs.ledger.among(ours.ledger)
+            if _said(theirs, task, forgotten) != _said(ours, task, forgotten)
+        ),
     ]
 
 
-def _said(memory: Memory, task: Hashable) -> Any:
-    """What is known of an open task, by the users' own ids."""
+def _withdrawn(model: Estimator, base: Estimator) -> list[Hashable]:
+    """Tasks open in the base that are neither open nor closed in the model."""
+    ledger = model._memory.ledger
+    missing = [task for task in base._memory.ledger if task not in ledger]
+    closed = ledger.was_closed(np.array(list(map(id_key, missing)), np.uint64))
+    return [task for task, known in zip(missing, closed, strict=True) if not known]
+
+
+def _forgotten(models: Sequence[Estimator], base: Estimator | None) -> set[Hashable]:
+    """Workers of the base whom a model has forgotten since; who came again is not."""
+    if base is None:
+        return set()
+    lists = [model._memory.roster.worker_ids for model in models]
+    names = base._memory.roster.worker_ids
+    gone = {name for ids in lists for name, now in zip(names, ids, strict=False) if now is None}
+    return {name for name in gone if not any(name in ids[len(names) :] for ids in lists)}
+
+
+def _said(memory: Memory, task: Hashable, forgotten: set[Hashable]) -> Any:
+    """What is known of an open task, by the users' own ids; but for workers who are forgotten."""
     held = memory.ledger.get(task)
     assert held is not None
     workers, classes = memory.roster.worker_ids, memory.roster.classes
     rows = zip(held.worker.tolist(), held.label.tolist(), held.weight.tolist(), strict=True)
-    labels = [(workers[k], classes[z], weight) for k, z, weight in rows]
+    labels = [
+        (workers[k], classes[z], weight)
+        for k, z, weight in rows
+        if workers[k] is not None and workers[k] not in forgotten
+    ]
     return sorted(labels, key=repr), None if held.gold == MISSING else classes[held.gold]
 
 
@@ -224,11 +261,8 @@ def _merge_ledgers(
         for task in ledger:
             if task not in source or task in changed:
                 source[task] = model
-        if base is not None:  # open in the base, neither open nor closed here: withdrawn
-            missing = [task for task in base._memory.ledger if task not in ledger]
-            keys = np.array(list(map(id_key, missing)), np.uint64)
-            closed = ledger.was_closed(keys)
-            gone.update(task for task, known in zip(missing, closed, strict=True) if not known)
+        if base is not None:
+            gone.update(_withdrawn(model, base))
     for task, model in source.items():
         held = model._memory.ledger.get(task)
         if held is not None and task not in gone:

@@ -101,6 +101,7 @@ def prospects(
     for start in range(0, n_items, together):
         some = slice(start, min(start + together, n_items))
         table = gains(probs[some], matrix, heat[some])
+        anybody = table @ share / share.sum()  # where all were asked: somebody new, like them
         labels = slice(*np.searchsorted(asked.item, [some.start, some.stop]))
         taken = asked.item[labels] - start, asked.worker[labels]
         table[taken] = 0
@@ -113,7 +114,7 @@ def prospects(
         left = most >= 0
         worker[some] = np.where(left, best, MISSING)
         gain[some] = np.where(left, most, np.nan)
-        mean[some] = np.where(left, table_mean / np.maximum(free, TINY), np.nan)
+        mean[some] = np.where(left, table_mean / np.maximum(free, TINY), anybody)
     return Prospects(mean, worker, gain)
 
 

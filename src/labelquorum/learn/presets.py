@@ -148,10 +148,15 @@ def settings_of(preset: str, **changes: Any) -> dict[str, Any]:
         without_effect += _OF_THE_RICH
     idle = [name for name in changes if name in without_effect]
     if idle:
-        how, other = ("by counting", "network") if accounts else ("by gradient steps", "default")
+        if idle[0] in _BY_GRADIENT:
+            why, other = "which is learned by counting", "network"
+        elif accounts:
+            why, other = "which knows one number a worker", "default"
+        else:
+            why, other = "which is learned by gradient steps", "default"
         raise StateError(
-            f"`{idle[0]}` of BiLA has no effect with generative={_name(generative)}, which is "
-            f"learned {how}. Leave it out, or start from preset={other!r}."
+            f"`{idle[0]}` of BiLA has no effect with generative={_name(generative)}, {why}. "
+            f"Leave it out, or start from preset={other!r}."
         )
     return settings
 

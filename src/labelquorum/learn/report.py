@@ -73,7 +73,8 @@ class Explanation(NamedTuple):
         answer = f"{self.task}: {self.label!r}"
         if self.truth_given:
             return f"{answer}, because its truth was given."
-        told = [*self.workers["log_odds"].items()]
+        rows = zip(self.workers.index, self.workers["label"], self.workers["log_odds"], strict=True)
+        told = [(self._with_label(*row), row[2]) for row in rows]
         told.append(("how frequent the classes are", self.prior_log_odds))
         told.sort(key=lambda pair: -abs(pair[1]))
         ours = [pair for pair in told if pair[1] >= WORTH_TELLING]
@@ -87,25 +88,30 @@ class Explanation(NamedTuple):
             )
         text += "."
         if self.flips:
-            text += f" Without {_listed([str(worker) for worker in self.flips])} it would change"
+            text += f" Without {_shortened([str(worker) for worker in self.flips])} it would change"
             if self.further_labels is not None:
                 text += "; so it would"
         elif self.further_labels is not None:
             text += " It would change"
         if self.further_labels is not None:
             number = self.further_labels
-            text += (
-                f" with {number} more label{'s' * (number > 1)} {self.runner_up!r} "
-                f"of {'an ' * (number == 1)}average worker{'s' * (number > 1)}"
-            )
+            text += f" if {number} more average worker{'s' * (number > 1)} said {self.runner_up!r}"
         return text if text.endswith(".") else f"{text}."
 
+    def _with_label(self, worker: Hashable, label: Hashable, log_odds: float) -> str:
+        """The worker; and what he said, if it speaks for the other side: he is mostly wrong."""
+        surprising = (label == self.label) != (log_odds > 0)
+        return f"{worker} by saying {label!r}" if surprising else str(worker)
 
-def _named(pairs: Sequence[tuple[Hashable, float]]) -> str:
+
+def _named(pairs: Sequence[tuple[str, float]]) -> str:
     """The weightiest, with their log-odds."""
-    shown = [f"{name} ({_signed(value)})" for name, value in pairs[:NAMED]]
-    more = len(pairs) - NAMED
-    return _listed([*shown, f"{more} more"] if more > 0 else shown)
+    return _shortened([f"{name} ({_signed(value)})" for name, value in pairs])
+
+
+def _shortened(parts: Sequence[str]) -> str:
+    more = len(parts) - NAMED
+    return _listed([*parts[:NAMED], f"{more} more"] if more > 0 else parts)
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -136,6 +136,11 @@ def state_from_arrays(state_type: type[StateT], arrays: Mapping[str, NDArray[Any
             for name, array in arrays.items()
             if name.startswith(f"{field}/")
         }
+        if get_origin(kind) is not dict and not leaves and field not in arrays:
+            raise StateError(
+                f"This model was saved by another version of labelquorum: its {field!r} is "
+                "missing. Learn again, or use the version that saved it."
+            )
         if kind is WorkerRows:
             values[field] = WorkerRows(leaves)
         elif kind is int:

@@ -5,8 +5,10 @@ It is as thin as the door: ids in and tables out. The mathematics is in `laplace
 `outlook.py`.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,9 @@ __all__ = ["CANDIDATES", "DRAWS", "Window"]
 
 DRAWS = 400
 """Matrices that are drawn of each worker for his intervals."""
+
+MOST_CLASSES = 64
+"""Intervals are told for so many classes: the cost grows with their cube."""
 
 CANDIDATES = 1000
 """So many workers, those with most labels, are considered for a task when none are named."""
@@ -120,15 +125,19 @@ class Window(ABC):
         self, index: NDArray[np.intp], level: float, point: NDArray[Any], of: Any
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Quantiles of what draws of workers give; the point itself is always between them."""
-        if not 0 < level < 1:
-            raise StateError(f"`level` must be a number between 0 and 1. Got {level!r}.")
+        _check_share("level", level, 0 < level < 1 if _is_number(level) else False)
         if self._aggregator.draws is None:
             raise StateError(
                 f"This {type(self).__name__} has no intervals: it keeps no posterior of workers. "
                 "Use BiLA()."
             )
-        # What is not known, that labels came in one by one, is the cautious guess.
-        n_chunks = len(self.loss_history_) or np.inf
+        n_classes = len(self._fitted().roster.classes)
+        if n_classes > MOST_CLASSES:
+            raise StateError(
+                f"Intervals are told for at most {MOST_CLASSES} classes, beyond which they take "
+                f"too long. This model knows {n_classes}. See skills_ and confusion_."
+            )
+        n_chunks = self._fitted().n_chunks
         rng = np.random.default_rng(self._seed)
         low, high = np.empty_like(point), np.empty_like(point)
         start = 0
@@ -161,7 +170,7 @@ class Window(ABC):
             n_workers=len(worker_ids),
             n_classes=len(classes),
         )
-        heat = float(self._heat(weight_by_item(labels))[0])
+        heat = item.heat  # as the answer was given; today's may differ
         log_prior = adds_up(method, memory.state, labels)
         candidates, share = self._candidates()
         log_matrix = np.log(np.maximum(self._matrices(candidates), TINY))
@@ -198,6 +207,7 @@ class Window(ABC):
         -------
         table : index task, the least confident first; label, confidence, labels
         """
+        _check_share("threshold", threshold, _is_number(threshold) and 0 <= threshold <= 1)
         memory, (chunk, probs, aggregated, gold) = self._fitted(), self._open()
         confidence = np.take_along_axis(probs, aggregated[:, None].astype(np.intp), axis=1)[:, 0]
         rows = np.flatnonzero((confidence < threshold) & (gold == MISSING))
@@ -237,11 +247,14 @@ class Window(ABC):
         -------
         table : index task, the largest gain first; gain, confidence, expected_confidence,
             best_worker, best_gain. With `workers`: index task, worker; gain, confidence,
-            expected_confidence. Nobody is asked about a task he has labelled.
+            expected_confidence. Nobody is asked about a task he has labelled; where all have,
+            the gain is that of somebody new who is like them, and no best worker is named.
         """
+        if top is not None and (not _is_number(top) or top != int(top) or top < 0):
+            raise StateError(f"`top` must be a whole number ≥ 0, or None. Got {top!r}.")
         memory, (chunk, probs, _, gold) = self._fitted(), self._open()
         place = {task: row for row, task in enumerate(memory.ledger)}
-        wanted = list(place) if tasks is None else list(tasks)
+        wanted = list(place) if tasks is None else _several("tasks", tasks)
         for task in wanted:
             if task not in place:
                 raise self._not_open(task)
@@ -340,7 +353,7 @@ class Window(ABC):
         ids, index = self._known()
         if workers is None:
             return ids, index
-        asked = list(workers)
+        asked = _several("workers", workers)
         found = [self._fitted().roster.worker_index(worker) for worker in asked]
         for worker, k in zip(asked, found, strict=True):
             if k is None:
@@ -354,6 +367,22 @@ class Window(ABC):
             f"Task {task!r} is not open: its labels are not held any more, or never came. "
             "Check the id, or set open_items= higher to hold more tasks."
         )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _check_share(name: str, value: Any, right: bool) -> None:
+    if not right:
+        raise StateError(f"`{name}` must be a number between 0 and 1. Got {value!r}.")
+
+
+def _several(name: str, ids: Any) -> list[Hashable]:
+    """Each once, in the order given."""
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise StateError(f"`{name}` must be a list of ids, even of one. Got {ids!r}.")
+    return list(dict.fromkeys(ids))
 
 
 def _asked(chunk: Chunk, rows: NDArray[np.intp], workers: NDArray[np.intp]) -> Chunk:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk, make_chunk
+from labelquorum.ingest.events import MISSING
 from labelquorum.learn.aggregator import Aggregator, Draws
 from labelquorum.learn.snapshot import state_arrays, state_from_arrays
 
@@ -24,7 +25,9 @@ def windowed(aggregator: Aggregator) -> Aggregator:
     def update(state: Any, chunk: Chunk) -> tuple[Any, Any]:
         if not chunk.n_labels:
             return state, aggregator.update(state, chunk)[1]
-        return aggregator.update(aggregator.init(chunk, state.seed), chunk)
+        # The state that knew labels of open items is gone: to the new one they are all news.
+        state, info = aggregator.update(aggregator.init(chunk, state.seed), _as_news(chunk))
+        return state, _without_counts(info)
 
     return aggregator._replace(
         name=f"windowed:{aggregator.name}",
@@ -80,7 +83,7 @@ def refit(aggregator: Aggregator) -> Aggregator:
         keys[: len(state.worker_keys)] = state.worker_keys
         keys[chunk.workers] = chunk.worker_keys
         inner, info = fit(labels, keys, chunk.n_classes, state.seed)
-        return RefitState(labels, keys, state_arrays(inner), state.seed), info
+        return RefitState(labels, keys, state_arrays(inner), state.seed), _without_counts(info)
 
     def forget(state: RefitState, worker: int) -> RefitState:
         others = state.labels["worker"] != worker
@@ -119,6 +122,20 @@ def split_name(method: str) -> tuple[Callable[[Aggregator], Aggregator] | None, 
     """Part `windowed:mmce` into the wrapper and the name of what it wraps; most have no wrapper."""
     prefix, _, name = method.partition(":")
     return (WRAPPERS[prefix], name) if prefix in WRAPPERS else (None, method)
+
+
+def _as_news(chunk: Chunk) -> Chunk:
+    return chunk._replace(
+        known=np.zeros_like(chunk.known),
+        replaced=np.full_like(chunk.replaced, MISSING),
+        replaced_weight=np.zeros_like(chunk.replaced_weight),
+        counted_probs=None,
+    )
+
+
+def _without_counts(info: Any) -> Any:
+    """What an update did, but by what items were counted: that is not taken back one by one."""
+    return info._replace(counted_probs=None) if hasattr(info, "counted_probs") else info
 
 
 def _of_one_chunk(draws: Draws | None) -> Draws | None:

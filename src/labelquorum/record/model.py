@@ -79,6 +79,7 @@ class Work(NamedTuple):
     version: int
     classes: str
     n_workers: int
+    n_chunks: int
     shared: bytes | None
     workers: Sequence[WorkerRow]  # of the chunk, as far as they are known, by place
     open_items: Sequence[OpenRow]
@@ -92,6 +93,7 @@ class Outcome(NamedTuple):
     version: int
     classes: str
     n_workers: int
+    n_chunks: int
     shared: bytes
     workers: list[WorkerRow]  # those whose rows are new or changed
     answers: list[AnswerRow]
@@ -133,6 +135,7 @@ def learn(work: Work) -> Outcome:
         version=work.version,
         classes=encode(classes),
         n_workers=work.n_workers + n_new,
+        n_chunks=int(memory.n_chunks),
         shared=save({name: np.asarray(array, order="C") for name, array in shared.items()}),
         workers=[row for row in rows if before.get(row.place) != row],
         answers=[
@@ -180,7 +183,7 @@ def memory_of(work: Work) -> Memory:
         arrays: dict[str, NDArray[Any]] = {**load(work.shared)}
         arrays |= {f"{_ROWS}{name}": leaf for name, leaf in leaves.items()}
         state = state_from_arrays(method.state_type, arrays)
-    return Memory(roster, ledger, state, book, [], {})
+    return Memory(roster, ledger, state, book, [], {}, work.n_chunks)
 
 
 def worker_places(row: OpenRow) -> list[int]:
@@ -247,6 +250,7 @@ def _open_rows(ledger: Ledger, places: Sequence[int]) -> list[OpenRow]:
             "aggregated": np.array(held.aggregated),
             "counted_probs": held.counted_probs,
             "gold": np.array(held.gold),
+            "heat": np.array(held.heat),
         }
         arrays = {name: np.asarray(array, order="C") for name, array in evidence.items()}
         rows.append(
@@ -268,5 +272,6 @@ def _open_item(row: OpenRow, place: Mapping[int, int]) -> OpenItem:
         int(arrays["aggregated"]),
         arrays["counted_probs"],
         int(arrays["gold"]),
+        float(arrays["heat"]),
         Note(group, moment),
     )

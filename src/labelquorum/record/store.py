@@ -151,7 +151,7 @@ class Store:
             assert made is not None
             classes = tables.decode(configuration.settings)["classes"] or []
             model = {"stream": made[0], "version": 0, "classes": tables.encode(classes)}
-            connection.execute(tables.models.insert().values(**model, n_workers=0))
+            connection.execute(tables.models.insert().values(**model, n_workers=0, n_chunks=0))
         return self.stream(name)
 
     def stream(self, name: str) -> Stream:

@@ -268,6 +268,7 @@ class Stream(Inlet):
                     version=outcome.version + 1,
                     classes=outcome.classes,
                     n_workers=outcome.n_workers,
+                    n_chunks=outcome.n_chunks,
                     shared=outcome.shared,
                 )
             )

@@ -145,6 +145,7 @@ models = Table(
     Column("version", BigInteger, nullable=False),
     Column("classes", Text, nullable=False),  # known so far, JSON
     Column("n_workers", BigInteger, nullable=False),  # places given so far
+    Column("n_chunks", BigInteger, nullable=False),  # that had news
     Column("shared", LargeBinary),  # arrays; NULL until there was a chunk
 )
 

@@ -125,9 +125,13 @@ class View:
             work = self._everything(connection)
         ids, arrays = memory_parts(memory_of(work))
         settings = {**decode(self.configuration.settings), "open_items": len(work.open_items)}
-        return Snapshot(
-            {"method": self.configuration.method, "settings": settings, "losses": []}, ids, arrays
-        )
+        header = {
+            "method": self.configuration.method,
+            "settings": settings,
+            "losses": [],
+            "chunks": work.n_chunks,
+        }
+        return Snapshot(header, ids, arrays)
 
     def estimator(self) -> Estimator:
         """The whole model, as the library's own; it knows nothing of the store."""
@@ -139,7 +143,9 @@ class View:
         digest = sha256()
         with self._store.read() as connection:
             work = self._everything(connection)
-            digest.update(encode([work.version, work.classes, work.n_workers]).encode())
+            digest.update(
+                encode([work.version, work.classes, work.n_workers, work.n_chunks]).encode()
+            )
             shared = {} if work.shared is None else parse_arrays(work.shared)
             for name, array in sorted(shared.items()):
                 digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
@@ -176,9 +182,8 @@ class View:
 
     def _shared(self, connection: sa.Connection) -> dict[str, Any]:
         models = tables.models.c
-        columns = (models.version, models.classes, models.n_workers, models.shared)
-        found = connection.execute(sa.select(*columns).where(models.stream == self._key)).one()
-        return {**found._mapping}
+        found = connection.execute(sa.select(tables.models).where(models.stream == self._key)).one()
+        return {name: value for name, value in found._mapping.items() if name != "stream"}
 
     def _workers(
         self, connection: sa.Connection, names: Sequence[str], places: Iterable[int]

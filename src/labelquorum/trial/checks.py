@@ -456,8 +456,8 @@ def _check_probabilities(name: str, probs: NDArray[Any]) -> None:
 
 def _check_same_bits(when: str, one: dict[str, Any], other: dict[str, Any]) -> None:
     _require(one.keys() == other.keys(), f"{when}, other fields {list(one.keys() ^ other.keys())}")
-    for name, array in one.items():
-        twin = other[name]
+    for name in one:
+        array, twin = np.asarray(one[name]), np.asarray(other[name])  # None is an array of None
         alike = array.dtype == twin.dtype and array.shape == twin.shape
         _require(alike and array.tobytes() == twin.tobytes(), f"{when}, other bits in {name!r}")
 

@@ -90,6 +90,7 @@ def upgrade() -> None:
         Column("version", BigInteger, nullable=False),
         Column("classes", Text, nullable=False),
         Column("n_workers", BigInteger, nullable=False),
+        Column("n_chunks", BigInteger, nullable=False),
         Column("shared", LargeBinary),
     )
     op.create_table(
