@@ -41,6 +41,7 @@ PAGES = (
     "docs/recipe.md",
     "docs/accuracy.md",
     "docs/confidence.md",
+    "docs/store.md",
 )
 RESULTS = ROOT / "experiments" / "www2021"
 CONFIDENCE = ROOT / "experiments" / "confidence" / "results" / "measured.json"

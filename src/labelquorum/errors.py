@@ -3,7 +3,7 @@
 Every message says where, what, the rule, what we got, and what to do next.
 """
 
-__all__ = ["LabelError", "LabelQuorumError", "StateError", "StoreError"]
+__all__ = ["ConflictError", "LabelError", "LabelQuorumError", "StateError", "StoreError"]
 
 
 class LabelQuorumError(Exception):
@@ -20,3 +20,7 @@ class StateError(LabelQuorumError, ValueError):
 
 class StoreError(LabelQuorumError, RuntimeError):
     """The durable store refused or could not keep its promise."""
+
+
+class ConflictError(StoreError):
+    """What was asked does not go with what the store already holds."""

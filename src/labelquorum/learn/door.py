@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError, StateError
-from labelquorum.ingest.chunks import concatenate, take_rows, with_news, withdrawn
+from labelquorum.ingest.chunks import concatenate, take_rows, withdrawn
 from labelquorum.ingest.events import LabelSpace, LabelTable, OnBad, Repeats
 from labelquorum.ingest.formats import read_gold, read_labels
 from labelquorum.ingest.roster import Intake, Roster, Tally
@@ -30,16 +30,16 @@ from labelquorum.learn.generative import GenerativeModel
 from labelquorum.learn.history import history_rows, read_history
 from labelquorum.learn.memory import (
     Memory,
-    count_agreement,
-    counted_probs,
+    Step,
+    learn_chunk,
     memory_parts,
     nothing_learned,
+    remember,
     restored,
     uncount,
     with_history,
 )
 from labelquorum.learn.report import Answer, Report, id_index, item_report, worker_report
-from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.snapshot import Snapshot, read_snapshot, write_snapshot
 from labelquorum.learn.window import Window
 from labelquorum.learn.wrappers import split_name
@@ -172,7 +172,7 @@ class Estimator(Window):
         result = method.aggregate(state, chunk)
         book = uncount(memory.book, k, held)
         # All that can fail is done; nothing was changed so far.
-        self._commit(intake._replace(chunk=chunk), state, info, result, book)
+        self._commit(Step(intake._replace(chunk=chunk), state, info, result, book))
         if (held.worker == k).all():
             memory.ledger.discard(task)
             self._answer = Answer(*self._nothing(memory.roster))
@@ -208,39 +208,20 @@ class Estimator(Window):
             self.info_ = None
             self.tally_ = intake.tally
             return self
-        state = method.init(intake.chunk, self._seed) if memory.state is None else memory.state
-        state, info = method.update(state, with_news(intake.chunk))
-        result = method.aggregate(state, intake.chunk)
-        book = count_agreement(memory.book, intake, result)
+        step = learn_chunk(memory, method, intake, self._seed)
         # All that can fail is done; nothing was changed so far.
-        memory.roster.admit(intake)
-        self._commit(intake, state, info, result, book)
+        self._commit(step)
         # Of the chunks held before, rows and skips were told when they came.
         self.tally_ = intake.tally._replace(rows=len(table.item_ids), skipped=table.skipped)
         return self
 
-    def _commit(
-        self, intake: Intake, state: Any, info: Any, result: Aggregation, book: WorkerRows
-    ) -> None:
+    def _commit(self, step: Step) -> None:
         """Remember what was learned from a chunk, and what was answered."""
-        roster, ledger = self._memory.roster, self._memory.ledger
-        ledger.record(
-            intake.item_ids,
-            intake.order,
-            intake.chunk,
-            result.log_evidence,
-            result.probs,
-            result.aggregated,
-            intake.notes,
-            counted_probs(intake.chunk, info),
-            result.heat,
-        )
-        n_chunks = self._memory.n_chunks + (not intake.chunk.known.all())
-        self._memory = Memory(roster, ledger, state, book, [], {}, n_chunks)
-        self._losses.extend(getattr(info, "losses", [])[-1:])
-        self._answer = Answer(intake, result, list(roster.classes))
-        self.info_ = info
-        self.tally_ = intake.tally
+        self._memory = remember(self._memory, step)
+        self._losses.extend(getattr(step.info, "losses", [])[-1:])
+        self._answer = Answer(step.intake, step.result, list(self._memory.roster.classes))
+        self.info_ = step.info
+        self.tally_ = step.intake.tally
 
     def _read_gold(self, true_labels: Any) -> dict[Hashable, Hashable]:
         if true_labels is None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelquorum.ingest.chunks import Chunk, concatenate, has_news, make_chunk
+from labelquorum.ingest.chunks import Chunk, concatenate, has_news, make_chunk, with_news
 from labelquorum.ingest.events import MISSING, LabelSpace, LabelTable
 from labelquorum.ingest.ledger import Ledger, Note, OpenItem
 from labelquorum.ingest.roster import Intake, Roster
@@ -17,10 +17,13 @@ from labelquorum.learn.snapshot import Snapshot, state_arrays, state_from_arrays
 
 __all__ = [
     "Memory",
+    "Step",
     "count_agreement",
     "counted_probs",
+    "learn_chunk",
     "memory_parts",
     "nothing_learned",
+    "remember",
     "restored",
     "uncount",
     "with_history",
@@ -41,6 +44,16 @@ class Memory(NamedTuple):
     n_chunks: float = 0  # learned from; infinite where that is not known
 
 
+class Step(NamedTuple):
+    """What learning from one chunk gave, before anything is changed."""
+
+    intake: Intake
+    state: Any  # of the aggregator
+    info: Any
+    result: Aggregation
+    book: WorkerRows
+
+
 def nothing_learned(space: LabelSpace, open_items: int) -> Memory:
     """Where every model starts."""
     nobody = WorkerRows({"labels": np.zeros(0, np.int64), "agreed": np.zeros(0, np.int64)})
@@ -59,6 +72,36 @@ def with_history(memory: Memory, history: History, method: Aggregator, seed: int
         state=state,
         book=WorkerRows(unlabelled),
     )
+
+
+def learn_chunk(memory: Memory, method: Aggregator, intake: Intake, seed: int) -> Step:
+    """Learn from a chunk that has labels, and answer it; the memory stays as it is.
+
+    It is the one way from a chunk to its answers, for models in memory and in a store alike.
+    """
+    state = method.init(intake.chunk, seed) if memory.state is None else memory.state
+    state, info = method.update(state, with_news(intake.chunk))
+    result = method.aggregate(state, intake.chunk)
+    return Step(intake, state, info, result, count_agreement(memory.book, intake, result))
+
+
+def remember(memory: Memory, step: Step) -> Memory:
+    """The memory once a chunk is through; its roster and ledger are changed in place."""
+    intake, result = step.intake, step.result
+    memory.roster.admit(intake)
+    memory.ledger.record(
+        intake.item_ids,
+        intake.order,
+        intake.chunk,
+        result.log_evidence,
+        result.probs,
+        result.aggregated,
+        intake.notes,
+        counted_probs(intake.chunk, step.info),
+        result.heat,
+    )
+    n_chunks = memory.n_chunks + (not intake.chunk.known.all())
+    return Memory(memory.roster, memory.ledger, step.state, step.book, [], {}, n_chunks)
 
 
 def count_agreement(book: WorkerRows, intake: Intake, result: Aggregation) -> WorkerRows:

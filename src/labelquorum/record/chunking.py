@@ -1,0 +1,116 @@
+"""When an item is ready, when a chunk is cut, and how long labels stay.
+
+An item is ready once it has `labels_per_item` labels, or `max_wait` seconds after its first. A
+chunk is cut as soon as `chunk_items` items are ready, or `max_chunk_wait` seconds after the first
+of them was. Items go in the order of their first labels, so no clock decides an order.
+
+What becomes of a label that is not simply new:
+
+- The same worker on the same item again, before the item is cut: one of the two counts, by the
+  stream's `repeats`, and the item is no more ready than before.
+- Taken back before it is cut (`Stream.retract`): gone as if it had never come.
+- Late, while its item is still open (`grace`): the item is ready again at once and is answered anew
+  from all its labels; a correction takes the place of what it corrects.
+- Late, and its item is closed: set aside, told in the receipt and counted by the stream. It teaches
+  nothing and changes no answer, for one late label knows less than those that are gone.
+- Of an item whose chunk was quarantined: it counts as a new item's.
+"""
+
+import operator
+from dataclasses import asdict, dataclass, fields, replace
+from math import isfinite
+from typing import Any, Literal, get_args
+
+from labelquorum.errors import StateError
+
+__all__ = ["DAY", "Retention", "Rules"]
+
+DAY = 86_400.0
+"""Seconds."""
+
+Retention = Literal["discard", "keep_days", "keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When chunks are cut and labels deleted; any of it can be changed while the stream runs.
+
+    Parameters
+    ----------
+    labels_per_item
+        So many labels make an item ready.
+    max_wait
+        So many seconds after its first label it is ready with fewer; None waits for ever.
+    chunk_items
+        So many ready items make a chunk.
+    max_chunk_wait
+        So many seconds after the first was ready, fewer do; None waits for ever.
+    retention
+        "discard" deletes raw labels in the commit that answers their item, "keep_days" so many
+        days after their chunk was cut, "keep" never.
+    grace
+        So many seconds an answered item stays open, with its evidence; 0 closes it at once.
+    days
+        Of "keep_days".
+    """
+
+    labels_per_item: int = 3
+    max_wait: float | None = 3600.0
+    chunk_items: int = 50
+    max_chunk_wait: float | None = 60.0
+    retention: Retention = "discard"
+    grace: float = 0.0
+    days: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("labels_per_item", "chunk_items"):
+            value = getattr(self, name)
+            try:
+                whole = not isinstance(value, bool) and operator.index(value) >= 1
+            except TypeError:
+                whole = False
+            if not whole:
+                raise StateError(f"`{name}` must be a whole number ≥ 1. Got {value!r}.")
+        for name in ("max_wait", "max_chunk_wait", "grace", "days"):
+            value = getattr(self, name)
+            if value is None and name.startswith("max"):
+                continue
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not isfinite(value) or value < 0:
+                raise StateError(f"`{name}` must be a number ≥ 0. Got {value!r}.")
+        if self.retention not in get_args(Retention):
+            raise StateError(
+                f"`retention` must be one of {list(get_args(Retention))}. Got {self.retention!r}."
+            )
+
+    def changed(self, **changes: Any) -> "Rules":
+        """The rules with some of them changed."""
+        known = [field.name for field in fields(self)]
+        for name in changes:
+            if name not in known:
+                raise StateError(f"A stream has no rule {name!r}. It has {known}.")
+        return replace(self, **changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The rules by name."""
+        return asdict(self)
+
+    def is_full(self, n_labels: int) -> bool:
+        """Tell whether so many labels make an item ready."""
+        return n_labels >= self.labels_per_item
+
+    def waited_since(self, now: float) -> float | None:
+        """Items whose first label came by then are ready; None where none is by waiting."""
+        return None if self.max_wait is None else now - self.max_wait
+
+    def is_due(self, n_ready: int, first_ready: float | None, now: float) -> bool:
+        """Tell whether a chunk is to be cut, with so many items ready, the first since when."""
+        if n_ready >= self.chunk_items:
+            return True
+        if not n_ready or first_ready is None or self.max_chunk_wait is None:
+            return False
+        return now - first_ready >= self.max_chunk_wait
+
+    def open_until(self, cut_at: float) -> float | None:
+        """How long the items of a chunk stay open; None closes them at once."""
+        return cut_at + self.grace if self.grace else None

@@ -1,0 +1,277 @@
+"""A model in rows: what all share, and one row a worker.
+
+`learn` is the update as a pure function from `Work`, the rows a chunk needs, to `Outcome`, the rows
+it changes. Both are plain values, so it may run in another process. A chunk needs what is shared
+and its own workers: everybody else enters only through the sums that are shared. So the model is
+built with those workers alone, in the order they first appeared, and learns as it would with all.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from labelquorum.errors import StateError
+from labelquorum.ingest.chunks import id_key, make_chunk
+from labelquorum.ingest.events import LabelTable
+from labelquorum.ingest.ledger import Ledger, Note, OpenItem
+from labelquorum.ingest.roster import Roster
+from labelquorum.learn.aggregator import Aggregator
+from labelquorum.learn.door import Estimator
+from labelquorum.learn.estimator import estimator
+from labelquorum.learn.memory import Memory, learn_chunk, remember
+from labelquorum.learn.rows import WorkerRows
+from labelquorum.learn.snapshot import state_arrays, state_from_arrays
+from labelquorum.record.tables import decode, encode, encode_id
+
+__all__ = [
+    "AnswerRow",
+    "OpenRow",
+    "Outcome",
+    "Work",
+    "WorkerRow",
+    "learn",
+    "memory_of",
+    "model_of",
+    "worker_places",
+]
+
+_ROWS = "rows/"  # what a state calls the numbers of single workers
+
+
+class WorkerRow(NamedTuple):
+    """A worker as he is kept."""
+
+    place: int
+    worker: str
+    n_classes: int
+    state: bytes
+    labels: int
+    agreed: int
+
+
+class OpenRow(NamedTuple):
+    """An open item as it is kept; its workers are places."""
+
+    item: str
+    evidence: bytes
+    note: str
+
+
+class AnswerRow(NamedTuple):
+    """What is answered of an item."""
+
+    item: str
+    label: str
+    confidence: float
+    probs: bytes
+    n_labels: int
+
+
+class Work(NamedTuple):
+    """All that learning from a chunk needs."""
+
+    method: str
+    settings: str
+    version: int
+    classes: str
+    n_workers: int
+    n_chunks: int
+    shared: bytes | None
+    workers: Sequence[WorkerRow]  # of the chunk, as far as they are known, by place
+    open_items: Sequence[OpenRow]
+    table: LabelTable
+    keeps_open: bool
+
+
+class Outcome(NamedTuple):
+    """All that learning from a chunk changes."""
+
+    version: int
+    classes: str
+    n_workers: int
+    n_chunks: int
+    shared: bytes
+    workers: list[WorkerRow]  # those whose rows are new or changed
+    answers: list[AnswerRow]
+    open_items: list[OpenRow]
+    result: str  # for people, JSON
+
+
+@lru_cache(maxsize=64)
+def model_of(method: str, settings: str) -> Estimator:
+    """The model behind a stream, which never learns: its method, its seed, its rules for rows."""
+    model = estimator(method, **decode(settings))
+    if model._aggregator.counts is None:
+        raise StateError(
+            f"The method {method!r} with these settings cannot be kept in a store: its update "
+            "needs every worker, and a store reads those of a chunk. Use bila, with the preset "
+            "default or recipe."
+        )
+    return model
+
+
+def learn(work: Work) -> Outcome:
+    """Learn from a chunk, and say which rows are new."""
+    model = model_of(work.method, work.settings)
+    memory = memory_of(work)
+    known = memory.roster.worker_ids[:]
+    intake = memory.roster.read(work.table, memory.ledger)
+    step = learn_chunk(memory, model._aggregator, intake, model._seed)
+    memory = remember(memory, step)
+    classes, chunk = memory.roster.classes, intake.chunk
+    places = [row.place for row in work.workers]
+    n_new = len(memory.roster.worker_ids) - len(known)
+    places += range(work.n_workers, work.n_workers + n_new)
+    before = {row.place: row for row in work.workers}
+    rows = _worker_rows(memory, places)
+    arrays = state_arrays(memory.state)
+    shared = {name: array for name, array in arrays.items() if not name.startswith(_ROWS)}
+    n_labels = np.bincount(chunk.item, minlength=chunk.n_items)
+    return Outcome(
+        version=work.version,
+        classes=encode(classes),
+        n_workers=work.n_workers + n_new,
+        n_chunks=int(memory.n_chunks),
+        shared=save({name: np.asarray(array, order="C") for name, array in shared.items()}),
+        workers=[row for row in rows if before.get(row.place) != row],
+        answers=[
+            AnswerRow(
+                encode_id(intake.item_ids[i], "item", "answer"),
+                encode(classes[step.result.aggregated[i]]),
+                float(step.result.probs[i, step.result.aggregated[i]]),
+                step.result.probs[i].tobytes(),
+                int(n_labels[i]),
+            )
+            for i in intake.order.tolist()
+        ],
+        open_items=_open_rows(memory.ledger, places) if work.keeps_open else [],
+        result=encode(
+            {
+                "loss": [float(loss) for loss in getattr(step.info, "losses", [])[-1:]],
+                "tally": {**intake.tally._asdict(), "skipped": dict(intake.tally.skipped)},
+            }
+        ),
+    )
+
+
+def memory_of(work: Work) -> Memory:
+    """The memory of a model that knows these workers and these open items, and nobody else."""
+    model = model_of(work.method, work.settings)
+    classes = decode(work.classes)
+    workers = [decode(row.worker) for row in work.workers]
+    roster = Roster(model._space, workers, classes)
+    place = {row.place: k for k, row in enumerate(work.workers)}
+    room = len(work.open_items) + len(set(work.table.item_ids))
+    ledger = Ledger(room if work.keeps_open or work.open_items else 0)
+    for row in work.open_items:
+        item_id = decode(row.item)
+        ledger.keep(item_id, _open_item(row, place), id_key(item_id))
+    book = WorkerRows(
+        {
+            "labels": np.array([row.labels for row in work.workers], np.int64),
+            "agreed": np.array([row.agreed for row in work.workers], np.int64),
+        }
+    )
+    state: Any = None
+    if work.shared is not None:
+        method = model._aggregator
+        leaves = _leaves(method, work.workers, len(classes))
+        arrays: dict[str, NDArray[Any]] = {**load(work.shared)}
+        arrays |= {f"{_ROWS}{name}": leaf for name, leaf in leaves.items()}
+        state = state_from_arrays(method.state_type, arrays)
+    return Memory(roster, ledger, state, book, [], {}, work.n_chunks)
+
+
+def worker_places(row: OpenRow) -> list[int]:
+    """The workers of an open item."""
+    places: list[int] = load(row.evidence)["worker"].tolist()
+    return places
+
+
+def _blank(method: Aggregator, n_classes: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of a worker's numbers, by name and in the order they are written."""
+    nobody = make_chunk([], [], [], n_workers=0, n_classes=n_classes)
+    rows: WorkerRows = method.init(nobody, 0).rows
+    return {name: leaf.shape[1:] for name, leaf in sorted(rows.to_arrays().items())}
+
+
+def _leaves(
+    method: Aggregator, workers: Sequence[WorkerRow], n_classes: int
+) -> dict[str, NDArray[np.float64]]:
+    """The numbers of these workers, (P, …) each; for classes he had not met, a worker has zeros."""
+    shapes = _blank(method, n_classes)
+    leaves = {name: np.zeros((len(workers), *shape)) for name, shape in shapes.items()}
+    for size in {row.n_classes for row in workers}:
+        here = [k for k, row in enumerate(workers) if row.n_classes == size]
+        numbers = np.frombuffer(b"".join(workers[k].state for k in here), np.float64)
+        numbers = numbers.reshape(len(here), -1)
+        start = 0
+        for name, shape in _blank(method, size).items():
+            end = start + int(np.prod(shape))
+            corner: Any = (np.array(here), *(slice(length) for length in shape))
+            leaves[name][corner] = numbers[:, start:end].reshape(len(here), *shape)
+            start = end
+    return leaves
+
+
+def _worker_rows(memory: Memory, places: Sequence[int]) -> list[WorkerRow]:
+    leaves = sorted(memory.state.rows.to_arrays().items())
+    n_workers, n_classes = len(places), len(memory.roster.classes)
+    numbers = np.concatenate([leaf.reshape(n_workers, -1) for _, leaf in leaves], axis=1)
+    book = memory.book.to_arrays()
+    return [
+        WorkerRow(
+            place,
+            encode_id(memory.roster.worker_ids[k], "worker", "model"),
+            n_classes,
+            numbers[k].tobytes(),
+            int(book["labels"][k]),
+            int(book["agreed"][k]),
+        )
+        for k, place in enumerate(places)
+    ]
+
+
+def _open_rows(ledger: Ledger, places: Sequence[int]) -> list[OpenRow]:
+    rows = []
+    for item_id in ledger:
+        held = ledger.get(item_id)
+        assert held is not None
+        evidence = {
+            "worker": np.array([places[k] for k in held.worker.tolist()], np.int64),
+            "label": held.label,
+            "weight": held.weight,
+            "log_evidence": held.log_evidence,
+            "probs": held.probs,
+            "aggregated": np.array(held.aggregated),
+            "counted_probs": held.counted_probs,
+            "gold": np.array(held.gold),
+            "heat": np.array(held.heat),
+        }
+        arrays = {name: np.asarray(array, order="C") for name, array in evidence.items()}
+        rows.append(
+            OpenRow(encode_id(item_id, "item", "answer"), save(arrays), encode(tuple(held.note)))
+        )
+    return rows
+
+
+def _open_item(row: OpenRow, place: Mapping[int, int]) -> OpenItem:
+    arrays = load(row.evidence)
+    group: Hashable
+    group, moment = decode(row.note)
+    return OpenItem(
+        np.array([place[k] for k in arrays["worker"].tolist()], np.int32),
+        arrays["label"],
+        arrays["weight"],
+        arrays["log_evidence"],
+        arrays["probs"],
+        int(arrays["aggregated"]),
+        arrays["counted_probs"],
+        int(arrays["gold"]),
+        float(arrays["heat"]),
+        Note(group, moment),
+    )

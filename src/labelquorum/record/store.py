@@ -1,0 +1,362 @@
+"""The store: streams that survive anything but the loss of their disk.
+
+A folder holds one SQLite file; a URL names a PostgreSQL database. Either has one writer at a time,
+which holds a lock that says who it is. Everything is written in transactions, and what a call
+returns was committed before it returned.
+"""
+
+import fcntl
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NoReturn, Self
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.dialects import postgresql, sqlite
+
+from labelquorum.errors import StateError, StoreError
+from labelquorum.record import tables
+from labelquorum.record.chunking import Rules
+from labelquorum.record.stream import Stream, configuration_of
+from labelquorum.record.view import Configuration
+
+__all__ = ["Store"]
+
+FILE = "labelquorum.db"
+LOCK_FILE = "labelquorum.lock"
+LOCK_NUMBER = 0x6C_61_62_65_6C_71  # "labelq"; PostgreSQL's advisory locks have numbers
+LOCK_SECONDS = 2.0
+"""How long to wait for the lock; a process that was just ended may still seem to hold it."""
+
+
+class Store:
+    """Streams in one SQLite file or one PostgreSQL database; see `Store.open`."""
+
+    def __init__(
+        self, engine: sa.Engine, where: str, lock: IO[str] | None, clock: Callable[[], float]
+    ) -> None:
+        self.where = where
+        self._engine, self._lock_file, self._clock = engine, lock, clock
+        self._turn = threading.RLock()  # one writer, also among threads
+        self._writer: sa.Connection | None = None
+        self._offset, self._latest = 0.0, float("-inf")
+
+    @classmethod
+    def open(
+        cls, where: str | os.PathLike[str], clock: Callable[[], float] | None = None
+    ) -> "Store":
+        """Open a store, and make it where there is none.
+
+        Parameters
+        ----------
+        where
+            A folder, or the URL of a PostgreSQL database.
+        clock
+            Seconds; the time of day at the start and a steady clock from then on, unless given.
+            A clock that jumps back goes on from where it was.
+        """
+        start = time.time() - time.monotonic()
+        ticking = clock or (lambda: start + time.monotonic())
+        if isinstance(where, str) and "://" in where:
+            engine, shown = _postgresql(where)
+            store = cls(engine, shown, None, ticking)
+        else:
+            folder = Path(where)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                lock = (folder / LOCK_FILE).open("a+", encoding="utf-8")
+            except OSError as error:
+                raise StoreError(
+                    f"{folder}: no store can be kept there ({error.strerror or error}). "
+                    "Name a folder that can be written to."
+                ) from error
+            _hold(lock, folder)
+            store = cls(_sqlite(folder / FILE), str(folder), lock, ticking)
+        try:
+            store._migrate()
+            with store.write() as connection:
+                latest = connection.scalar(sa.select(sa.func.max(tables.streams.c.moment)))
+            store._latest = float("-inf") if latest is None else latest
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Let go of the store."""
+        with self._turn:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+            self._engine.dispose()
+            if self._lock_file is not None:
+                self._lock_file.close()
+                self._lock_file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ── streams ──────────────────────────────────────────────────────────────────────────
+
+    def create(
+        self,
+        name: str,
+        method: str = "bila",
+        *,
+        rules: Rules | None = None,
+        **settings: Any,
+    ) -> Stream:
+        """Make a stream.
+
+        Parameters
+        ----------
+        name
+            Any text of at most 256 bytes that can be printed.
+        method
+            One whose update needs nothing but what is shared and its own workers: bila, with the
+            preset default or recipe.
+        rules
+            When chunks are cut and labels deleted.
+        settings
+            Of the method, `classes` among them.
+        """
+        _check_name(name)
+        configuration = configuration_of(method, settings)
+        row = {
+            "name": name,
+            **configuration._asdict(),
+            "rules": tables.encode((rules or Rules()).as_dict()),
+            "next_row": 1,
+            "next_chunk": 1,
+            "late_labels": 0,
+        }
+        with self.write() as connection:
+            if name in self._names(connection):
+                raise StoreError(
+                    f"{self.where}: there is a stream {name!r} already. Choose another name."
+                )
+            row["moment"] = self.now()
+            made = connection.execute(tables.streams.insert().values(row)).inserted_primary_key
+            assert made is not None
+            classes = tables.decode(configuration.settings)["classes"] or []
+            model = {"stream": made[0], "version": 0, "classes": tables.encode(classes)}
+            connection.execute(tables.models.insert().values(**model, n_workers=0, n_chunks=0))
+        return self.stream(name)
+
+    def stream(self, name: str) -> Stream:
+        """A stream by its name."""
+        with self.read() as connection:
+            found = connection.execute(
+                sa.select(tables.streams).where(tables.streams.c.name == name)
+            ).one_or_none()
+            if found is None:
+                raise StoreError(
+                    f"{self.where}: there is no stream {name!r}. "
+                    f"There are {self._names(connection)!r}."
+                )
+        configuration = Configuration(found.method, found.settings, found.configuration)
+        return Stream(self, found.id, name, configuration)
+
+    def streams(self) -> list[str]:
+        """The names of all streams, in order."""
+        with self.read() as connection:
+            return self._names(connection)
+
+    def _names(self, connection: sa.Connection) -> list[str]:
+        return list(connection.scalars(sa.select(tables.streams.c.name).order_by("name")))
+
+    # ── transactions ─────────────────────────────────────────────────────────────────────
+
+    def now(self) -> float:
+        """The time, which never goes back, not even over a restart."""
+        with self._turn:
+            moment = self._clock() + self._offset
+            if moment < self._latest:
+                self._offset += self._latest - moment
+                moment = self._latest
+            self._latest = moment
+            return moment
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """A connection that sees one state of the store."""
+        try:
+            with self._engine.connect() as connection:
+                if self._engine.dialect.name == "postgresql":
+                    connection.execution_options(isolation_level="REPEATABLE READ")
+                with connection.begin():
+                    yield connection
+        except sa.exc.DBAPIError as error:
+            self._refuse(error)
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """A transaction; it is committed when the block is left without an error."""
+        with self._turn:
+            try:
+                connection = self._writing()
+                with connection.begin():
+                    yield connection
+            except sa.exc.DBAPIError as error:
+                # A commit that failed may or may not have happened, and a handle that failed to
+                # reach the disk is not to be used again.
+                if self._writer is not None:
+                    self._writer.invalidate()
+                    self._writer.close()
+                    self._writer = None
+                self._refuse(error)
+
+    def upsert(self, table: sa.Table, *keys: str) -> Any:
+        """An insert that takes the place of a row with these keys."""
+        kind = sqlite if self._engine.dialect.name == "sqlite" else postgresql
+        statement: Any = kind.insert(table)
+        others = {c.name: statement.excluded[c.name] for c in table.c if c.name not in keys}
+        return statement.on_conflict_do_update(index_elements=list(keys), set_=others)
+
+    def _writing(self) -> sa.Connection:
+        if self._writer is None:
+            self._writer = self._engine.connect().execution_options(writes=True)
+            if self._engine.dialect.name == "postgresql":
+                try:
+                    self._hold_database(self._writer)
+                except BaseException:
+                    self._writer.close()
+                    self._writer = None
+                    raise
+        return self._writer
+
+    def _hold_database(self, connection: sa.Connection) -> None:
+        """Take the lock of a PostgreSQL database, which ends with the connection."""
+        ask = sa.select(sa.func.pg_try_advisory_lock(LOCK_NUMBER))
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            with connection.begin():
+                if connection.scalar(ask):
+                    return
+                holder = connection.scalar(_HOLDER, {"number": LOCK_NUMBER})
+            if time.monotonic() > deadline:
+                raise StoreError(_held(self.where, holder or "another process"))
+            time.sleep(0.05)
+
+    def _refuse(self, error: sa.exc.DBAPIError) -> NoReturn:
+        reason = " ".join(str(error.orig).split())
+        raise StoreError(
+            f"{self.where}: the database refused ({reason}). What was not acknowledged can be sent "
+            "again under the same key once the cause is gone."
+        ) from error
+
+    def _migrate(self) -> None:
+        folder = Path(__file__).with_name("migrations")
+        config = Config()
+        config.set_main_option("script_location", str(folder).replace("%", "%%"))
+        config.set_main_option("path_separator", "os")
+        newest = ScriptDirectory.from_config(config).get_current_head()
+        with self.write() as connection:
+            present = MigrationContext.configure(connection).get_current_revision()
+            if present == newest:
+                return
+            if present is not None and newest is not None and present > newest:
+                raise StoreError(
+                    f"{self.where}: the store has tables of version {present}, this version of "
+                    f"labelquorum knows up to {newest}. Update labelquorum."
+                )
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+
+_HOLDER = sa.text(
+    "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+    "WHERE l.locktype = 'advisory' AND l.granted "
+    "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+    "AND (l.classid::bigint << 32 | l.objid::bigint) = :number"
+)
+
+
+def _me() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _held(where: object, holder: str) -> str:
+    return f"{where}: the store is in use by {holder}. Stop it first, or choose another store."
+
+
+def _hold(lock: IO[str], folder: Path) -> None:
+    """Take the lock of a folder and write down whose it is, or say who has it."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                lock.seek(0)
+                holder = lock.read().strip() or "another process"
+                lock.close()
+                raise StoreError(_held(folder, holder)) from None
+            time.sleep(0.05)
+    lock.truncate(0)
+    lock.write(_me())
+    lock.flush()
+
+
+def _sqlite(file: Path) -> sa.Engine:
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(file)), connect_args={"timeout": 5}
+    )
+
+    def on_connect(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # transactions begin where we say
+        for setting in ("journal_mode = WAL", "synchronous = FULL"):
+            connection.execute(f"PRAGMA {setting}").close()
+
+    def on_begin(connection: sa.Connection) -> None:
+        writes = connection.get_execution_options().get("writes")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    sa.event.listen(engine, "connect", on_connect)
+    sa.event.listen(engine, "begin", on_begin)
+    return engine
+
+
+def _postgresql(where: str) -> tuple[sa.Engine, str]:
+    try:
+        url = sa.make_url(where)
+    except sa.exc.ArgumentError:
+        url = sa.URL.create("unknown")
+    if url.drivername.partition("+")[0] not in ("postgresql", "postgres"):
+        raise StateError(
+            "A store is a folder or a URL that starts with postgresql://. "
+            f"Got one that starts with {url.drivername}://."
+        )
+    url = url.set(drivername="postgresql+psycopg")
+    try:
+        engine = sa.create_engine(url, connect_args={"application_name": f"labelquorum {_me()}"})
+    except ImportError as error:
+        raise StoreError(
+            "PostgreSQL takes psycopg, which is not installed. Run pip install labelquorum[store]."
+        ) from error
+    return engine, url.set(drivername="postgresql").render_as_string(hide_password=True)
+
+
+def _check_name(name: object) -> None:
+    if (
+        not isinstance(name, str)
+        or not name.strip()
+        or not name.isprintable()
+        or len(name.encode("utf-8", "replace")) > tables.NAME_BYTES
+    ):
+        raise StateError(
+            "A stream's name must be text that can be printed, of at most "
+            f"{tables.NAME_BYTES} bytes. Got {str(name)[:40]!r}."
+        )

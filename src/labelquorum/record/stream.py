@@ -1,0 +1,430 @@
+"""One durable stream: labels are accepted, chunks are cut, the model advances.
+
+Five rules (`docs/store.md`). Labels are accepted with their key and the position of their source in
+one transaction. A cut is a transaction of its own. The update is a pure function, outside any
+transaction. One transaction then puts the next model in place of the one it was made from, gives
+the answers, and deletes the raw labels. So a chunk is applied once or not at all, and what was
+acknowledged is never lost.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from labelquorum.errors import ConflictError, StateError
+from labelquorum.ingest.events import LabelTable
+from labelquorum.learn.estimator import estimator
+from labelquorum.record import tables
+from labelquorum.record.chunking import DAY, Rules
+from labelquorum.record.faults import fault
+from labelquorum.record.inlet import Inlet
+from labelquorum.record.model import OpenRow, Outcome, Work, learn, model_of, worker_places
+from labelquorum.record.tables import decode, encode
+from labelquorum.record.view import Configuration, batched
+
+__all__ = ["ATTEMPTS", "Applied", "Cut", "Stream", "configuration_of"]
+
+ATTEMPTS = 3
+"""A chunk that failed so often is quarantined."""
+
+_NOT_HERE = {
+    "open_items": "Set grace= of its rules instead.",
+    "warmup_items": "Set chunk_items= of its rules instead.",
+    "history": "Send those labels instead.",
+}
+
+
+class Cut(NamedTuple):
+    """A chunk that was cut."""
+
+    id: int
+    first_row: int
+    last_row: int
+    n_items: int
+    n_labels: int
+    seed: int
+    configuration: str
+
+
+class Applied(NamedTuple):
+    """A chunk that was applied."""
+
+    id: int
+    version: int  # of the model it made
+    n_items: int
+    n_labels: int
+    result: Mapping[str, Any]
+
+
+class Stream(Inlet):
+    """One stream of a store; made by `Store.create` and `Store.stream`."""
+
+    def cut(self, flush: bool = False) -> Cut | None:
+        """Cut a chunk if it is time; None if it is not.
+
+        Parameters
+        ----------
+        flush
+            Cut what is there, ready or not: no more labels will come.
+        """
+        with self._store.read() as connection:
+            if not self._ready(connection, self._store.now(), flush):
+                return None
+        with self._store.write() as connection:
+            now = self._store.now()
+            items = self._ready(connection, now, flush)
+            if not items:
+                return None
+            stream = self._row(connection)
+            labels, waiting = tables.labels.c, tables.waiting.c
+            for some in batched(items):
+                connection.execute(
+                    tables.labels.update()
+                    .where(
+                        labels.stream == self._key, labels.chunk.is_(None), labels.item.in_(some)
+                    )
+                    .values(chunk=stream.next_chunk)
+                )
+                connection.execute(
+                    tables.waiting.delete().where(
+                        waiting.stream == self._key, waiting.item.in_(some)
+                    )
+                )
+            first, last, n_labels = connection.execute(
+                sa.select(sa.func.min(labels.row), sa.func.max(labels.row), sa.func.count()).where(
+                    labels.stream == self._key, labels.chunk == stream.next_chunk
+                )
+            ).one()
+            cut = Cut(
+                stream.next_chunk,
+                first,
+                last,
+                len(items),
+                n_labels,
+                self._model._seed,
+                self.configuration.configuration,
+            )
+            connection.execute(
+                tables.chunks.insert().values(
+                    stream=self._key,
+                    **cut._asdict(),
+                    state="cut",
+                    cut_at=now,
+                    open_until=Rules(**decode(stream.rules)).open_until(now),
+                    attempts=0,
+                    labels_kept=1,
+                )
+            )
+            connection.execute(
+                tables.streams.update()
+                .where(tables.streams.c.id == self._key)
+                .values(next_chunk=stream.next_chunk + 1, moment=now)
+            )
+            fault("before_cut_commit")
+        fault("after_cut")
+        return cut
+
+    def advance(self, chunk: Cut | int) -> Applied:
+        """Learn from a chunk that was cut, answer it, and commit; once, however often it is asked.
+
+        Chunks are applied in the order they were cut. One that cannot be learned from is an error
+        that names the reason; after three it is quarantined, its labels are kept, and the stream
+        goes on without it.
+        """
+        number = chunk.id if isinstance(chunk, Cut) else chunk
+        with self._store.read() as connection:
+            row = self._chunk(connection, number)
+            if row.state == "applied":
+                return _applied(row)
+            if row.state == "quarantined":
+                raise StateError(
+                    f"Chunk {number} of stream {self.name!r} is quarantined: {row.error}"
+                )
+            chunks = tables.chunks.c
+            first = connection.scalar(
+                sa.select(sa.func.min(chunks.id)).where(
+                    chunks.stream == self._key, chunks.state == "cut"
+                )
+            )
+            if first != number:
+                raise ConflictError(
+                    f"Chunk {number} of stream {self.name!r} has to wait: chunks are applied as "
+                    f"they were cut, and chunk {first} comes before it."
+                )
+            work = self._work(connection, row)
+        try:
+            outcome = learn(work)
+        except Exception as error:
+            raise self._failed(number, error) from error
+        fault("after_update")
+        return self._apply(number, outcome)
+
+    def settle(self, flush: bool = False) -> list[Applied]:
+        """Cut all that is due and apply all that is cut; what fails is tried until it is set aside.
+
+        This is also how a stream goes on after a restart.
+        """
+        while self.cut(flush):
+            pass
+        applied = []
+        for number in self._to_apply():
+            for _ in range(ATTEMPTS):
+                try:
+                    applied.append(self.advance(number))
+                    break
+                except StateError:
+                    continue
+        return applied
+
+    def change(self, **changes: Any) -> Rules:
+        """Change some of the rules from now on; items that are ready stay so."""
+        waiting = tables.waiting.c
+        with self._store.write() as connection:
+            rules = Rules(**decode(self._row(connection).rules)).changed(**changes)
+            now = self._store.now()
+            connection.execute(
+                tables.streams.update()
+                .where(tables.streams.c.id == self._key)
+                .values(rules=encode(rules.as_dict()), moment=now)
+            )
+            connection.execute(
+                tables.waiting.update()
+                .where(
+                    waiting.stream == self._key,
+                    waiting.ready_at.is_(None),
+                    waiting.n_labels >= rules.labels_per_item,
+                )
+                .values(ready_at=now)
+            )
+        return rules
+
+    def _ready(self, connection: sa.Connection, now: float, flush: bool) -> list[str]:
+        """The items of the chunk that is to be cut now, in the order of their first labels."""
+        waiting = tables.waiting.c
+        rules = Rules(**decode(self._row(connection).rules))
+        here, since = waiting.stream == self._key, rules.waited_since(now)
+        ready: sa.ColumnElement[bool] = waiting.ready_at.is_not(None)
+        if since is not None:
+            ready = ready | (waiting.first_at <= since)
+        if flush:
+            ready = sa.true()
+        else:
+            # Who is ready by waiting is so since the wait was over.
+            waited = waiting.first_at + (rules.max_wait or 0)
+            ready_since = sa.func.min(sa.func.coalesce(waiting.ready_at, waited))
+            n_ready, first = connection.execute(
+                sa.select(sa.func.count(), ready_since).where(here, ready)
+            ).one()
+            if not rules.is_due(n_ready, first, now):
+                return []
+        chosen = sa.select(waiting.item).where(here, ready).order_by(waiting.first_row)
+        return list(connection.scalars(chosen.limit(rules.chunk_items)))
+
+    def _to_apply(self) -> list[int]:
+        chunks = tables.chunks.c
+        with self._store.read() as connection:
+            cut = sa.select(chunks.id).where(chunks.stream == self._key, chunks.state == "cut")
+            return list(connection.scalars(cut.order_by(chunks.id)))
+
+    def _work(self, connection: sa.Connection, chunk: Any) -> Work:
+        """Read what learning from a chunk needs, and no more."""
+        labels = tables.labels.c
+        rows = connection.execute(
+            sa.select(tables.labels)
+            .where(labels.stream == self._key, labels.chunk == chunk.id)
+            .order_by(labels.row)
+        ).all()
+        items = list(dict.fromkeys(row.item for row in rows))
+        open_rows = [
+            OpenRow(row.item, row.evidence, row.note)
+            for row in self._of_items(connection, tables.open_items, items)
+        ]
+        names = list(dict.fromkeys(row.worker for row in rows))
+        places = {place for row in open_rows for place in worker_places(row)}
+        return Work(
+            method=self.configuration.method,
+            settings=self.configuration.settings,
+            **self._shared(connection),
+            workers=self._workers(connection, names, places),
+            open_items=sorted(open_rows),
+            table=_table(rows, f"chunk {chunk.id}"),
+            keeps_open=chunk.open_until is not None,
+        )
+
+    def _apply(self, number: int, outcome: Outcome) -> Applied:
+        """Commit: one transaction, from one version of the model to the next."""
+        models, chunks = tables.models.c, tables.chunks.c
+        with self._store.write() as connection:
+            chunk = self._chunk(connection, number)
+            if chunk.state == "applied":  # somebody was quicker
+                return _applied(chunk)
+            swapped = connection.execute(
+                tables.models.update()
+                .where(models.stream == self._key, models.version == outcome.version)
+                .values(
+                    version=outcome.version + 1,
+                    classes=outcome.classes,
+                    n_workers=outcome.n_workers,
+                    n_chunks=outcome.n_chunks,
+                    shared=outcome.shared,
+                )
+            )
+            if swapped.rowcount != 1:
+                raise ConflictError(
+                    f"Stream {self.name!r}: chunk {number} was learned from with version "
+                    f"{outcome.version} of the model, which is no longer the present one. "
+                    "Advance it again."
+                )
+            self._put(connection, tables.workers, ("stream", "place"), outcome.workers)
+            fault("inside_apply")
+            given = [{**row._asdict(), "chunk": number} for row in outcome.answers]
+            self._put(connection, tables.answers, ("stream", "item"), given)
+            self._close(connection, chunk, outcome)
+            kept = self._discard(connection, chunk)
+            connection.execute(
+                tables.chunks.update()
+                .where(chunks.stream == self._key, chunks.id == number)
+                .values(
+                    state="applied",
+                    version=outcome.version + 1,
+                    result=outcome.result,
+                    labels_kept=kept,
+                )
+            )
+            applied = _applied(self._chunk(connection, number))
+            fault("before_apply_commit")
+        fault("after_apply")
+        return applied
+
+    def _close(self, connection: sa.Connection, chunk: Any, outcome: Outcome) -> None:
+        """Open the chunk's items, or close them, and those whose grace is over."""
+        items, waiting = tables.open_items.c, tables.waiting.c
+        labels, chunks = tables.labels.c, tables.chunks.c
+        opened = [{**row._asdict(), "open_until": chunk.open_until} for row in outcome.open_items]
+        self._put(connection, tables.open_items, ("stream", "item"), opened)
+        if not opened:
+            answered = [row.item for row in outcome.answers]
+            for some in batched(answered):
+                connection.execute(
+                    tables.open_items.delete().where(
+                        items.stream == self._key, items.item.in_(some)
+                    )
+                )
+        # A late label that was accepted in time finds its item open, however long it waits.
+        waits = sa.exists().where(waiting.stream == self._key, waiting.item == items.item)
+        is_cut = sa.exists().where(
+            labels.stream == self._key,
+            labels.item == items.item,
+            chunks.stream == self._key,
+            chunks.id == labels.chunk,
+            chunks.state == "cut",
+            chunks.id != chunk.id,
+        )
+        connection.execute(
+            tables.open_items.delete().where(
+                items.stream == self._key, items.open_until <= chunk.cut_at, ~waits, ~is_cut
+            )
+        )
+
+    def _discard(self, connection: sa.Connection, chunk: Any) -> int:
+        """Delete raw labels by the rule of retention; 1 where those of this chunk stay."""
+        labels, chunks = tables.labels.c, tables.chunks.c
+        rules = Rules(**decode(self._row(connection).rules))
+        if rules.retention == "discard":
+            connection.execute(
+                tables.labels.delete().where(labels.stream == self._key, labels.chunk == chunk.id)
+            )
+            return 0
+        if rules.retention == "keep_days":
+            old = sa.and_(
+                chunks.stream == self._key,
+                chunks.state == "applied",
+                chunks.labels_kept == 1,
+                chunks.cut_at <= chunk.cut_at - rules.days * DAY,
+            )
+            gone = list(connection.scalars(sa.select(chunks.id).where(old)))
+            for some in batched(gone):
+                connection.execute(
+                    tables.labels.delete().where(labels.stream == self._key, labels.chunk.in_(some))
+                )
+            connection.execute(tables.chunks.update().where(old).values(labels_kept=0))
+        return 1
+
+    def _failed(self, number: int, error: Exception) -> StateError:
+        """Write down that a chunk could not be learned from."""
+        chunks = tables.chunks.c
+        reason = f"{type(error).__name__}: {error}"[:1000]
+        with self._store.write() as connection:
+            attempts = self._chunk(connection, number).attempts + 1
+            state = "quarantined" if attempts >= ATTEMPTS else "cut"
+            connection.execute(
+                tables.chunks.update()
+                .where(chunks.stream == self._key, chunks.id == number, chunks.state == "cut")
+                .values(attempts=attempts, error=reason, state=state)
+            )
+        ending = " It is quarantined, and the stream goes on without it."
+        return StateError(
+            f"Chunk {number} of stream {self.name!r} could not be learned from, attempt {attempts} "
+            f"of {ATTEMPTS} ({reason}).{ending if state == 'quarantined' else ''}"
+        )
+
+
+def configuration_of(method: str, settings: Mapping[str, Any]) -> Configuration:
+    """What a stream learns by, checked, with every setting spelled out."""
+    for name, instead in _NOT_HERE.items():
+        if name in settings:
+            raise StateError(f"A stream has no setting `{name}`. {instead}")
+    try:
+        model = estimator(method, **settings)
+    except TypeError as error:
+        known = list(inspect.signature(type(estimator(method))).parameters)
+        raise StateError(f"{error}. The settings of {method} are {known}.") from error
+    if model.repeats == "error":
+        raise StateError(
+            "`repeats` of a stream must be 'last', 'first' or 'all': a label that was "
+            "acknowledged cannot be refused later. Got 'error'."
+        )
+    spelled = {n: v for n, v in model.get_params().items() if n not in _NOT_HERE}
+    spelled["seed"] = model._seed
+    if model._space.classes is not None:
+        spelled["classes"] = list(model._space.classes)
+    try:
+        text = encode(spelled)
+    except TypeError as error:
+        raise StateError(
+            f"The settings of a stream must be text and numbers ({error}). Name your settings so."
+        ) from error
+    model_of(model.method, text)
+    digest = sha256(encode([model.method, text]).encode()).hexdigest()
+    return Configuration(model.method, text, digest)
+
+
+def _table(rows: Sequence[Any], source: str) -> LabelTable:
+    """The labels as they came."""
+
+    def column(name: str) -> list[Any] | None:
+        values = [getattr(row, name) for row in rows]
+        if all(value is None for value in values):
+            return None
+        return [None if value is None else decode(value) for value in values]
+
+    weights = [row.weight for row in rows]
+    weighted = any(weight is not None for weight in weights)
+    return LabelTable(
+        [decode(row.item) for row in rows],
+        [decode(row.worker) for row in rows],
+        [decode(row.label) for row in rows],
+        weights=[1.0 if w is None else w for w in weights] if weighted else None,
+        groups=column("group"),
+        timestamps=column("timestamp"),
+        source=source,
+        lines=[row.row for row in rows],
+        unit="row",
+    )
+
+
+def _applied(row: Any) -> Applied:
+    return Applied(row.id, row.version, row.n_items, row.n_labels, decode(row.result))

@@ -1,0 +1,208 @@
+"""The tables of the store, the same in SQLite and PostgreSQL.
+
+Ids and labels are the user's own. They are kept as JSON text, so their type comes back, and NUL
+and quotes are only text to either database.
+"""
+
+import json
+from collections.abc import Hashable
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from labelquorum.errors import LabelError
+
+__all__ = [
+    "NAME_BYTES",
+    "answers",
+    "batches",
+    "chunks",
+    "decode",
+    "encode",
+    "encode_id",
+    "labels",
+    "metadata",
+    "models",
+    "open_items",
+    "positions",
+    "streams",
+    "waiting",
+    "workers",
+]
+
+NAME_BYTES = 256
+"""No id, label or stream name is longer."""
+
+metadata = MetaData()
+
+# Compared byte by byte in both databases, whatever the language of the server.
+Key = Text().with_variant(Text(collation="C"), "postgresql")
+
+streams = Table(
+    "streams",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Key, nullable=False, unique=True),
+    Column("method", Text, nullable=False),
+    Column("settings", Text, nullable=False),  # of the method, JSON
+    Column("configuration", Text, nullable=False),  # SHA-256 of the two
+    Column("rules", Text, nullable=False),  # chunking and retention, JSON; changeable live
+    Column("next_row", BigInteger, nullable=False),
+    Column("next_chunk", BigInteger, nullable=False),
+    Column("late_labels", BigInteger, nullable=False),  # set aside: their items were closed
+    Column("moment", Double, nullable=False),  # the latest the stream has seen; never goes back
+)
+
+# Raw labels. `chunk` is NULL until they are cut.
+labels = Table(
+    "labels",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("row", BigInteger, primary_key=True, autoincrement=False),
+    Column("item", Key, nullable=False),
+    Column("worker", Key, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("weight", Double),
+    Column("group", Text),
+    Column("timestamp", Text),
+    Column("chunk", BigInteger),
+    Index("labels_of_item", "stream", "item"),
+    Index("labels_of_chunk", "stream", "chunk"),
+)
+
+# Items with labels that are not cut yet.
+waiting = Table(
+    "waiting",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("item", Key, primary_key=True),
+    Column("n_labels", Integer, nullable=False),  # of different workers, unless all count
+    Column("first_row", BigInteger, nullable=False),
+    Column("first_at", Double, nullable=False),
+    Column("ready_at", Double),  # when it had labels enough
+    Index("waiting_ready", "stream", "ready_at"),
+    Index("waiting_first", "stream", "first_at"),
+)
+
+# What was accepted under a key.
+batches = Table(
+    "batches",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("key", Key, primary_key=True),
+    Column("body", Text, nullable=False),  # SHA-256
+    Column("receipt", Text, nullable=False),  # JSON
+    Column("accepted_at", Double, nullable=False),
+)
+
+# How far each source was read.
+positions = Table(
+    "positions",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("source", Key, primary_key=True),
+    Column("position", Text, nullable=False),
+)
+
+chunks = Table(
+    "chunks",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("state", Text, nullable=False),  # cut, applied, quarantined
+    Column("first_row", BigInteger, nullable=False),
+    Column("last_row", BigInteger, nullable=False),
+    Column("n_items", Integer, nullable=False),
+    Column("n_labels", Integer, nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("configuration", Text, nullable=False),
+    Column("cut_at", Double, nullable=False),
+    Column("open_until", Double),  # NULL: its items are closed at once
+    Column("attempts", Integer, nullable=False),
+    Column("error", Text),
+    Column("version", BigInteger),  # of the model it made
+    Column("result", Text),  # JSON
+    Column("labels_kept", Integer, nullable=False),  # 1 while its raw labels are there
+    Index("chunks_by_state", "stream", "state"),
+)
+
+# What all workers share.
+models = Table(
+    "models",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("version", BigInteger, nullable=False),
+    Column("classes", Text, nullable=False),  # known so far, JSON
+    Column("n_workers", BigInteger, nullable=False),  # places given so far
+    Column("n_chunks", BigInteger, nullable=False),  # that had news
+    Column("shared", LargeBinary),  # arrays; NULL until there was a chunk
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("place", BigInteger, primary_key=True, autoincrement=False),  # in order of appearance
+    Column("worker", Key, nullable=False),
+    Column("n_classes", Integer, nullable=False),  # when the row was written
+    Column("state", LargeBinary, nullable=False),
+    Column("labels", BigInteger, nullable=False),
+    Column("agreed", BigInteger, nullable=False),
+    UniqueConstraint("stream", "worker", name="workers_by_id"),
+)
+
+answers = Table(
+    "answers",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("item", Key, primary_key=True),
+    Column("label", Text, nullable=False),
+    Column("confidence", Double, nullable=False),
+    Column("probs", LargeBinary, nullable=False),  # float32, in the order of the classes
+    Column("n_labels", Integer, nullable=False),
+    Column("chunk", BigInteger, nullable=False),
+    Index("answers_of_chunk", "stream", "chunk"),
+)
+
+# Answered items that are still open for late labels and corrections.
+open_items = Table(
+    "open_items",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("item", Key, primary_key=True),
+    Column("evidence", LargeBinary, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("open_until", Double, nullable=False),
+    Index("open_items_until", "stream", "open_until"),
+)
+
+
+def encode(value: Any) -> str:
+    """A value as JSON text of one spelling."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def decode(text: str) -> Any:
+    """The value `encode` was given."""
+    return json.loads(text)
+
+
+def encode_id(identity: Hashable, what: str, where: str) -> str:
+    """An id or a label as text; equal ids have equal text."""
+    text = encode(identity + 0 if isinstance(identity, bool) and what != "label" else identity)
+    if len(text.encode()) > NAME_BYTES + 2:  # quotes
+        raise LabelError(
+            f"{where}: the {what} is longer than {NAME_BYTES} bytes. Got {text[:40]}…. Shorten it."
+        )
+    return text

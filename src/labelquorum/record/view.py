@@ -1,0 +1,245 @@
+"""What can be read of a stream: answers, chunks, and the model as the library's own."""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+from safetensors.numpy import load as parse_arrays
+
+from labelquorum.errors import StoreError
+from labelquorum.ingest.events import LabelTable
+from labelquorum.learn.door import Estimator
+from labelquorum.learn.estimator import estimator
+from labelquorum.learn.memory import memory_parts
+from labelquorum.learn.snapshot import Snapshot
+from labelquorum.record import tables
+from labelquorum.record.chunking import Rules
+from labelquorum.record.model import OpenRow, Work, WorkerRow, memory_of, model_of
+from labelquorum.record.tables import decode, encode, encode_id
+
+if TYPE_CHECKING:
+    from labelquorum.record.store import Store
+
+__all__ = ["Configuration", "Given", "View", "batched"]
+
+_AT_ONCE = 10_000  # values in one statement; SQLite takes 32,766
+
+
+class Configuration(NamedTuple):
+    """What a stream learns by."""
+
+    method: str
+    settings: str  # JSON
+    configuration: str  # SHA-256 of the two
+
+
+class Given(NamedTuple):
+    """The answer given to an item."""
+
+    item_id: Hashable
+    label: Hashable
+    confidence: float
+    probs: NDArray[np.float32]  # (C,) of the classes known then
+    n_labels: int
+    chunk: int
+
+
+class View:
+    """What can be read of a stream, and the rows it is kept in; see `Stream`."""
+
+    def __init__(self, store: "Store", key: int, name: str, configuration: Configuration) -> None:
+        self.name = name
+        self.configuration = configuration
+        self._store, self._key = store, key
+
+    @property
+    def rules(self) -> Rules:
+        """When chunks are cut and labels deleted."""
+        with self._store.read() as connection:
+            return Rules(**decode(self._row(connection).rules))
+
+    def answers(self, after: Hashable = None, limit: int | None = None) -> list[Given]:
+        """The answers by item, in the order of their ids as text.
+
+        Parameters
+        ----------
+        after
+            Those that follow this item; from the first unless given.
+        limit
+            At most so many.
+        """
+        with self._store.read() as connection:
+            return self._given(connection, after, limit)
+
+    def _given(
+        self, connection: sa.Connection, after: Hashable = None, limit: int | None = None
+    ) -> list[Given]:
+        answers = tables.answers.c
+        query = sa.select(tables.answers).where(answers.stream == self._key)
+        if after is not None:
+            query = query.where(answers.item > encode_id(after, "task", "answers"))
+        found = connection.execute(query.order_by(answers.item).limit(limit))
+        return [
+            Given(
+                decode(row.item),
+                decode(row.label),
+                row.confidence,
+                np.frombuffer(row.probs, np.float32),
+                row.n_labels,
+                row.chunk,
+            )
+            for row in found
+        ]
+
+    def chunks(self) -> list[Mapping[str, Any]]:
+        """All chunks that were cut, and what became of each."""
+        chunks = tables.chunks.c
+        query = sa.select(tables.chunks).where(chunks.stream == self._key).order_by(chunks.id)
+        with self._store.read() as connection:
+            return [{**row._mapping} for row in connection.execute(query)]
+
+    def count(self) -> dict[str, int]:
+        """How many labels and items wait, were late, were answered; the model's version."""
+        labels, waiting, answers = tables.labels.c, tables.waiting.c, tables.answers.c
+        with self._store.read() as connection:
+
+            def count(*where: Any) -> int:
+                return connection.scalar(sa.select(sa.func.count()).where(*where)) or 0
+
+            return {
+                "waiting_labels": count(labels.stream == self._key, labels.chunk.is_(None)),
+                "waiting_items": count(waiting.stream == self._key),
+                "held_labels": count(labels.stream == self._key),
+                "answered_items": count(answers.stream == self._key),
+                "late_labels": self._row(connection).late_labels,
+                "version": self._shared(connection)["version"],
+            }
+
+    def snapshot(self) -> Snapshot:
+        """The whole model, every worker, as `BiLA.save` would write it."""
+        with self._store.read() as connection:
+            work = self._everything(connection)
+        ids, arrays = memory_parts(memory_of(work))
+        settings = {**decode(self.configuration.settings), "open_items": len(work.open_items)}
+        header = {
+            "method": self.configuration.method,
+            "settings": settings,
+            "losses": [],
+            "chunks": work.n_chunks,
+        }
+        return Snapshot(header, ids, arrays)
+
+    def estimator(self) -> Estimator:
+        """The whole model, as the library's own; it knows nothing of the store."""
+        kind = type(estimator(self.configuration.method))
+        return kind.from_snapshot(self.name, self.snapshot(), {})
+
+    def state_hash(self) -> str:
+        """SHA-256 of the model and all answers: equal after the same cuts, whatever happened."""
+        digest = sha256()
+        with self._store.read() as connection:
+            work = self._everything(connection)
+            digest.update(
+                encode([work.version, work.classes, work.n_workers, work.n_chunks]).encode()
+            )
+            shared = {} if work.shared is None else parse_arrays(work.shared)
+            for name, array in sorted(shared.items()):
+                digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+            for row in (*work.workers, *work.open_items):
+                for part in row:
+                    digest.update(part if isinstance(part, bytes) else encode(part).encode())
+            for given in self._given(connection):
+                plain = [given.item_id, given.label, given.n_labels, given.chunk]
+                digest.update(encode(plain).encode() + given.probs.tobytes())
+        return digest.hexdigest()
+
+    # ── rows ──────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _model(self) -> Estimator:
+        return model_of(self.configuration.method, self.configuration.settings)
+
+    @property
+    def _counts_all(self) -> bool:
+        return self._model._space.repeats == "all"
+
+    def _row(self, connection: sa.Connection) -> Any:
+        streams = tables.streams
+        return connection.execute(sa.select(streams).where(streams.c.id == self._key)).one()
+
+    def _chunk(self, connection: sa.Connection, number: int) -> Any:
+        chunks = tables.chunks
+        found = connection.execute(
+            sa.select(chunks).where(chunks.c.stream == self._key, chunks.c.id == number)
+        ).one_or_none()
+        if found is None:
+            raise StoreError(f"Stream {self.name!r} has no chunk {number!r}. Cut it first.")
+        return found
+
+    def _shared(self, connection: sa.Connection) -> dict[str, Any]:
+        models = tables.models.c
+        found = connection.execute(sa.select(tables.models).where(models.stream == self._key)).one()
+        return {name: value for name, value in found._mapping.items() if name != "stream"}
+
+    def _workers(
+        self, connection: sa.Connection, names: Sequence[str], places: Iterable[int]
+    ) -> list[WorkerRow]:
+        """The workers of these names and these places, by place."""
+        workers = tables.workers.c
+        found: set[WorkerRow] = set()
+        for column, values in ((workers.worker, names), (workers.place, sorted(places))):
+            for some in batched(values):
+                known = sa.select(*(workers[name] for name in WorkerRow._fields)).where(
+                    workers.stream == self._key, column.in_(some)
+                )
+                found.update(WorkerRow(*row) for row in connection.execute(known))
+        return sorted(found)
+
+    def _everything(self, connection: sa.Connection) -> Work:
+        workers, items = tables.workers.c, tables.open_items.c
+        everybody = sa.select(*(workers[name] for name in WorkerRow._fields)).where(
+            workers.stream == self._key
+        )
+        still_open = sa.select(items.item, items.evidence, items.note).where(
+            items.stream == self._key
+        )
+        return Work(
+            method=self.configuration.method,
+            settings=self.configuration.settings,
+            **self._shared(connection),
+            workers=sorted(WorkerRow(*row) for row in connection.execute(everybody)),
+            open_items=sorted(OpenRow(*row) for row in connection.execute(still_open)),
+            table=LabelTable([], [], []),
+            keeps_open=False,
+        )
+
+    def _of_items(
+        self, connection: sa.Connection, table: sa.Table, items: Sequence[str], *where: Any
+    ) -> Iterator[Any]:
+        """The rows of a table that are of these items."""
+        for some in batched(items):
+            chosen = sa.select(table).where(
+                table.c.stream == self._key, table.c.item.in_(some), *where
+            )
+            yield from connection.execute(chosen)
+
+    def _put(
+        self, connection: sa.Connection, table: sa.Table, keys: Sequence[str], rows: Sequence[Any]
+    ) -> None:
+        """Write rows, in place of those with the same keys."""
+        if rows:
+            plain = (row if isinstance(row, dict) else row._asdict() for row in rows)
+            connection.execute(
+                self._store.upsert(table, *keys), [{"stream": self._key, **row} for row in plain]
+            )
+
+
+def batched(values: Iterable[Any]) -> Iterator[list[Any]]:
+    """Values in lists that one statement can take."""
+    rest = iter(values)
+    while some := list(islice(rest, _AT_ONCE)):
+        yield some

@@ -1,0 +1,217 @@
+"""The store: one writer, tables of one version, and nothing lost or doubled by any end."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from record.driven import batches, drive
+
+from labelquorum.errors import StateError, StoreError
+from labelquorum.record import faults, tables
+from labelquorum.record.chunking import Rules
+from labelquorum.record.store import Store
+
+RECORD = Path(faults.__file__).parent
+DRIVEN = Path(__file__).with_name("driven.py")
+
+
+def killed_at(where, point, times):
+    """Drive a stream in a process of its own until it is killed there."""
+    arguments = [sys.executable, str(DRIVEN), where, point, str(times)]
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+# ── faults ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_fault_point_is_listed():
+    calls = [
+        point
+        for path in RECORD.rglob("*.py")
+        for point in re.findall(r"^\s+fault\(\"(\w+)\"\)", path.read_text(), re.M)
+    ]
+    assert sorted(calls) == sorted(faults.POINTS)
+
+
+def test_a_stream_passes_every_fault_point(tmp_path):
+    passed = []
+    faults.arm(passed.append)
+    try:
+        drive(str(tmp_path))
+    finally:
+        faults.arm(None)
+    assert set(passed) == set(faults.POINTS)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    outcome = drive(str(tmp_path_factory.mktemp("uninterrupted")))
+    assert outcome[:2] == (sum(map(len, batches())), 0)
+    return outcome
+
+
+@pytest.mark.parametrize("point", faults.POINTS)
+def test_a_killed_sqlite_stream_loses_and_doubles_nothing(tmp_path, uninterrupted, point):
+    killed_at(str(tmp_path), point, 3)
+    assert drive(str(tmp_path)) == uninterrupted
+
+
+@pytest.mark.parametrize("point", ["before_accept_commit", "after_cut", "inside_apply"])
+def test_a_killed_postgresql_stream_loses_and_doubles_nothing(database, uninterrupted, point):
+    killed_at(database, point, 3)
+    assert drive(database) == uninterrupted
+
+
+def test_a_stream_killed_again_and_again_comes_to_the_same_end(tmp_path, uninterrupted):
+    for point in ("before_apply_commit", "after_update", "after_accept"):
+        killed_at(str(tmp_path), point, 1)
+    assert drive(str(tmp_path)) == uninterrupted
+
+
+@pytest.mark.parametrize("point", faults.POINTS)
+def test_an_error_at_any_point_leaves_a_stream_that_goes_on(where, uninterrupted, point):
+    passed = []
+
+    def hook(name):
+        passed.append(name)
+        if passed.count(point) == 2 and name == point:
+            raise KeyboardInterrupt
+
+    faults.arm(hook)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            drive(where)
+    finally:
+        faults.arm(None)
+    assert drive(where) == uninterrupted
+
+
+# ── one writer ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_second_writer_is_refused_with_the_holders_name(where):
+    with Store.open(where), pytest.raises(StoreError, match=r"in use by .*process \d+ on "):
+        Store.open(where)
+    Store.open(where).close()
+
+
+def test_a_commit_that_fails_is_not_acknowledged(store):
+    stream = store.create("s")
+
+    def fail(point):
+        if point == "before_accept_commit":
+            raise sa.exc.OperationalError("COMMIT", {}, OSError("disk I/O error"))
+
+    faults.arm(fail)
+    try:
+        with pytest.raises(StoreError, match=r"refused .disk I/O error.*same key"):
+            stream.accept({"t": {"a": 1}}, key="k")
+    finally:
+        faults.arm(None)
+    assert not stream.accept({"t": {"a": 1}}, key="k").repeated
+    assert stream.count()["waiting_labels"] == 1
+
+
+def test_a_connection_that_was_ended_is_made_again(database):
+    end = sa.text("SELECT pg_terminate_backend(:pid)")
+    with Store.open(database) as store:
+        stream = store.create("s")
+        with store.write() as connection:
+            pid = connection.scalar(sa.text("SELECT pg_backend_pid()"))
+        with store.read() as connection:
+            connection.execute(end, {"pid": pid})
+        with pytest.raises(StoreError, match="the database refused"):
+            stream.accept({"t": {"a": 1}}, key="k")
+        assert stream.accept({"t": {"a": 1}}, key="k").accepted == 1
+        with pytest.raises(StoreError, match="in use by"):
+            Store.open(database)  # the lock was taken again
+
+
+def test_sqlite_waits_for_the_disk_at_every_commit(tmp_path):
+    with Store.open(tmp_path) as store, store.read() as connection:
+        assert connection.scalar(sa.text("PRAGMA synchronous")) == 2  # FULL
+        assert connection.scalar(sa.text("PRAGMA journal_mode")) == "wal"
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_migrations_make_the_tables_of_the_code(store):
+    with store.read() as connection:
+        context = MigrationContext.configure(connection)
+        assert compare_metadata(context, tables.metadata) == []
+
+
+def test_a_store_of_a_later_version_is_refused(where):
+    with Store.open(where) as store, store.write() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreError, match=r"version 9999.*Update labelquorum"):
+        Store.open(where)
+
+
+# ── the page ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_page_names_every_table_rule_and_fault_point():
+    page = (RECORD.parents[2] / "docs" / "store.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.M))
+    assert set(tables.metadata.tables) <= set(rows)
+    told = {name: rows[name].strip("`") for name in Rules().as_dict()}
+    assert told == {name: repr(value) for name, value in Rules().as_dict().items()}
+    assert set(faults.POINTS) <= set(re.findall(r"`(\w+)`", page))
+
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────
+
+
+def test_streams_have_names_of_their_own(store):
+    store.create("one")
+    with pytest.raises(StoreError, match="there is a stream 'one' already"):
+        store.create("one")
+    with pytest.raises(StoreError, match=r"no stream 'two'.*\['one'\]"):
+        store.stream("two")
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "a\0b", "x" * 257, 5, "\ud800"])
+def test_a_name_that_cannot_be_printed_is_refused(store, name):
+    with pytest.raises(StateError, match="stream's name must be text"):
+        store.create(name)
+
+
+@pytest.mark.parametrize("url", ["mysql://host/db", "sqlite:///file", "://", "http://x"])
+def test_another_database_is_refused(url):
+    with pytest.raises(StateError, match="folder or a URL that starts with postgresql"):
+        Store.open(url)
+
+
+def test_a_server_that_is_not_there_is_one_sentence():
+    with pytest.raises(StoreError, match="the database refused") as caught:
+        Store.open("postgresql://user:secret@127.0.0.1:1/none")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="no store can be kept there"):
+        Store.open(tmp_path / "file")
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path):
+    (tmp_path / "labelquorum.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError, match="not a database"):
+        Store.open(tmp_path)
+
+
+def test_the_library_needs_no_database():
+    code = (
+        "import sys, labelquorum as lq; lq.BiLA; assert 'sqlalchemy' not in sys.modules; "
+        "sys.modules['sqlalchemy'] = None; import labelquorum.learn.estimator"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
