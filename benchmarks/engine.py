@@ -365,7 +365,9 @@ def verdicts(parts: Result) -> list[Result]:
         grown = memory["at_end_mb"] / memory["at_tenth_mb"]
         check("resident memory, end over a tenth of the stream", round(grown, 3), 1.1)
     for refit in parts.get("refit", {}).get("by_workers", ()):
-        who = f"{refit['workers']} workers"
+        # which model, where the part is older than the default
+        model = f", {parts['refit']['model']}" if "model" in parts["refit"] else ""
+        who = f"{refit['workers']} workers{model}"
         check(f"times faster than refitting, {who}", refit["times_faster"], 100, at_most=False)
         ours, theirs = (refit[side]["emitted_error"] for side in ("labelquorum", "crowdkit_refit"))
         check(f"emitted error % against refitting, {who}", ours, theirs)

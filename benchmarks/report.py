@@ -118,7 +118,8 @@ def refit(part: dict[str, Any]) -> str:
     low, high = crowd["skill"]
     return (
         "## Against refitting\n\nAt every chunk of 50 items Crowd-Kit's `DawidSkene()`, with its "
-        f"defaults, is fitted again on all labels so far; `BiLA()` goes on from where it was. "
+        f"defaults, is fitted again on all labels so far; `{part.get('model', 'BiLA()')}` goes on "
+        "from where it was. "
         f"{part['by_workers'][0]['labels']:,} labels in all, {crowd['labels_per_item']} an item, "
         f"{crowd['n_classes']} classes, workers right with probability {low} to {high} on average "
         "over classes (`class_conditional_crowd`). Ours is a fresh process with a filled "
