@@ -3,7 +3,16 @@
 Every message says where, what, the rule, what we got, and what to do next.
 """
 
-__all__ = ["ConflictError", "LabelError", "LabelQuorumError", "StateError", "StoreError"]
+from collections.abc import Sequence
+
+__all__ = [
+    "ConflictError",
+    "LabelError",
+    "LabelQuorumError",
+    "SizeError",
+    "StateError",
+    "StoreError",
+]
 
 
 class LabelQuorumError(Exception):
@@ -11,7 +20,14 @@ class LabelQuorumError(Exception):
 
 
 class LabelError(LabelQuorumError, ValueError):
-    """The labels, or how they were described to us, break a rule."""
+    """The labels, or how they were described to us, break a rule.
+
+    `sentences` has one for each of the first bad rows; the message is the first of them.
+    """
+
+    def __init__(self, sentence: str = "", others: Sequence[str] = ()) -> None:
+        super().__init__(sentence)
+        self.sentences = (sentence, *others)
 
 
 class StateError(LabelQuorumError, ValueError):
@@ -24,3 +40,7 @@ class StoreError(LabelQuorumError, RuntimeError):
 
 class ConflictError(StoreError):
     """What was asked does not go with what the store already holds."""
+
+
+class SizeError(LabelError):
+    """What was sent is more than is taken at once."""

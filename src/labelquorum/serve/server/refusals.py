@@ -1,0 +1,131 @@
+"""One shape for everything that is refused.
+
+`{"ok": false, "error": "…", "errors": ["…"], "status": 422}`: the first sentence, and all.
+"""
+
+import errno
+import json
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from labelquorum.errors import (
+    ConflictError,
+    LabelError,
+    LabelQuorumError,
+    SizeError,
+    StateError,
+)
+from labelquorum.serve.server.logs import Log
+
+__all__ = ["Refusal", "answer_refusals", "refused"]
+
+RETRY_SECONDS = 1
+
+
+class Refusal(Exception):  # noqa: N818 - it is the service's answer, not an error of it
+    """What a request is refused with."""
+
+    def __init__(
+        self, status: int, *sentences: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(sentences[0])
+        self.status, self.sentences, self.headers = status, sentences, dict(headers or {})
+
+
+def refused(
+    status: int, sentences: Sequence[str], headers: Mapping[str, str] | None = None
+) -> Response:
+    """The answer to a request that is refused."""
+    plain = [sentence.encode("utf-8", "replace").decode() for sentence in sentences]
+    body = {"ok": False, "error": plain[0], "errors": plain, "status": status}
+    return Response(
+        json.dumps(body, ensure_ascii=False).encode(), status, headers, "application/json"
+    )
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """What an error means to the one who asked."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, SizeError):
+        return Refusal(413, *error.sentences)
+    if isinstance(error, LabelError):
+        return Refusal(422, *error.sentences)
+    if isinstance(error, StateError):
+        return Refusal(422, str(error))
+    if isinstance(error, ConflictError):
+        return Refusal(409, str(error))
+    status = 507 if _is_full(error) else 503
+    return Refusal(status, str(error), headers={"Retry-After": str(RETRY_SECONDS)})
+
+
+def answer_refusals(app: FastAPI, log: Log) -> None:
+    """Answer every error in the one shape, FastAPI's own included."""
+
+    async def on_refusal(_: Request, error: Exception) -> Response:
+        refusal = refusal_of(error)
+        return refused(refusal.status, refusal.sentences, refusal.headers)
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        method, path = request.method, request.url.path
+        sentence = {
+            404: f"There is no {path!r} here. The routes are in /openapi.json.",
+            405: f"{method} is not for {path!r}. The routes are in /openapi.json.",
+        }.get(error.status_code, str(error.detail))
+        return refused(error.status_code, [sentence], error.headers)
+
+    async def on_invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return refused(422, [_told(one) for one in error.errors()[:20]])
+
+    async def on_bug(request: Request, error: Exception) -> Response:
+        log.write("error", path=request.url.path, error=f"{type(error).__name__}: {error}")
+        return refused(
+            500,
+            ["The service could not do this, and wrote down why. Ask whoever runs it."],
+        )
+
+    for kind in (Refusal, LabelQuorumError):
+        app.add_exception_handler(kind, on_refusal)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(Exception, on_bug)
+
+
+def _told(error: Mapping[str, Any]) -> str:
+    """One of FastAPI's own complaints as a sentence."""
+    place, *path = (str(part) for part in error["loc"])
+    name = ".".join(path) or place
+    got = repr(error.get("input"))[:80]
+    return f"`{name}` in the {place}: {error['msg']}. Got {got}."
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Tell whether there is no room left on a disk."""
+    while error is not None:
+        original = getattr(error, "orig", error)
+        if (
+            getattr(original, "errno", None) == errno.ENOSPC
+            or getattr(original, "sqlite_errorname", None) == "SQLITE_FULL"
+            or getattr(original, "sqlstate", None) == "53100"
+        ):
+            return True
+        error = error.__cause__
+    return False
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What OpenAPI says of the refusals of a route."""
+    from labelquorum.serve.server.shapes import ErrorShape
+
+    return {
+        status: {"model": ErrorShape, "description": HTTPStatus(status).phrase}
+        for status in statuses
+    }
