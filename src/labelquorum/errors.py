@@ -9,7 +9,7 @@ __all__ = [
     "ConflictError",
     "LabelError",
     "LabelQuorumError",
-    "SizeError",
+    "LimitError",
     "StateError",
     "StoreError",
 ]
@@ -42,5 +42,5 @@ class ConflictError(StoreError):
     """What was asked does not go with what the store already holds."""
 
 
-class SizeError(LabelError):
-    """What was sent is more than is taken at once."""
+class LimitError(StoreError):
+    """What was asked goes beyond a limit that was set."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
 
-from labelquorum.errors import LabelError, SizeError
+from labelquorum.errors import LabelError, LimitError
 from labelquorum.ingest.events import LabelSpace, LabelTable
 from labelquorum.ingest.rules import ANY_LABEL, checked, find_columns
 from labelquorum.ingest.tables import collect, require_pyarrow
@@ -122,7 +122,7 @@ def _check_parts(body: bytes, columns: list[str], source: str, most_bytes: int) 
     """Refuse a file that would need too much, by what it says of itself and by its pages."""
     told = _footer(body)
     if told[3] > MOST_ROWS:
-        raise SizeError(
+        raise LimitError(
             f"{source}: at most {MOST_ROWS:,} labels are taken at once. Got {told[3]:,}. "
             "Send them in parts."
         )
@@ -202,8 +202,8 @@ def _texts(dictionary: Any) -> list[Any]:
     return [value if isinstance(value, str | bytes) else str(value) for value in values]
 
 
-def _too_much(what: str, size: int, packed: int, most_bytes: int) -> SizeError:
-    return SizeError(
+def _too_much(what: str, size: int, packed: int, most_bytes: int) -> LimitError:
+    return LimitError(
         f"{what} has more than {most_bytes:,} bytes or {MOST_RATIO} times its own "
         f"{packed:,}: it came to {size:,}. Send it in parts."
     )

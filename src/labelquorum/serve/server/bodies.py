@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
-from labelquorum.errors import SizeError
+from labelquorum.errors import LimitError
 from labelquorum.ingest.bounded import MOST_ROWS, gunzip
 from labelquorum.serve.server.refusals import RETRY_SECONDS, Refusal
 from labelquorum.serve.server.settings import Settings
@@ -40,7 +40,6 @@ class Bodies:
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > self._settings.body_bytes:
             self._refuse_large()
-        before = self.held
         size = 0
         try:
             parts: list[bytes] = []
@@ -64,12 +63,11 @@ class Bodies:
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             if packing == "gzip":
                 body = await run_in_threadpool(gunzip, body, self._settings.unpacked_bytes)
-                self._hold(len(body))
                 size += len(body)
+                self._hold(len(body))
             yield body
         finally:
             self.held -= size
-            assert self.held >= 0, before
 
     def _hold(self, size: int) -> None:
         self.held += size
@@ -117,5 +115,5 @@ def _refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def _too_many() -> SizeError:
-    return SizeError(f"At most {MOST_ROWS:,} labels are taken at once. Send them in parts.")
+def _too_many() -> LimitError:
+    return LimitError(f"At most {MOST_ROWS:,} labels are taken at once. Send them in parts.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from labelquorum.errors import LabelError, SizeError
+from labelquorum.errors import LabelError, LimitError
 from labelquorum.ingest.bounded import MOST_ROWS, read_bounded_parquet
 from labelquorum.ingest.events import LabelSpace, LabelTable
 from labelquorum.ingest.formats import iter_csv, iter_jsonl

@@ -18,7 +18,7 @@ from labelquorum.errors import (
     ConflictError,
     LabelError,
     LabelQuorumError,
-    SizeError,
+    LimitError,
     StateError,
 )
 from labelquorum.serve.server.logs import Log
@@ -53,8 +53,8 @@ def refusal_of(error: Exception) -> Refusal:
     """What an error means to the one who asked."""
     if isinstance(error, Refusal):
         return error
-    if isinstance(error, SizeError):
-        return Refusal(413, *error.sentences)
+    if isinstance(error, LimitError):
+        return Refusal(413, str(error))
     if isinstance(error, LabelError):
         return Refusal(422, *error.sentences)
     if isinstance(error, StateError):
