@@ -73,6 +73,10 @@ class Keyring:
         """Read the keys again; one that was revoked opens nothing from now on."""
         self._by_digest = {key.digest: key for key in self._keys.all() if key.revoked_at is None}
 
+    def holds(self, key: Key) -> bool:
+        """Tell whether a key still opens what it did."""
+        return key.digest in self._by_digest
+
     def find(self, secret: str) -> Key | None:
         """The key with this secret, if there is one."""
         digest = digest_of(secret)

@@ -22,8 +22,9 @@ from labelquorum.errors import (
     StateError,
 )
 from labelquorum.serve.server.logs import Log
+from labelquorum.serve.server.shapes import ErrorShape
 
-__all__ = ["Refusal", "answer_refusals", "refused"]
+__all__ = ["RETRY_SECONDS", "Refusal", "answer_refusals", "error_responses", "refused", "told"]
 
 RETRY_SECONDS = 1
 
@@ -83,7 +84,7 @@ def answer_refusals(app: FastAPI, log: Log) -> None:
 
     async def on_invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return refused(422, [_told(one) for one in error.errors()[:20]])
+        return refused(422, [told(one, str(one["loc"][0])) for one in error.errors()[:20]])
 
     async def on_bug(request: Request, error: Exception) -> Response:
         log.write("error", path=request.url.path, error=f"{type(error).__name__}: {error}")
@@ -99,9 +100,11 @@ def answer_refusals(app: FastAPI, log: Log) -> None:
     app.add_exception_handler(Exception, on_bug)
 
 
-def _told(error: Mapping[str, Any]) -> str:
-    """One of FastAPI's own complaints as a sentence."""
-    place, *path = (str(part) for part in error["loc"])
+def told(error: Mapping[str, Any], place: str) -> str:
+    """One of pydantic's complaints as a sentence."""
+    path = [str(part) for part in error["loc"]]
+    if path[:1] == [place]:
+        path = path[1:]
     name = ".".join(path) or place
     got = repr(error.get("input"))[:80]
     return f"`{name}` in the {place}: {error['msg']}. Got {got}."
@@ -123,8 +126,6 @@ def _is_full(error: BaseException | None) -> bool:
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """What OpenAPI says of the refusals of a route."""
-    from labelquorum.serve.server.shapes import ErrorShape
-
     return {
         status: {"model": ErrorShape, "description": HTTPStatus(status).phrase}
         for status in statuses

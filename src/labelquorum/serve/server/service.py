@@ -1,0 +1,69 @@
+"""What all routes share: the store, who feeds it, and what is remembered of its streams."""
+
+import threading
+from dataclasses import replace
+from typing import Any, Literal
+
+from fastapi import Request
+
+from labelquorum.ingest.events import LabelSpace
+from labelquorum.record.keys import Keys
+from labelquorum.record.store import Store
+from labelquorum.record.stream import Stream
+from labelquorum.serve.server.access import Keyring
+from labelquorum.serve.server.bodies import Bodies
+from labelquorum.serve.server.hub import Hub
+from labelquorum.serve.server.logs import Log
+from labelquorum.serve.server.metrics import Metrics
+from labelquorum.serve.server.refusals import Refusal
+from labelquorum.serve.server.settings import Settings
+
+__all__ = ["Known", "Service", "known_stream", "service_of"]
+
+
+class Known:
+    """A stream, and how its rows are read."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        space = stream._space
+        self.spaces: dict[str, LabelSpace] = {
+            on_bad: replace(space, on_bad=on_bad) for on_bad in ("error", "skip")
+        }
+
+
+class Service:
+    """What all routes share."""
+
+    def __init__(self, store: Store, pipeline: Any, settings: Settings, log: Log) -> None:
+        self.store, self.pipeline, self.settings, self.log = store, pipeline, settings, log
+        self.keys = Keys(store)
+        self.keyring = Keyring(self.keys)
+        self.metrics = Metrics()
+        self.bodies = Bodies(settings)
+        self.hub = Hub(settings, self.metrics)
+        self.creating = threading.Lock()
+        self._known: dict[str, Known] = {}
+
+    def known(self, name: str) -> Known:
+        """A stream by its name."""
+        found = self._known.get(name)
+        if found is None:
+            if name not in self.store.streams():
+                raise Refusal(404, f"There is no stream {name[:256]!r}. See GET /v1/streams.")
+            found = self._known[name] = Known(self.store.stream(name))
+        return found
+
+
+def service_of(request: Request) -> Service:
+    """What all routes share."""
+    service: Service = request.app.state.service
+    return service
+
+
+def known_stream(request: Request) -> Known:
+    """The stream in the address of a request."""
+    return service_of(request).known(request.path_params["stream"])
+
+
+OnBad = Literal["error", "skip"]
