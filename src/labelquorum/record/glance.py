@@ -9,7 +9,7 @@ from labelquorum.record import tables
 from labelquorum.record.stream import Stream
 from labelquorum.record.tables import decode, encode_id
 
-__all__ = ["Recent", "last_event", "late_agreement", "rows_of_keys"]
+__all__ = ["Recent", "last_event", "late_agreement", "model_version", "rows_of_keys"]
 
 WINDOW = 20_000
 """So many of a stream's last labels are looked through."""
@@ -53,6 +53,13 @@ def last_event(stream: Stream) -> int:
     query = sa.select(sa.func.max(events.id)).where(events.stream == stream._key)
     with stream._store.read() as connection:
         return connection.scalar(query) or 0
+
+
+def model_version(stream: Stream) -> int:
+    """How many chunks were learned from."""
+    models = tables.models.c
+    with stream._store.read() as connection:
+        return connection.scalar(sa.select(models.version).where(models.stream == stream._key)) or 0
 
 
 def rows_of_keys(stream: Stream, beginning: str) -> list[tuple[Hashable, Hashable]]:

@@ -74,12 +74,29 @@ class View:
         found = connection.execute(query.order_by(answers.item).limit(limit))
         return [given(row) for row in found]
 
-    def chunks(self) -> list[Mapping[str, Any]]:
-        """All chunks that were cut, and what became of each."""
+    def chunks(self, after: int = 0, limit: int | None = None) -> list[Mapping[str, Any]]:
+        """Chunks that were cut, and what became of each.
+
+        Parameters
+        ----------
+        after
+            Those that follow the chunk of this number.
+        limit
+            At most so many; all unless given.
+        """
         chunks = tables.chunks.c
-        query = sa.select(tables.chunks).where(chunks.stream == self._key).order_by(chunks.id)
+        query = sa.select(tables.chunks).where(chunks.stream == self._key, chunks.id > after)
         with self._store.read() as connection:
-            return [{**row._mapping} for row in connection.execute(query)]
+            found = connection.execute(query.order_by(chunks.id).limit(limit))
+            return [{**row._mapping} for row in found]
+
+    def classes(self) -> list[Hashable]:
+        """The classes known so far, in the order of every probability."""
+        models = tables.models.c
+        with self._store.read() as connection:
+            found = connection.scalar(sa.select(models.classes).where(models.stream == self._key))
+        known: list[Hashable] = decode(found or "[]")
+        return known
 
     def count(self) -> dict[str, int]:
         """How many labels and items wait, were late, were answered; the model's version."""

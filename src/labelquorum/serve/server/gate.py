@@ -13,11 +13,9 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from labelquorum.serve.server.access import PUBLIC, Keyring, Rates
-from labelquorum.serve.server.logs import Log
-from labelquorum.serve.server.metrics import Metrics
+from labelquorum.serve.server.access import PUBLIC, Rates
 from labelquorum.serve.server.refusals import Refusal, refused
-from labelquorum.serve.server.settings import Settings
+from labelquorum.serve.server.service import Service
 
 __all__ = ["Gate"]
 
@@ -39,10 +37,10 @@ _HEADERS = [
 class Gate:
     """An app behind its guards."""
 
-    def __init__(
-        self, app: ASGIApp, settings: Settings, keyring: Keyring, metrics: Metrics, log: Log
-    ) -> None:
-        self._app, self._keyring, self._metrics, self._log = app, keyring, metrics, log
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        settings = service.settings
+        self._app, self._keyring = app, service.keyring
+        self._metrics, self._log = service.metrics, service.log
         self._log_requests = settings.log_requests
         self._rates = Rates(settings.rate)
         own = {settings.host} - _ANYWHERE

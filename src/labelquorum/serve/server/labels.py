@@ -27,6 +27,9 @@ __all__ = ["router"]
 router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
 NAME = {"type": "string", "minLength": 1, "maxLength": 256}
+FEW = 500
+"""Up to so many labels are worked on at once; more go to a thread, so that others need not wait."""
+
 _KEY = "idempotency-key"
 _PARAMETERS: list[dict[str, Any]] = [
     {"name": "stream", "in": "path", "required": True, "schema": NAME},
@@ -71,10 +74,12 @@ async def send_labels(request: Request) -> Response:
             raise Refusal(
                 415, f"Labels are read from {[_JSON, *_READERS]}. Got {kind[:40]!r}. Send one."
             )
-        table = check_names(table, space)
-    receipt = await service.pipeline.accept(
-        known.stream, Sent(table, key=_key_of(request.headers.get(_KEY)))
-    )
+        sent = Sent(check_names(table, space), key=_key_of(request.headers.get(_KEY)))
+        if len(table.labels) > FEW:
+            parcel = await run_in_threadpool(known.stream.prepare, sent)
+        else:
+            parcel = known.stream.prepare(sent)
+    receipt = await service.pipeline.accept(known.stream, parcel)
     service.metrics.sent(known.stream.name, receipt)
     return Response(
         json.dumps(

@@ -33,12 +33,15 @@ class Log:
 
 
 class _Lines(logging.Handler):
-    """What uvicorn has to say, in our lines."""
+    """What uvicorn and our own threads have to say, in our lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         facts: dict[str, Any] = {"says": record.getMessage()}
         if record.exc_info and record.exc_info[1] is not None:
             facts["error"] = logging.Formatter().formatException(record.exc_info)
+        for name in ("stream", "error"):
+            if name in record.__dict__:
+                facts.setdefault(name, record.__dict__[name])
         Log().write("server", level=record.levelname.lower(), **facts)
 
 
@@ -49,6 +52,7 @@ def log_config() -> dict[str, Any]:
         "disable_existing_loggers": False,
         "handlers": {"lines": {"()": _Lines}},
         "loggers": {
+            "labelquorum": {"handlers": ["lines"], "level": "INFO", "propagate": False},
             "uvicorn": {"handlers": ["lines"], "level": "WARNING", "propagate": False},
             "uvicorn.error": {"level": "WARNING"},
             "uvicorn.access": {"handlers": [], "level": "CRITICAL", "propagate": False},

@@ -1,12 +1,15 @@
 """What all routes share: the store, who feeds it, and what is remembered of its streams."""
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
 from fastapi import Request
+from starlette.concurrency import run_in_threadpool
 
 from labelquorum.ingest.events import LabelSpace
+from labelquorum.record.glance import model_version
 from labelquorum.record.keys import Keys
 from labelquorum.record.store import Store
 from labelquorum.record.stream import Stream
@@ -42,8 +45,27 @@ class Service:
         self.metrics = Metrics()
         self.bodies = Bodies(settings)
         self.hub = Hub(settings, self.metrics)
+        self.metrics.watch(self._gauged)
         self.creating = threading.Lock()
         self._known: dict[str, Known] = {}
+
+    def start(self) -> None:
+        """Begin to take labels, in the loop that serves."""
+        self.hub.open()
+        self.pipeline.on_change = self.hub.ring
+        self.pipeline.start()
+
+    async def stop(self) -> None:
+        """Commit what was taken, and end."""
+        self.hub.close()
+        await run_in_threadpool(self.pipeline.stop)
+
+    def _gauged(self) -> Iterator[tuple[str, str, float]]:
+        """What is measured when it is asked for: its name, the stream, the value."""
+        for name in self.store.streams():
+            stream = self.known(name).stream
+            yield "chunks_behind", name, self.pipeline.behind(name)
+            yield "model_version", name, model_version(stream)
 
     def known(self, name: str) -> Known:
         """A stream by its name."""

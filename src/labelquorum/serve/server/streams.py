@@ -1,6 +1,6 @@
 """Streams: which there are, how they learn and cut, what they hold."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ValidationError
@@ -24,6 +24,7 @@ from labelquorum.serve.server.shapes import (
 __all__ = ["read_shape", "router"]
 
 router = APIRouter(route_class=Guarded)
+Shape = TypeVar("Shape", bound=BaseModel)
 MOST_CLASSES = 1000
 _NOT_SETTINGS = ("self", "name", "method", "rules")
 
@@ -76,7 +77,7 @@ async def change_rules(request: Request, stream: str) -> dict[str, Any]:
     return await run_in_threadpool(_told, known.stream)
 
 
-async def read_shape[Shape: BaseModel](request: Request, shape: type[Shape]) -> Shape:
+async def read_shape(request: Request, shape: type[Shape]) -> Shape:
     """The body of a request, as it should look."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind.lower() != "application/json":
