@@ -153,10 +153,10 @@ def checked(raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = ()) ->
     if raw.timestamps is not None:
         columns["timestamps"] = [_moment(value) for value in raw.timestamps]
 
-    if space.on_bad == "error":
-        _raise_bad(raw, space, bad, faults)
     if not bad and not faults:
         return raw._replace(**columns)
+    if space.on_bad == "error":
+        _raise_bad(raw, space, bad, faults)
     good = [row not in bad for row in range(len(raw.labels))]
     columns["lines"] = range(len(good)) if raw.lines is None else raw.lines
     skipped = Counter(raw.skipped) + Counter(bad.values()) + Counter(f.reason for f in faults)

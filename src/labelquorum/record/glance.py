@@ -9,7 +9,7 @@ from labelquorum.record import tables
 from labelquorum.record.stream import Stream
 from labelquorum.record.tables import decode, encode_id
 
-__all__ = ["Recent", "last_event", "late_agreement", "model_version", "rows_of_keys"]
+__all__ = ["Recent", "last_event", "late_agreement", "model_version"]
 
 WINDOW = 20_000
 """So many of a stream's last labels are looked through."""
@@ -60,24 +60,3 @@ def model_version(stream: Stream) -> int:
     models = tables.models.c
     with stream._store.read() as connection:
         return connection.scalar(sa.select(models.version).where(models.stream == stream._key)) or 0
-
-
-def rows_of_keys(stream: Stream, beginning: str) -> list[tuple[Hashable, Hashable]]:
-    """The task and worker of labels that came under keys that begin so and are not cut yet."""
-    batches, labels = tables.batches.c, tables.labels.c
-    came = sa.select(batches.receipt).where(
-        batches.stream == stream._key, batches.key.startswith(beginning, autoescape=True)
-    )
-    found: dict[tuple[Hashable, Hashable], None] = {}
-    with stream._store.read() as connection:
-        for receipt in map(decode, connection.scalars(came)):
-            if receipt["first_row"] is None:
-                continue
-            held = sa.select(labels.item, labels.worker).where(
-                labels.stream == stream._key,
-                labels.row.between(receipt["first_row"], receipt["last_row"]),
-                labels.chunk.is_(None),
-            )
-            for row in connection.execute(held):
-                found[decode(row.item), decode(row.worker)] = None
-    return list(found)

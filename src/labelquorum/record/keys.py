@@ -68,17 +68,12 @@ class Keys:
                 number = connection.scalar(sa.select(streams.id).where(streams.name == stream))
                 if number is None:
                     raise StateError(f"There is no stream {stream!r} a key could be for.")
-            row = {
-                "name": name,
-                "digest": digest_of(secret),
-                "scope": scope,
-                "stream": number,
-                "created_at": self._store.now(),
-            }
-            made = connection.execute(tables.keys.insert().values(row)).inserted_primary_key
+            digest, now = digest_of(secret), self._store.now()
+            row = {"name": name, "digest": digest, "scope": scope, "stream": number}
+            statement = tables.keys.insert().values(**row, created_at=now)
+            made = connection.execute(statement).inserted_primary_key
             assert made is not None
-        key = Key(made[0], name, row["digest"], scope, stream, row["created_at"], None)
-        return key, secret
+        return Key(made[0], name, digest, scope, stream, now, None), secret
 
     def all(self) -> list[Key]:
         """All keys, revoked ones too, the oldest first."""
@@ -94,7 +89,7 @@ class Keys:
             .order_by(keys.c.id)
         )
         with self._store.read() as connection:
-            return [Key(*row) for row in connection.execute(query)]
+            return [Key(*tuple(row)) for row in connection.execute(query)]
 
     def revoke(self, number: int) -> bool:
         """Let a key open nothing from now on; False where there is no such key that does."""

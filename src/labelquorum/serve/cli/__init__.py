@@ -1,7 +1,7 @@
 """The command line: data to standard output, everything else to standard error.
 
 A file a noun: `settings` (the options commands share), `answers` (`aggregate`), `stream`,
-`reports` (`workers`, `doctor`), `datasets`, `evaluate`, `simulate`. What takes long to import is
+`reports` (`workers`, `doctor`), `datasets`, `evaluate`, `simulate`, `serve` (and `keys`). What takes long to import is
 imported by the command that needs it, so that `--help` is there at once.
 """
 
@@ -16,6 +16,7 @@ from labelquorum.serve.cli.answers import aggregate
 from labelquorum.serve.cli.datasets import datasets
 from labelquorum.serve.cli.evaluate import evaluate
 from labelquorum.serve.cli.reports import doctor, workers
+from labelquorum.serve.cli.serve import keys, serve
 from labelquorum.serve.cli.settings import Seed, tell
 from labelquorum.serve.cli.simulate import simulate
 from labelquorum.serve.cli.stream import stream
@@ -62,6 +63,8 @@ app.command(
 app.command(
     epilog="Example: labelquorum evaluate mydata --methods bila,dawid_skene --orders 10 --json",
 )(evaluate)
+app.command(epilog="Example: labelquorum serve data --port 8000")(serve)
+app.add_typer(keys, name="keys")
 
 
 @app.command(epilog="Example: labelquorum demo --output pictures --seed 7")

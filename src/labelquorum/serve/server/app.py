@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 from labelquorum import __version__
 from labelquorum.errors import StateError
 from labelquorum.record.store import Store
-from labelquorum.serve.server import events, health, hooks, items, keys, labels, streams, workers
+from labelquorum.serve.server import events, health, items, keys, labels, streams, workers
 from labelquorum.serve.server.access import ROUTES, Guarded
 from labelquorum.serve.server.gate import Gate
 from labelquorum.serve.server.logs import Log
@@ -21,7 +21,7 @@ from labelquorum.serve.server.settings import Settings
 __all__ = ["create_app"]
 
 # Routes are looked through in this order, and most requests bring labels.
-_PARTS = (labels, hooks, items, workers, events, streams, keys, health)
+_PARTS = (labels, items, workers, events, streams, keys, health)
 
 
 class App(Gate):
@@ -63,7 +63,7 @@ def create_app(
     inner.router.route_class = Guarded
     answer_refusals(inner, service.log)
     for part in _PARTS:
-        inner.include_router(part.router)
+        inner.router.routes.extend(part.router.routes)  # flat: each is looked at once
     check_routes(inner.routes)
     _describe_keys(inner)
     return App(inner, service)
@@ -84,7 +84,7 @@ def check_routes(routes: list[BaseRoute]) -> None:
     """Refuse to start with a route that asks for no key and was not declared to be open."""
     for route in routes:
         declared = isinstance(route, Guarded) and all(
-            (method, route.path) in ROUTES for method in route.methods
+            (method, route.path) in ROUTES for method in route.methods or ()
         )
         if not declared:
             raise StateError(

@@ -52,5 +52,5 @@ def read_metrics(request: Request) -> Response:
     include_in_schema=False,
 )
 def read_openapi(request: Request) -> Any:
-    """This very description."""
+    """The description of all routes."""
     return JSONResponse(request.app.openapi())

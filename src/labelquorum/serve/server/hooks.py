@@ -1,18 +1,18 @@
 """Hooks: what other tools tell by themselves."""
 
+from collections import Counter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from labelquorum.errors import LabelError
-from labelquorum.ingest.events import LabelEvent, LabelSpace, LabelTable
+from labelquorum.errors import LabelQuorumError
+from labelquorum.ingest.events import LabelSpace, LabelTable
 from labelquorum.ingest.label_studio import Version, read_label_studio
 from labelquorum.ingest.names import check_names
 from labelquorum.ingest.rules import checked
-from labelquorum.record.glance import rows_of_keys
-from labelquorum.record.inlet import Sent
-from labelquorum.record.stream import Stream
+from labelquorum.record.parcel import Sent
+from labelquorum.record.recall import Revised, Revision
 from labelquorum.serve.server.access import Guarded
 from labelquorum.serve.server.bodies import parse_json
 from labelquorum.serve.server.refusals import error_responses
@@ -38,45 +38,38 @@ async def hear_label_studio(
     service, known = service_of(request), known_stream(request)
     async with service.bodies.of(request) as body:
         heard = read_label_studio(await parse_json(body), control, task)
-    accepted = retracted = 0
-    for version in heard.versions:
-        if version.event is None:
-            retracted += await run_in_threadpool(_retract, known.stream, version.annotation)
-            continue
-        table = _table(version.event, version, known.spaces["error"])
-        parcel = known.stream.prepare(Sent(table, key=version.key))
-        receipt = await service.pipeline.accept(known.stream, parcel)
-        service.metrics.sent(known.stream.name, receipt)
-        accepted += 0 if receipt.repeated else receipt.accepted
-    for beginning in heard.deleted:
-        retracted += await run_in_threadpool(_retract, known.stream, beginning)
+    revisions = [_revision(version, known.spaces["error"]) for version in heard.versions]
+    revisions += [
+        Revision(beginning, Sent(_NOTHING, key=f"{beginning}{_LAST}"))
+        for beginning in heard.deleted
+    ]
+    outcomes = await run_in_threadpool(known.stream.revise_all, revisions) if revisions else []
+    service.pipeline.wake(known.stream.name)
+    refused = [one for one in outcomes if isinstance(one, LabelQuorumError)]
+    if refused and len(refused) == len(outcomes):
+        raise refused[0]
+    done = [one for one in outcomes if isinstance(one, Revised)]
+    skipped = Counter(heard.skipped) + Counter(outdated=sum(one.outdated for one in done))
+    skipped["refused"] += len(refused)
     return {
         "action": heard.action[:256],
-        "accepted": accepted,
-        "retracted": retracted,
-        "skipped": dict(heard.skipped),
+        "accepted": sum(one.accepted for one in done),
+        "late": sum(one.late for one in done),
+        "retracted": sum(one.retracted for one in done),
+        "skipped": {reason: count for reason, count in skipped.items() if count},
     }
 
 
-def _table(event: LabelEvent, version: Version, space: LabelSpace) -> LabelTable:
-    moment = None if event.timestamp is None else [event.timestamp]
-    raw = LabelTable(
-        [event.item_id],
-        [event.worker_id],
-        [event.label],
-        timestamps=moment,
-        source=version.annotation.strip(),
-        unit="row",
-    )
-    return check_names(checked(raw, space), space)
+def _revision(version: Version, space: LabelSpace) -> Revision:
+    event = version.event
+    if event is None:
+        return Revision(version.annotation, Sent(_NOTHING, key=version.key))
+    moments = None if event.timestamp is None else [event.timestamp]
+    raw = LabelTable([event.item_id], [event.worker_id], [event.label], timestamps=moments)
+    table = raw._replace(source=version.annotation.strip(), unit="row")
+    sent = Sent(check_names(checked(table, space), space), key=version.key)
+    return Revision(version.annotation, sent)
 
 
-def _retract(stream: Stream, beginning: str) -> int:
-    """Take back what an annotation said, as far as it is not cut."""
-    gone = 0
-    for task, worker in rows_of_keys(stream, beginning):
-        try:
-            gone += stream.retract(task, worker)
-        except LabelError:  # cut in the meantime
-            continue
-    return gone
+_NOTHING = LabelTable([], [], [])
+_LAST = "deleted"  # sorts after every moment

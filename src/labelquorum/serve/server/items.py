@@ -18,9 +18,7 @@ __all__ = ["Cursor", "Limit", "router"]
 
 router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
-Cursor = Annotated[
-    str | None, Query(max_length=1024, description="The `next` of the page before.")
-]
+Cursor = Annotated[str | None, Query(max_length=1024, description="The `next` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Share = Annotated[float | None, Query(ge=0, le=1)]
 

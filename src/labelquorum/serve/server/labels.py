@@ -15,7 +15,7 @@ from labelquorum.ingest.formats import iter_csv, iter_jsonl
 from labelquorum.ingest.names import check_names
 from labelquorum.ingest.records import read_records
 from labelquorum.record.inlet import Sent
-from labelquorum.serve.server.access import Guarded
+from labelquorum.serve.server.access import Guarded, bare
 from labelquorum.serve.server.bodies import SMALL, parse_json
 from labelquorum.serve.server.ids import spellings
 from labelquorum.serve.server.refusals import Refusal, error_responses
@@ -56,9 +56,9 @@ _PARAMETERS: list[dict[str, Any]] = [
     responses=error_responses(401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 507),
     openapi_extra={"requestBody": labels_body, "parameters": _PARAMETERS},
 )
+@bare
 async def send_labels(request: Request) -> Response:
     """Send labels: one, a list, or a file. They are durable once this is answered."""
-    # Nothing here is left to FastAPI's own reading, which would cost more than all the rest.
     service, known = service_of(request), known_stream(request)
     on_bad = request.query_params.get("on_bad", "error")
     space = known.spaces.get(on_bad)
@@ -137,7 +137,7 @@ async def tell_gold(request: Request, stream: str) -> dict[str, int]:
 async def _from_json(body: bytes, space: LabelSpace) -> LabelTable:
     said = await parse_json(body)
     if isinstance(said, dict):
-        said = said["labels"] if "labels" in said else [said]
+        said = said.get("labels", [said])
     if not isinstance(said, list):
         raise Refusal(
             422,

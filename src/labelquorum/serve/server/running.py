@@ -71,7 +71,7 @@ class _Impatient(HttpToolsProtocol):
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer in our shape, and hang up."""
-        if self.transport is None or self.transport.is_closing():
+        if self.transport.is_closing():
             return
         told = {"ok": False, "error": sentence, "errors": [sentence], "status": status}
         body = json.dumps(told).encode()

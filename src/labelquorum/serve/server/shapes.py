@@ -76,6 +76,7 @@ class HookAnswer(BaseModel):
 
     action: str
     accepted: int
+    late: int
     retracted: int
     skipped: dict[str, int]
 
