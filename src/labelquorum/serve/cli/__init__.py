@@ -1,8 +1,9 @@
 """The command line: data to standard output, everything else to standard error.
 
 A file a noun: `settings` (the options commands share), `answers` (`aggregate`), `stream`,
-`reports` (`workers`, `doctor`), `datasets`, `evaluate`, `simulate`, `serve` (and `keys`). What takes long to import is
-imported by the command that needs it, so that `--help` is there at once.
+`reports` (`workers`, `doctor`), `datasets`, `evaluate`, `simulate`, `serve` (and
+`keys`). What takes long to import is imported by the command that needs it, so that `--help` is
+there at once.
 """
 
 from pathlib import Path
