@@ -1,6 +1,7 @@
 """`labelquorum serve`, and `labelquorum keys` for while it is not running."""
 
 import json
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -80,7 +81,9 @@ def serve(
         viewers=viewers,
         log_requests=log_requests,
     )
-    with Beside() as learner, Store.open(store, learner=learner) as opened:
+    learner = Beside()
+    with closing(learner), Store.open(store, learner=learner) as opened:
+        learner.start()
         if not Keys(opened).all():
             tell(
                 "This is the first start. Here is the key for everything; it is not shown again. "

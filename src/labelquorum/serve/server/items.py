@@ -4,6 +4,7 @@ from collections.abc import Hashable, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from labelquorum.record.reader import Undecided
 from labelquorum.record.stream import Stream
@@ -11,7 +12,7 @@ from labelquorum.record.view import Given
 from labelquorum.serve.server.access import Guarded
 from labelquorum.serve.server.ids import after_cursor, cursor_of, spellings
 from labelquorum.serve.server.refusals import Refusal, error_responses
-from labelquorum.serve.server.service import known_stream
+from labelquorum.serve.server.service import known_stream, service_of
 from labelquorum.serve.server.shapes import ChunkPage, ItemPage, ItemShape, PendingList
 
 __all__ = ["Cursor", "Limit", "router"]
@@ -63,13 +64,14 @@ def list_items(
     response_model=ItemShape,
     responses=error_responses(401, 403, 404, 422, 429, 503),
 )
-def read_item(request: Request, stream: str, task: str) -> dict[str, Any]:
+async def read_item(request: Request, stream: str, task: str) -> dict[str, Any]:
     """One item: its answer, how sure, and why, as long as its labels are held."""
     known = known_stream(request).stream
     for spelled in spellings(task, "task"):
-        found = known.item(spelled)
+        found = await run_in_threadpool(known.item, spelled)
         if found is not None:
-            return _item(found) | _reasons(known, spelled, found)
+            reasons = await service_of(request).ask(_reasons, known, spelled, found)
+            return _item(found) | reasons
     raise Refusal(404, f"Stream {stream!r} has no task {task!r}. See its items.")
 
 
@@ -121,9 +123,9 @@ def list_chunks(
         **error_responses(401, 403, 404, 422, 429, 503),
     },
 )
-def read_model(request: Request, stream: str) -> Response:
+async def read_model(request: Request, stream: str) -> Response:
     """The whole model as a file."""
-    file = known_stream(request).stream.model_file()
+    file = await service_of(request).ask(known_stream(request).stream.model_file)
     headers = {"Content-Disposition": 'attachment; filename="model.lq"'}
     return Response(file, media_type="application/octet-stream", headers=headers)
 

@@ -1,13 +1,15 @@
 """What all routes share: the store, who feeds it, and what is remembered of its streams."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, TypeVar
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
+from labelquorum.errors import LabelQuorumError
 from labelquorum.ingest.events import LabelSpace
 from labelquorum.record.glance import model_version
 from labelquorum.record.keys import Keys
@@ -18,10 +20,14 @@ from labelquorum.serve.server.bodies import Bodies
 from labelquorum.serve.server.hub import Hub
 from labelquorum.serve.server.logs import Log
 from labelquorum.serve.server.metrics import Metrics
-from labelquorum.serve.server.refusals import Refusal
+from labelquorum.serve.server.refusals import RETRY_SECONDS, Refusal
 from labelquorum.serve.server.settings import Settings
 
 __all__ = ["Known", "Service", "known_stream", "service_of"]
+
+Answer = TypeVar("Answer")
+ASKING, MOST_ASKING = 4, 64
+"""So many questions for the learner are under way, and so many wait."""
 
 
 class Known:
@@ -47,6 +53,7 @@ class Service:
         self.hub = Hub(settings, self.metrics)
         self.metrics.watch(self._gauged)
         self.creating = threading.Lock()
+        self._asking = CapacityLimiter(ASKING)
         self._known: dict[str, Known] = {}
 
     def start(self) -> None:
@@ -59,6 +66,17 @@ class Service:
         """Commit what was taken, and end."""
         self.hub.close()
         await run_in_threadpool(self.pipeline.stop)
+
+    async def ask(self, question: Callable[..., Answer], *about: Any) -> Answer:
+        """Ask what only the learner knows, in a thread; few at a time, so that reads go on."""
+        if self._asking.statistics().tasks_waiting >= MOST_ASKING:
+            raise _later("Too many ask the model at the moment. Come back in a second.")
+        try:
+            return await to_thread.run_sync(question, *about, limiter=self._asking)
+        except LabelQuorumError:
+            raise
+        except RuntimeError as error:  # the learner's process has died; there will be another
+            raise _later(f"The model could not be asked ({error}). Come back in a second.") from error
 
     def _gauged(self) -> Iterator[tuple[str, str, float]]:
         """What is measured when it is asked for: its name, the stream, the value."""
@@ -88,4 +106,5 @@ def known_stream(request: Request) -> Known:
     return service_of(request).known(request.path_params["stream"])
 
 
-OnBad = Literal["error", "skip"]
+def _later(sentence: str) -> Refusal:
+    return Refusal(503, sentence, headers={"Retry-After": str(RETRY_SECONDS)})

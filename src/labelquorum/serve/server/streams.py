@@ -48,7 +48,7 @@ async def create_stream(request: Request) -> dict[str, Any]:
     """Make a stream."""
     service = service_of(request)
     wanted = await read_shape(request, NewStream)
-    return await run_in_threadpool(_create, service, wanted)
+    return await service.ask(_create, service, wanted)
 
 
 @router.get(

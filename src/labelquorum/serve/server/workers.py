@@ -42,15 +42,17 @@ ALIKE = 0.1
     response_model=WorkerPage,
     responses=error_responses(401, 403, 404, 422, 429, 503),
 )
-def list_workers(
+async def list_workers(
     request: Request, stream: str, cursor: Cursor = None, limit: Limit = 100
 ) -> dict[str, Any]:
     """Workers by page, in the order they first appeared."""
     known = known_stream(request).stream
     after = after_cursor(cursor, int)
-    found = known.workers(-1 if after is None else after, limit + 1)
+    first = -1 if after is None else after
+    found = await service_of(request).ask(known.workers, first, limit + 1)
     page = found[:limit]
-    lately = late_agreement(known, [one["worker"] for one in page])
+    names = [one["worker"] for one in page]
+    lately = await run_in_threadpool(late_agreement, known, names)
     return {
         "workers": [_worker(one, lately) for one in page],
         "next": cursor_of(page[-1]["place"]) if len(found) > limit else None,
@@ -62,15 +64,15 @@ def list_workers(
     response_model=WorkerShape,
     responses=error_responses(401, 403, 404, 422, 429, 503),
 )
-def read_worker(request: Request, stream: str, worker: str) -> dict[str, Any]:
+async def read_worker(request: Request, stream: str, worker: str) -> dict[str, Any]:
     """One worker: skill with an interval, confusion matrix, trend, flags."""
     known = known_stream(request).stream
     for spelled in spellings(worker, "worker"):
         try:
-            found = known.worker(spelled)
+            found = await service_of(request).ask(known.worker, spelled)
         except LabelError:
             continue
-        return _worker(found, late_agreement(known, [spelled]))
+        return _worker(found, await run_in_threadpool(late_agreement, known, [spelled]))
     raise Refusal(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
 
 
