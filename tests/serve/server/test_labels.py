@@ -98,9 +98,9 @@ def test_bad_rows_are_skipped_and_counted_if_wanted(admin, stream, kind):
 
 
 def test_the_same_key_counts_once_and_another_body_under_it_is_a_conflict(admin, stream):
-    first = send(admin, stream, json.dumps(ROWS), Idempotency_Key="één")
-    again = send(admin, stream, json.dumps(ROWS), Idempotency_Key="één")
-    other = send(admin, stream, json.dumps(ROWS[:1]), Idempotency_Key="één")
+    first = send(admin, stream, json.dumps(ROWS), Idempotency_Key="één".encode())
+    again = send(admin, stream, json.dumps(ROWS), Idempotency_Key="één".encode())
+    other = send(admin, stream, json.dumps(ROWS[:1]), Idempotency_Key="één".encode())
     assert first.json()["repeated"] is False and again.json()["repeated"] is True
     assert again.json()["accepted"] == 3
     assert other.status_code == 409 and "key 'één' came before" in other.json()["error"]
@@ -174,23 +174,37 @@ def test_what_is_packed_does_not_grow_beyond_bounds(admin, running, stream, name
     assert running.app.service.bodies.held == 0
 
 
-def parquet_bombs():
-    long, many = "x" * 10**8, 2 * MOST_ROWS
-    one = {"worker": "ann", "label": "owl"}
-    yield "one long page", parquet([{"task": long, **one}], compression="zstd"), 413
-    repeated = parquet([{"task": "x" * 10**5, **one}] * 90_000, compression="zstd")
-    yield "one value again and again", repeated, 413
-    yield "many rows", parquet([{"task": "t", **one}] * many), 413
-    encoding = {"use_dictionary": False, "column_encoding": {"task": "DELTA_BYTE_ARRAY"}}
-    yield "values made of those before", parquet([{"task": "t", **one}] * 9, **encoding), 422
-    yield "lists", parquet([{"task": ["t"], **one}]), 422
-    yield "no file", b"PAR1" + bytes(100) + b"PAR1", 422
-    yield "nothing", b"", 422
+def of_one_value(value, rows):
+    """A file in which one long value stands in many rows, and takes hardly any room."""
+    again = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * rows, "int32"), [value])
+    short = pyarrow.DictionaryArray.from_arrays(again.indices, ["owl"])
+    sink = io.BytesIO()
+    table = pyarrow.table({"task": again, "worker": short, "label": short})
+    pyarrow.parquet.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
 
 
-@pytest.mark.parametrize(("name", "body", "status"), parquet_bombs(), ids=lambda x: str(x)[:30])
-def test_parquet_that_needs_too_much_is_refused_unread(admin, stream, name, body, status):
-    answer = send(admin, stream, body, "application/vnd.apache.parquet")
+ONE = {"task": "t", "worker": "ann", "label": "owl"}
+PARQUET_BOMBS = {
+    "one long page": (lambda: of_one_value("x" * 10**8, 1), 413),
+    "one value again and again": (lambda: of_one_value("x" * 10**5, 90_000), 413),
+    "many rows": (lambda: of_one_value("t", MOST_ROWS + 1), 413),
+    "values made of those before": (
+        lambda: parquet(
+            [ONE] * 9, use_dictionary=False, column_encoding={"task": "DELTA_BYTE_ARRAY"}
+        ),
+        422,
+    ),
+    "lists": (lambda: parquet([{**ONE, "task": ["t"]}]), 422),
+    "no file": (lambda: b"PAR1" + bytes(100) + b"PAR1", 422),
+    "nothing": (lambda: b"", 422),
+}
+
+
+@pytest.mark.parametrize("name", PARQUET_BOMBS)
+def test_parquet_that_needs_too_much_is_refused_unread(admin, stream, name):
+    make, status = PARQUET_BOMBS[name]
+    answer = send(admin, stream, make(), "application/vnd.apache.parquet")
     assert answer.status_code == status, answer.text
     assert answer.json()["status"] == status
 

@@ -76,7 +76,9 @@ class Service:
         except LabelQuorumError:
             raise
         except RuntimeError as error:  # the learner's process has died; there will be another
-            raise _later(f"The model could not be asked ({error}). Come back in a second.") from error
+            raise _later(
+                f"The model could not be asked ({error}). Come back in a second."
+            ) from error
 
     def _gauged(self) -> Iterator[tuple[str, str, float]]:
         """What is measured when it is asked for: its name, the stream, the value."""
