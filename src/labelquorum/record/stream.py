@@ -17,7 +17,7 @@ from labelquorum.ingest.events import LabelTable
 from labelquorum.record import tables
 from labelquorum.record.chunking import DAY, Rules
 from labelquorum.record.faults import fault
-from labelquorum.record.inlet import Inlet
+from labelquorum.record.recall import Recall
 from labelquorum.record.rows import OpenRow, Outcome, Work, worker_places
 from labelquorum.record.tables import decode, encode
 from labelquorum.record.view import batched, rules_of
@@ -50,7 +50,7 @@ class Applied(NamedTuple):
     result: Mapping[str, Any]
 
 
-class Stream(Inlet):
+class Stream(Recall):
     """One stream of a store; made by `Store.create` and `Store.stream`."""
 
     def cut(self, flush: bool = False) -> Cut | None:
