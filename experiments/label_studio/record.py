@@ -21,7 +21,8 @@ from studio import VERSION, Studio, choice, say
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "serve" / "label_studio"
 CONFIG = """<View><Text name="text" value="$text"/>
-<Choices name="bird" toName="text" choice="single"><Choice value="owl"/><Choice value="wren"/></Choices>
+<Choices name="bird" toName="text" choice="single">
+<Choice value="owl"/><Choice value="wren"/></Choices>
 </View>"""
 TWO = CONFIG.replace(
     "</View>",
@@ -134,9 +135,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--environment", type=Path, default=ROOT / ".label-studio")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        with Studio.running(options.environment, Path(folder)) as studio:
-            told = record(studio)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Studio.running(options.environment, Path(folder)) as studio,
+    ):
+        told = record(studio)
     FIXTURES.mkdir(parents=True, exist_ok=True)
     for name, request in told.items():
         text = json.dumps(scrub(request), indent=1, ensure_ascii=False)

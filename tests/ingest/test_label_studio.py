@@ -112,7 +112,9 @@ def test_a_task_may_be_named_by_a_field_of_its_data():
 
 
 def test_several_choices_are_refused_by_name():
-    with pytest.raises(LabelError, match=r"annotation 4: a label is one choice. Got \['owl', 'wren"):
+    with pytest.raises(
+        LabelError, match=r"annotation 4: a label is one choice. Got \['owl', 'wren"
+    ):
         read_label_studio(body("annotation_of_two_choices"))
 
 

@@ -73,8 +73,9 @@ def read_label_studio(payload: Any, control: str | None = None, task: str | None
     >>> [version.event for version in read_label_studio(payload).versions]
     [LabelEvent(item_id=3, worker_id=4, label='owl', weight=1.0, group=None, timestamp=None)]
     """
+    project: Any = None
     if isinstance(payload, list):
-        action, project = _EXPORT, {}
+        action = _EXPORT
     elif isinstance(payload, dict) and isinstance(payload.get("action"), str):
         action, project = payload["action"], payload.get("project")
     else:
@@ -144,7 +145,7 @@ def _control(project: Any, control: str | None) -> str | None:
     if not isinstance(known, dict):
         return control
     choices = [
-        name
+        str(name)
         for name, part in known.items()
         if isinstance(part, dict) and str(part.get("type")).lower() == "choices"
     ]
@@ -211,9 +212,12 @@ def _choice(result: Sequence[Any], control: str | None, where: str) -> str | Non
             f"{where}: a label is one choice. Got {shown(choices)}. "
             'Set choice="single" and no perRegion in the labelling interface.'
         )
-    if choices and not isinstance(choices[0], str):
-        raise _malformed("a choice is text", choices[0])
-    return choices[0] if choices else None
+    if not choices:
+        return None
+    [label] = choices
+    if not isinstance(label, str):
+        raise _malformed("a choice is text", label)
+    return label
 
 
 def _beginning(project: Any, annotation: Any) -> str:
