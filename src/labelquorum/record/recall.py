@@ -16,8 +16,9 @@ from labelquorum.record import tables
 from labelquorum.record.faults import fault
 from labelquorum.record.inlet import Inlet
 from labelquorum.record.parcel import Parcel, Sent
+from labelquorum.record.statements import among
 from labelquorum.record.tables import decode, encode_id
-from labelquorum.record.view import batched, rules_of
+from labelquorum.record.view import rules_of
 
 __all__ = ["Recall", "Revised", "Revision"]
 
@@ -116,10 +117,9 @@ class Recall(Inlet):
         items = list(connection.scalars(sa.select(labels.item).where(uncut, which).distinct()))
         n_gone = connection.execute(tables.labels.delete().where(uncut, which)).rowcount
         left: dict[str, list[tuple[int, str]]] = {item: [] for item in items}
-        for some in batched(items):
-            stay = sa.select(labels.item, labels.row, labels.worker)
-            for row in connection.execute(stay.where(uncut, labels.item.in_(some))):
-                left[row.item].append((row.row, row.worker))
+        stay = sa.select(labels.item, labels.row, labels.worker)
+        for row in connection.execute(stay.where(uncut, among(connection, labels.item, items))):
+            left[row.item].append((row.row, row.worker))
         closed, again = self._answered(connection, items, self._store.now())
         rules = rules_of(self._row(connection).rules)
         for item, rows in left.items():

@@ -20,7 +20,6 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy.dialects import postgresql, sqlite
 
 from labelquorum.errors import StateError, StoreError
 from labelquorum.record import tables
@@ -228,13 +227,6 @@ class Store:
                     self._writer.close()
                     self._writer = None
                 self._refuse(error)
-
-    def upsert(self, table: sa.Table, *keys: str) -> Any:
-        """An insert that takes the place of a row with these keys."""
-        kind = sqlite if self._engine.dialect.name == "sqlite" else postgresql
-        statement: Any = kind.insert(table)
-        others = {c.name: statement.excluded[c.name] for c in table.c if c.name not in keys}
-        return statement.on_conflict_do_update(index_elements=list(keys), set_=others)
 
     def _writing(self) -> sa.Connection:
         if self._writer is None:
