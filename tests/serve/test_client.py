@@ -219,8 +219,8 @@ def test_a_label_that_went_by_a_lost_request_is_gone(client, fake):
     path = ("DELETE", "/streams/s/labels?task=q1&worker=7")
     fake.answers[path] = {"gone": 2}
     assert client.retract("s", "q1", 7) == 2
-    fake.answers[path] = refused(422, "No such label is waiting.")
-    with pytest.raises(LabelError, match="No such label"):
+    fake.answers[path] = refused(404, "No such label is waiting.")
+    with pytest.raises(StoreError, match="No such label"):
         client.retract("s", "q1", 7)
     fake.trouble = ["lose"]
     assert client.retract("s", "q1", 7) == 0
@@ -251,7 +251,7 @@ def test_other_labels_under_a_key_are_a_conflict(client):
     [
         (401, StoreError),
         (403, StoreError),
-        (404, StoreError),
+        (404, wire.AbsentError),
         (409, ConflictError),
         (413, LimitError),
         (422, StateError),

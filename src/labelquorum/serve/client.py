@@ -27,7 +27,7 @@ from labelquorum.errors import (
 from labelquorum.ingest.events import LabelSpace
 from labelquorum.ingest.formats import read_gold
 from labelquorum.serve.shipment import batches, packed, plain
-from labelquorum.serve.wire import Event, Wire
+from labelquorum.serve.wire import AbsentError, Event, Wire
 
 if TYPE_CHECKING:
     from labelquorum.learn.door import Estimator
@@ -211,7 +211,7 @@ class Client:
         path = _path(stream, "labels")
         try:
             reply = self._ask("DELETE", path, refusal=LabelError, params=pair, lost=lost)
-        except LabelError:
+        except (AbsentError, LabelError):
             if not lost:
                 raise
             return 0  # they went by the request whose answer got lost, or had gone before it

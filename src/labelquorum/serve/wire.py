@@ -24,7 +24,7 @@ from labelquorum.errors import (
     StoreError,
 )
 
-__all__ = ["Event", "Wire"]
+__all__ = ["AbsentError", "Event", "Wire"]
 
 LATER = frozenset({429, 502, 503, 504, 507})
 """Answers that mean: not now."""
@@ -32,6 +32,10 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 10.0
 CONNECT_SECONDS = 5.0
 SILENT_SECONDS = 60.0
 """Events that are silent for so long have lost their connection."""
+
+
+class AbsentError(StoreError):
+    """The service has nothing of this name."""
 
 
 class Event(NamedTuple):
@@ -181,7 +185,7 @@ def _checked(reply: httpx.Response, url: str, refusal: type[LabelQuorumError]) -
     kinds: dict[int, type[LabelQuorumError]] = {
         401: StoreError,
         403: StoreError,
-        404: StoreError,
+        404: AbsentError,
         409: ConflictError,
         413: LimitError,
     }
