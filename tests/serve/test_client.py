@@ -334,10 +334,10 @@ def test_no_items_are_an_empty_table_with_the_same_columns(client, fake):
 def test_workers_pending_and_chunks_are_tables(client, fake):
     worker = {"worker": 5, "skill": 0.9, "low": 0.8, "high": 1.0, "labels": 4, "agreed": 3}
     fake.answers["GET", "/streams/s/workers?limit=1000"] = {
-        "workers": [{**worker, "flags": [], "confusion": [[1.0]]}],
+        "workers": [{**worker, "flags": [{"flag": "spammer", "says": "…"}], "trend": None}],
         "next": None,
     }
-    assert client.workers("s").loc[5, "skill"] == 0.9
+    assert client.workers("s").loc[5, ["skill", "flags"]].tolist() == [0.9, "spammer"]
     fake.answers["GET", "/streams/s/pending?threshold=0.8&limit=5"] = {
         "items": [answer("a", open=True)]
     }
@@ -399,6 +399,12 @@ def test_events_go_on_where_they_were_cut_off(client, fake):
     assert got == [Event(str(n), "applied", {"chunk": n}) for n in (1, 2, 3)]
     after = [headers.get("last-event-id") for _, _, headers in fake.asked]
     assert after == [None, "2", "2"]
+
+
+def test_events_go_on_from_where_the_service_stood_even_if_none_had_come(client, fake):
+    fake.events = ["id: 7\n: hello\n\n", event(8)]
+    assert next(client.follow("s")).id == "8"
+    assert [headers.get("last-event-id") for _, _, headers in fake.asked] == [None, "7"]
 
 
 def test_events_after_one_that_is_known_can_be_asked_for(client, fake):

@@ -286,7 +286,9 @@ class Client:
     def workers(self, stream: str) -> pd.DataFrame:
         """All workers: index worker; skill, low and high (its bounds), labels, agreed, flags."""
         columns = ["skill", "low", "high", "labels", "agreed", "flags"]
-        return _frame(self._pages(_path(stream, "workers"), "workers", {}), "worker", columns)
+        found = self._pages(_path(stream, "workers"), "workers", {})
+        told = ({**one, "flags": ", ".join(f["flag"] for f in one["flags"])} for one in found)
+        return _frame(told, "worker", columns)
 
     def worker(self, stream: str, worker: Hashable) -> dict[str, Any]:
         """One worker: also the classes, his confusion matrix by row, and how he changed of late."""

@@ -138,9 +138,10 @@ class Wire:
                         reply.read()
                         _checked(reply, self.url, StateError)
                     else:
-                        for event in _parse(reply.iter_lines()):
-                            after, lost_since, attempt = event.id or after, None, 0
-                            yield event
+                        for identity, event in _parse(reply.iter_lines()):
+                            after, lost_since, attempt = identity or after, None, 0
+                            if event is not None:
+                                yield event
             except httpx.RequestError as error:
                 said = _words(error)
             now = time.monotonic()
@@ -210,13 +211,16 @@ def _words(error: httpx.RequestError) -> str:
     return f"{str(error) or type(error).__name__}.".replace("..", ".")
 
 
-def _parse(lines: Iterator[str]) -> Iterator[Event]:
-    """Server-sent events; one that is cut off in the middle is none."""
+def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Event | None]]:
+    """Server-sent events, each with the id to go on from; one that is cut off is none.
+
+    A service may tell where it stands without telling an event.
+    """
     identity, kind, data = "", "message", list[str]()
     for line in lines:
         if not line:
-            if data:
-                yield Event(identity, kind, _value("\n".join(data)))
+            event = Event(identity, kind, _value("\n".join(data))) if data else None
+            yield identity, event
             kind, data = "message", []
             continue
         field, _, value = line.partition(":")
