@@ -138,6 +138,30 @@ class Client:
         """Change some of a stream's rules from now on, such as chunk_items=100."""
         return self._ask("PATCH", _path(stream), json=rules)
 
+    def keys(self) -> pd.DataFrame:
+        """All keys, revoked ones too, without their secrets; index id."""
+        found = self._ask("GET", "/v1/keys")["keys"]
+        return _frame(found, "id", ["name", "scope", "stream", "created_at", "revoked_at"])
+
+    def make_key(self, name: str, scope: str, stream: str | None = None) -> str:
+        """Make a key, and give its secret, which is not told again.
+
+        Parameters
+        ----------
+        name
+            What it is for.
+        scope
+            What it opens: "read", "write" or "admin", each of which includes those before.
+        stream
+            The only stream it is for; all unless given.
+        """
+        body = {"name": name, "scope": scope, "stream": stream}
+        return str(self._ask("POST", "/v1/keys", json=body)["key"])
+
+    def revoke_key(self, number: int) -> None:
+        """Have a key open nothing any more, by its id."""
+        self._wire.call("DELETE", f"/v1/keys/{int(number)}")
+
     # ── in ───────────────────────────────────────────────────────────────────────────────
 
     def send(
