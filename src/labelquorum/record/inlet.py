@@ -3,18 +3,18 @@
 What becomes of labels that are late, repeated or taken back is told in `chunking.py`.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, LimitError
+from labelquorum.errors import ConflictError, LabelQuorumError, LimitError
 from labelquorum.record import tables
 from labelquorum.record.faults import fault
 from labelquorum.record.parcel import Parcel, Receipt, Row, Sent, prepare
 from labelquorum.record.reader import Reader
 from labelquorum.record.statements import among, put
-from labelquorum.record.tables import decode, encode, encode_id
+from labelquorum.record.tables import decode, encode
 from labelquorum.record.view import rules_of
 
 __all__ = ["Inlet", "Receipt", "Sent"]
@@ -105,44 +105,6 @@ class Inlet(Reader):
             fault("before_accept_commit")
         fault("after_accept")
         return [outcome for outcome in outcomes if outcome is not None]
-
-    def retract(self, task: Hashable, worker: Hashable) -> int:
-        """Take back a worker's labels of a task that is not cut yet; say how many there were."""
-        item = encode_id(task, "task", "retract")
-        labels, waiting = tables.labels.c, tables.waiting.c
-        his = sa.and_(
-            labels.stream == self._key,
-            labels.item == item,
-            labels.chunk.is_(None),
-            labels.worker == encode_id(worker, "worker", "retract"),
-        )
-        with self._store.write() as connection:
-            n_gone = connection.execute(tables.labels.delete().where(his)).rowcount
-            if not n_gone:
-                raise LabelError(
-                    f"No label of worker {worker!r} on task {task!r} is waiting: it never came, "
-                    "or its chunk was cut. Check both ids, or send a correction."
-                )
-            here = sa.and_(waiting.stream == self._key, waiting.item == item)
-            left = connection.execute(
-                sa.select(labels.row, labels.worker).where(
-                    labels.stream == self._key, labels.item == item, labels.chunk.is_(None)
-                )
-            ).all()
-            if not left:
-                connection.execute(tables.waiting.delete().where(here))
-                return n_gone
-            n_labels = len(left) if self._counts_all else len({row.worker for row in left})
-            entry: dict[str, int | None] = {
-                "n_labels": n_labels,
-                "first_row": min(row.row for row in left),
-            }
-            closed, again = self._answered(connection, [item], self._store.now())
-            rules = rules_of(self._row(connection).rules)
-            if not closed and not again and not rules.is_full(n_labels):
-                entry["ready_at"] = None
-            connection.execute(tables.waiting.update().where(here).values(entry))
-        return n_gone
 
     def position(self, source: str) -> str | None:
         """How far a source was read."""

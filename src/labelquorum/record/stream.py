@@ -16,7 +16,7 @@ from labelquorum.errors import ConflictError, StateError, StoreError
 from labelquorum.record import tables
 from labelquorum.record.chunking import DAY, Rules
 from labelquorum.record.faults import fault
-from labelquorum.record.inlet import Inlet
+from labelquorum.record.recall import Recall
 from labelquorum.record.rows import (
     AnswerRow,
     LabelRow,
@@ -58,7 +58,7 @@ class Applied(NamedTuple):
     result: Mapping[str, Any]
 
 
-class Stream(Inlet):
+class Stream(Recall):
     """One stream of a store; made by `Store.create` and `Store.stream`."""
 
     def cut(self, flush: bool = False) -> Cut | None:
