@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 from labelquorum import __version__
 from labelquorum.errors import StateError
 from labelquorum.record.store import Store
-from labelquorum.serve.server import events, health, items, keys, labels, streams, workers
+from labelquorum.serve.server import events, health, hooks, items, keys, labels, streams, workers
 from labelquorum.serve.server.access import ROUTES, Guarded
 from labelquorum.serve.server.gate import Gate
 from labelquorum.serve.server.logs import Log
@@ -21,7 +21,7 @@ from labelquorum.serve.server.settings import Settings
 __all__ = ["create_app"]
 
 # Routes are looked through in this order, and most requests bring labels.
-_PARTS = (labels, items, workers, events, streams, keys, health)
+_PARTS = (labels, hooks, items, workers, events, streams, keys, health)
 
 
 class App(Gate):
