@@ -57,11 +57,12 @@ def create_app(
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         lifespan=_lifespan,
     )
     inner.state.service = service
     inner.router.route_class = Guarded
-    answer_refusals(inner, service.log)
+    answer_refusals(inner)
     for part in _PARTS:
         inner.router.routes.extend(part.router.routes)  # flat: each is looked at once
     check_routes(inner.routes)
