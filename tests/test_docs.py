@@ -276,6 +276,18 @@ def test_the_reference_names_every_method_and_attribute():
     assert public - set(model.get_params()) == told
 
 
+def test_the_reference_names_every_method_of_the_client_with_its_parameters():
+    text = section("docs/reference.md", "The client")
+    for name, method in inspect.getmembers(labelquorum.Client, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        told = re.search(rf"`{name}\((.*?)\)`", text)
+        assert told, name
+        if "…" not in told[1]:
+            names = list(inspect.signature(method).parameters)[1:]
+            assert re.findall(r"(?:^|, |\*\*)(\w+)", told[1].replace("*, ", "")) == names
+
+
 def test_the_reference_names_every_choice_of_a_setting():
     from typing import get_args, get_type_hints
 

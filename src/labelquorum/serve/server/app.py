@@ -21,7 +21,7 @@ from labelquorum.serve.server.settings import Settings
 __all__ = ["create_app"]
 
 # Routes are looked through in this order, and most requests bring labels.
-_PARTS = (labels, items, workers, events, streams, keys, hooks, health)
+_PARTS = (labels, hooks, items, workers, events, streams, keys, health)
 
 
 class App(Gate):
@@ -57,11 +57,12 @@ def create_app(
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         lifespan=_lifespan,
     )
     inner.state.service = service
     inner.router.route_class = Guarded
-    answer_refusals(inner, service.log)
+    answer_refusals(inner)
     for part in _PARTS:
         inner.router.routes.extend(part.router.routes)  # flat: each is looked at once
     check_routes(inner.routes)

@@ -6,6 +6,7 @@ rate). All of it is done on bare ASGI, for it stands in the way of every single 
 
 import ipaddress
 import time
+import traceback
 from collections.abc import Mapping
 from math import ceil
 from typing import Any
@@ -72,7 +73,11 @@ class Gate:
             response = refused(refusal.status, refusal.sentences, refusal.headers)
             await response(scope, receive, answering)
         else:
-            await self._app(scope, receive, answering)
+            try:
+                await self._app(scope, receive, answering)
+            except Exception as error:  # answered by now, in our shape
+                told = "".join(traceback.format_exception(error))
+                self._log.write("error", path=scope["path"], error=told)
         finally:
             self._write_down(scope, status, time.perf_counter() - started)
 

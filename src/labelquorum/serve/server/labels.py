@@ -119,16 +119,19 @@ def retract_labels(
 @router.post(
     f"{STREAM}/gold",
     response_model=Told,
-    responses=error_responses(401, 403, 404, 408, 413, 415, 422, 429, 503, 507),
-    openapi_extra={"requestBody": gold_body},
+    responses=error_responses(401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 507),
+    openapi_extra={"requestBody": gold_body, "parameters": [_PARAMETERS[-1]]},
 )
-async def tell_gold(request: Request, stream: str) -> dict[str, int]:
+async def tell_gold(request: Request, stream: str) -> dict[str, Any]:
     """Tell true labels, which then count: `{"task": "label"}`, or rows of task and label."""
     service, known = service_of(request), known_stream(request)
     async with service.bodies.of(request) as body:
         truths = _truths(await parse_json(body), known.spaces["error"])
-    await run_in_threadpool(known.stream.gold, truths)
-    return {"told": len(truths)}
+    key = _key_of(request.headers.get(_KEY))
+    receipt = await run_in_threadpool(known.stream.gold, truths, key)
+    service.pipeline.wake(known.stream.name)
+    service.hub.ring(known.stream.name)
+    return {"told": len(truths), "late": receipt.late, "repeated": receipt.repeated}
 
 
 # ── bodies ───────────────────────────────────────────────────────────────────────────────────

@@ -21,12 +21,12 @@ from labelquorum.errors import (
     LimitError,
     StateError,
 )
-from labelquorum.serve.server.logs import Log
 from labelquorum.serve.server.shapes import ErrorShape
 
 __all__ = ["RETRY_SECONDS", "Refusal", "answer_refusals", "error_responses", "refused", "told"]
 
 RETRY_SECONDS = 1
+BUG = "The service could not do this, and wrote down why. Ask whoever runs it."
 
 
 class Refusal(Exception):  # noqa: N818 - it is the service's answer, not an error of it
@@ -66,7 +66,7 @@ def refusal_of(error: Exception) -> Refusal:
     return Refusal(status, str(error), headers={"Retry-After": str(RETRY_SECONDS)})
 
 
-def answer_refusals(app: FastAPI, log: Log) -> None:
+def answer_refusals(app: FastAPI) -> None:
     """Answer every error in the one shape, FastAPI's own included."""
 
     async def on_refusal(_: Request, error: Exception) -> Response:
@@ -86,12 +86,8 @@ def answer_refusals(app: FastAPI, log: Log) -> None:
         assert isinstance(error, RequestValidationError)
         return refused(422, [told(one, str(one["loc"][0])) for one in error.errors()[:20]])
 
-    async def on_bug(request: Request, error: Exception) -> Response:
-        log.write("error", path=request.url.path, error=f"{type(error).__name__}: {error}")
-        return refused(
-            500,
-            ["The service could not do this, and wrote down why. Ask whoever runs it."],
-        )
+    async def on_bug(_: Request, __: Exception) -> Response:  # the gate writes it down
+        return refused(500, [BUG])
 
     for kind in (Refusal, LabelQuorumError):
         app.add_exception_handler(kind, on_refusal)

@@ -69,6 +69,8 @@ class Told(BaseModel):
     """How many truths were told."""
 
     told: int
+    late: int = Field(description="Their tasks were closed: the answers are put right, no more.")
+    repeated: bool
 
 
 class HookAnswer(BaseModel):

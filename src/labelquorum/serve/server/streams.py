@@ -74,6 +74,8 @@ async def change_rules(request: Request, stream: str) -> dict[str, Any]:
     changes = wanted.model_dump(exclude_unset=True)
     await run_in_threadpool(lambda: known.stream.change(**changes))
     service_of(request).log.write("rules", stream=stream, changes=changes)
+    service_of(request).pipeline.wake(stream)
+    service_of(request).hub.ring(stream)
     return await run_in_threadpool(_told, known.stream)
 
 

@@ -82,15 +82,16 @@ async def read_worker(request: Request, stream: str, worker: str) -> dict[str, A
     responses=error_responses(401, 403, 404, 422, 429, 503, 507),
 )
 async def forget_worker(request: Request, stream: str, worker: str) -> dict[str, int]:
-    """Forget a worker: a person's right."""
+    """Forget a person for good; tells how many labels of theirs went."""
     known = known_stream(request).stream
     for spelled in spellings(worker, "worker"):
         try:
-            await run_in_threadpool(known.forget, spelled)
+            gone = await service_of(request).ask(known.forget, spelled)
         except LabelError:
             continue
         service_of(request).log.write("forgot", stream=stream)  # and not whom
-        return {"gone": 1}
+        service_of(request).hub.ring(stream)
+        return {"gone": gone}
     raise Refusal(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
 
 
