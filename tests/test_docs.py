@@ -128,10 +128,15 @@ def test_numbers_may_differ_in_their_last_digit_and_no_more():
 
 
 def test_a_page_whose_code_fails_leaves_nothing_running(tmp_path):
-    sleeper = "import subprocess\nsubprocess.run(['mkfifo', 'pipe'])\n"
-    sleeper += "asleep = subprocess.Popen(['cat', 'pipe'])\nopen('pid', 'w').write(str(asleep.pid))\n"
+    code = (
+        "import os, pathlib, subprocess\n"
+        "os.mkfifo('pipe')\n"
+        "waits = subprocess.Popen(['cat', 'pipe'])\n"
+        "_ = pathlib.Path('pid').write_text(str(waits.pid))\n"
+        "1 / 0\n"
+    )
     with pytest.raises(ZeroDivisionError):
-        generate.run_code(f"```python\n{sleeper}1 / 0\n```\n", tmp_path)
+        generate.run_code(f"```python\n{code}```\n", tmp_path)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
