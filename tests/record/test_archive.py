@@ -116,7 +116,7 @@ def test_what_is_not_empty_is_not_overwritten(store, where, tmp_path):
     backup(where, tmp_path / "b.db")
     before = everything(store)
     store.close()
-    with pytest.raises(StoreError, match="not an empty folder|database is not empty"):
+    with pytest.raises(StoreError, match=r"not an empty folder|database is not empty"):
         restore(tmp_path / "b.db", where)
     with Store.open(where) as again:
         assert everything(again) == before

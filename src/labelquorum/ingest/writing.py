@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -19,7 +20,7 @@ from typing import IO, Any, Literal, get_args
 from labelquorum.errors import StateError
 from labelquorum.ingest.tables import require_pyarrow
 
-__all__ = ["Written", "harmless", "replacing", "write_rows"]
+__all__ = ["Written", "harmless", "names_of", "replacing", "write_rows"]
 
 Written = Literal["csv", "jsonl", "parquet"]
 Row = Mapping[str, Any]
@@ -101,6 +102,12 @@ def harmless(cell: Any) -> Any:
     if isinstance(cell, str) and cell.startswith(FORMULA) and not _NUMBER.fullmatch(cell):
         return f"'{cell}"
     return cell
+
+
+def names_of(classes: Sequence[Hashable]) -> list[str]:
+    """Name classes as text; where the text of two is the same (1 and "1"), as Python does."""
+    seen = Counter(map(str, classes))
+    return [str(label) if seen[str(label)] == 1 else repr(label) for label in classes]
 
 
 @contextmanager
