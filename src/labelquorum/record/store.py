@@ -31,8 +31,9 @@ from labelquorum.record.databases import (
     upgrade,
     version_of,
 )
-from labelquorum.record.stream import Stream, configuration_of
-from labelquorum.record.view import Configuration
+from labelquorum.record.learner import Here, Learner
+from labelquorum.record.rows import Configuration
+from labelquorum.record.stream import Stream
 
 __all__ = ["Store"]
 
@@ -41,9 +42,14 @@ class Store:
     """Streams in one SQLite file or one PostgreSQL database; see `Store.open`."""
 
     def __init__(
-        self, engine: sa.Engine, where: str, lock: IO[str] | None, clock: Callable[[], float]
+        self,
+        engine: sa.Engine,
+        where: str,
+        lock: IO[str] | None,
+        clock: Callable[[], float],
+        learner: Learner,
     ) -> None:
-        self.where = where
+        self.where, self.learner = where, learner
         self._engine, self._lock_file, self._clock = engine, lock, clock
         self._turn = threading.RLock()  # one writer, also among threads
         self._writer: sa.Connection | None = None
@@ -52,7 +58,10 @@ class Store:
 
     @classmethod
     def open(
-        cls, where: str | os.PathLike[str], clock: Callable[[], float] | None = None
+        cls,
+        where: str | os.PathLike[str],
+        clock: Callable[[], float] | None = None,
+        learner: Learner | None = None,
     ) -> "Store":
         """Open a store, and make it where there is none.
 
@@ -63,12 +72,14 @@ class Store:
         clock
             Seconds; the time of day at the start and a steady clock from then on, unless given.
             A clock that jumps back goes on from where it was.
+        learner
+            Who learns; this process unless given.
         """
         start = time.time() - time.monotonic()
         ticking = clock or (lambda: start + time.monotonic())
         if is_url(where):
             engine, shown = open_postgresql(str(where))
-            store = cls(engine, shown, None, ticking)
+            store = cls(engine, shown, None, ticking, learner or Here())
         else:
             folder = Path(where)
             try:
@@ -80,7 +91,7 @@ class Store:
                     "Name a folder that can be written to."
                 ) from error
             hold_folder(lock, folder)
-            store = cls(open_sqlite(folder / FILE), str(folder), lock, ticking)
+            store = cls(open_sqlite(folder / FILE), str(folder), lock, ticking, learner or Here())
         try:
             store._migrate()
             with store.write() as connection:
@@ -92,13 +103,15 @@ class Store:
         return store
 
     @classmethod
-    def look(cls, where: str | os.PathLike[str]) -> "Store":
+    def look(cls, where: str | os.PathLike[str], learner: Learner | None = None) -> "Store":
         """Open a store that is there to read it, also while another process writes to it.
 
         Parameters
         ----------
         where
             A folder, or the URL of a PostgreSQL database.
+        learner
+            Who is asked what only the model knows; this process unless given.
         """
         if is_url(where):
             engine, shown = open_postgresql(str(where))
@@ -106,7 +119,7 @@ class Store:
             engine, shown = open_sqlite(Path(where) / FILE, writes=False), str(where)
             if not (Path(where) / FILE).is_file():
                 raise StoreError(f"{shown}: there is no store in this folder. Check the path.")
-        store = cls(engine, shown, None, time.time)
+        store = cls(engine, shown, None, time.time, learner or Here())
         store._only_looks = True
         try:
             with store.read() as connection:
@@ -166,7 +179,7 @@ class Store:
             Of the method, `classes` among them.
         """
         _check_name(name)
-        configuration = configuration_of(method, settings)
+        configuration = self.learner.configure(method, settings)
         row = {
             "name": name,
             **configuration._asdict(),
@@ -174,6 +187,7 @@ class Store:
             "next_row": 1,
             "next_chunk": 1,
             "late_labels": 0,
+            "n_crowd": 0,
         }
         with self.write() as connection:
             if name in self._names(connection):
