@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -34,7 +34,7 @@ _ROWS = 10_000  # in one piece
 
 def write_rows(
     rows: Iterable[Row],
-    columns: Mapping[str, Sequence[type]],
+    columns: Mapping[str, Collection[type]],
     target: IO[bytes],
     encoding: Written,
     raw: bool = False,
@@ -146,7 +146,7 @@ def _csv(lines: Iterable[Sequence[Any]]) -> bytes:
 
 
 def _write_parquet(
-    rows: Iterable[Row], columns: Mapping[str, Sequence[type]], target: IO[bytes]
+    rows: Iterable[Row], columns: Mapping[str, Collection[type]], target: IO[bytes]
 ) -> int:
     arrow, parquet = require_pyarrow("pyarrow"), require_pyarrow("pyarrow.parquet")
     kinds = {name: _kind(types) for name, types in columns.items()}

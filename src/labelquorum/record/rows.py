@@ -5,11 +5,12 @@ values, so that the learning may be done in another process.
 """
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from safetensors.numpy import load
 
 from labelquorum.ingest.events import LabelTable
+from labelquorum.record.tables import decode
 
 __all__ = [
     "AnswerRow",
@@ -18,6 +19,7 @@ __all__ = [
     "Outcome",
     "Work",
     "WorkerRow",
+    "table_of",
     "worker_places",
 ]
 
@@ -94,3 +96,27 @@ def worker_places(row: OpenRow) -> list[int]:
     """The workers of an open item."""
     places: list[int] = load(row.evidence)["worker"].tolist()
     return places
+
+
+def table_of(rows: Sequence[Any], source: str) -> LabelTable:
+    """Labels that were kept, as they came."""
+
+    def column(name: str) -> list[Any] | None:
+        values = [getattr(row, name) for row in rows]
+        if all(value is None for value in values):
+            return None
+        return [None if value is None else decode(value) for value in values]
+
+    weights = [row.weight for row in rows]
+    weighted = any(weight is not None for weight in weights)
+    return LabelTable(
+        [decode(row.item) for row in rows],
+        [decode(row.worker) for row in rows],
+        [decode(row.label) for row in rows],
+        weights=[1.0 if w is None else w for w in weights] if weighted else None,
+        groups=column("group"),
+        timestamps=column("timestamp"),
+        source=source,
+        lines=[row.row for row in rows],
+        unit="row",
+    )

@@ -6,6 +6,7 @@ returns was committed before it returned.
 """
 
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -266,6 +267,23 @@ class Store:
                     self._writer.close()
                     self._writer = None
                 self._refuse(error)
+
+    def compact(self) -> None:
+        """Write a SQLite file anew, so that nothing of what was deleted is left in its pages."""
+        if self._engine.dialect.name != "sqlite" or self._only_looks:
+            return
+        with self._turn:
+            connection = self._engine.raw_connection()
+            try:
+                for order in ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
+                    connection.cursor().execute(order)
+            except sqlite3.Error as error:
+                raise StoreError(
+                    f"{self.where}: the file could not be written anew ({error}). Make room, and "
+                    "run VACUUM."
+                ) from error
+            finally:
+                connection.close()
 
     def upsert(self, table: sa.Table, *keys: str) -> Any:
         """An insert that takes the place of a row with these keys."""

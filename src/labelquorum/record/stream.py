@@ -7,18 +7,17 @@ the answers, and deletes the raw labels. So a chunk is applied once or not at al
 acknowledged is never lost.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from labelquorum.errors import ConflictError, StateError
-from labelquorum.ingest.events import LabelTable
 from labelquorum.record import tables
 from labelquorum.record.chunking import DAY, Rules
 from labelquorum.record.faults import fault
 from labelquorum.record.inlet import Inlet
-from labelquorum.record.rows import OpenRow, Outcome, Work, worker_places
+from labelquorum.record.rows import OpenRow, Outcome, Work, table_of, worker_places
 from labelquorum.record.tables import decode, encode
 from labelquorum.record.view import batched, rules_of
 
@@ -242,7 +241,7 @@ class Stream(Inlet):
             **self._shared(connection),
             workers=self._workers(connection, names, places),
             open_items=sorted(open_rows),
-            table=_table(rows, f"chunk {chunk.id}"),
+            table=table_of(rows, f"chunk {chunk.id}"),
             gold=[],
             keeps_open=chunk.open_until is not None,
         )
@@ -368,30 +367,6 @@ class Stream(Inlet):
             f"Chunk {number} of stream {self.name!r} could not be learned from, attempt {attempts} "
             f"of {ATTEMPTS} ({reason}).{ending if state == 'quarantined' else ''}"
         )
-
-
-def _table(rows: Sequence[Any], source: str) -> LabelTable:
-    """The labels as they came."""
-
-    def column(name: str) -> list[Any] | None:
-        values = [getattr(row, name) for row in rows]
-        if all(value is None for value in values):
-            return None
-        return [None if value is None else decode(value) for value in values]
-
-    weights = [row.weight for row in rows]
-    weighted = any(weight is not None for weight in weights)
-    return LabelTable(
-        [decode(row.item) for row in rows],
-        [decode(row.worker) for row in rows],
-        [decode(row.label) for row in rows],
-        weights=[1.0 if w is None else w for w in weights] if weighted else None,
-        groups=column("group"),
-        timestamps=column("timestamp"),
-        source=source,
-        lines=[row.row for row in rows],
-        unit="row",
-    )
 
 
 def _applied(row: Any) -> Applied:

@@ -112,6 +112,13 @@ class View:
         with self._store.read() as connection:
             return [{**row._mapping, "body": decode(row.body)} for row in connection.execute(query)]
 
+    def last_event(self) -> int:
+        """The number of the last event; 0 where there was none."""
+        events = tables.events.c
+        last = sa.select(sa.func.max(events.id)).where(events.stream == self._key)
+        with self._store.read() as connection:
+            return connection.scalar(last) or 0
+
     def snapshot(self) -> "Snapshot":
         """The whole model, every worker, as `BiLA.save` would write it."""
         from labelquorum.record.model import snapshot_of
