@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from labelquorum.errors import LabelError, StateError
-from labelquorum.ingest.events import LabelTable
 from labelquorum.record import tables
 from labelquorum.record.rows import OpenRow, Work, worker_places
 from labelquorum.record.tables import decode, encode_id
@@ -214,10 +213,11 @@ class Reader(View):
         return Work(
             method=self.configuration.method,
             settings=self.configuration.settings,
+            chunk=0,
             **self._shared(connection),
             workers=self._workers(connection, names, set(places)),
             open_items=[],
-            table=LabelTable([], [], []),
+            labels=[],
             gold=[],
             keeps_open=False,
         )

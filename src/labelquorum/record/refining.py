@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from labelquorum.errors import StateError
-from labelquorum.ingest.events import LabelTable
 from labelquorum.record import tables
-from labelquorum.record.rows import table_of
+from labelquorum.record.rows import LabelRow
 from labelquorum.record.stream import Stream
 from labelquorum.record.tables import decode, encode_id
 
@@ -43,7 +42,7 @@ class Refined(NamedTuple):
 class _Kept(NamedTuple):
     """What a stream has kept."""
 
-    table: LabelTable
+    labels: list[LabelRow]
     truths: dict[Hashable, Hashable]
     given: dict[str, Any]  # answers by item
     whole: set[str]  # items whose labels are all there
@@ -57,16 +56,17 @@ def refine(stream: Stream) -> Refined:
     labels are kept, so a stream that discards them has none to compare.
     """
     from labelquorum.learn.estimator import estimator
+    from labelquorum.record.model import table_of
 
     kept = _kept(stream)
-    if not kept.table.labels:
+    if not kept.labels:
         raise StateError(
             f"Stream {stream.name!r}: no labels of applied chunks are kept, so nothing can be "
             f"fitted again; its retention is {stream.rules.retention!r}. Set it to 'keep' for "
             "labels to come."
         )
     model = estimator(stream.configuration.method, **stream._settings)
-    model.fit(kept.table, kept.truths or None)
+    model.fit(table_of(kept.labels, f"stream {stream.name}"), kept.truths or None)
     intake, result, classes = model._answer.parts
     differ, compared = [], 0
     for i in intake.order.tolist():
@@ -89,11 +89,12 @@ def _kept(stream: Stream) -> _Kept:
     with stream._store.read() as connection:
         gone = sa.select(sa.func.count()).where(applied, chunks.labels_kept == 0)
         n_gone = connection.scalar(gone) or 0
-        rows = connection.execute(
-            sa.select(tables.labels)
+        found = connection.execute(
+            sa.select(*(labels[name] for name in LabelRow._fields))
             .where(labels.stream == key, labels.chunk == chunks.id, applied)
             .order_by(labels.row)
-        ).all()
+        )
+        rows = [LabelRow(*row) for row in found]
         told = connection.execute(sa.select(gold.item, gold.label).where(gold.stream == key)).all()
         columns = (answers.item, answers.label, answers.confidence, answers.n_labels)
         found = connection.execute(sa.select(*columns).where(answers.stream == key))
@@ -102,4 +103,4 @@ def _kept(stream: Stream) -> _Kept:
     n_kept = Counter(item for item, _ in set(said))
     whole = {item for item, row in given.items() if n_kept[item] >= row.n_labels}
     truths = {decode(row.item): decode(row.label) for row in told if row.item in n_kept}
-    return _Kept(table_of(rows, f"stream {stream.name}"), truths, given, whole, n_gone)
+    return _Kept(rows, truths, given, whole, n_gone)

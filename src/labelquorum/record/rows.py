@@ -4,22 +4,19 @@
 values, so that the learning may be done in another process.
 """
 
-from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from safetensors.numpy import load
-
-from labelquorum.ingest.events import LabelTable
-from labelquorum.record.tables import decode
 
 __all__ = [
     "AnswerRow",
     "Configuration",
+    "LabelRow",
     "OpenRow",
     "Outcome",
     "Work",
     "WorkerRow",
-    "table_of",
     "worker_places",
 ]
 
@@ -30,6 +27,18 @@ class Configuration(NamedTuple):
     method: str
     settings: str  # JSON
     configuration: str  # SHA-256 of the two
+
+
+class LabelRow(NamedTuple):
+    """A label as it is kept."""
+
+    row: int
+    item: str
+    worker: str
+    label: str
+    weight: float | None
+    group: str | None
+    timestamp: str | None
 
 
 class WorkerRow(NamedTuple):
@@ -66,6 +75,7 @@ class Work(NamedTuple):
 
     method: str
     settings: str
+    chunk: int
     version: int
     classes: str
     n_workers: int
@@ -73,8 +83,8 @@ class Work(NamedTuple):
     shared: bytes | None
     workers: Sequence[WorkerRow]  # of the chunk, as far as they are known, by place
     open_items: Sequence[OpenRow]
-    table: LabelTable
-    gold: Sequence[tuple[Hashable, Hashable]]  # items whose truth was told, and the truth
+    labels: Sequence[LabelRow]  # of the chunk, in the order they came
+    gold: Sequence[tuple[str, str]]  # items whose truth was told, and the truth
     keeps_open: bool
 
 
@@ -96,27 +106,3 @@ def worker_places(row: OpenRow) -> list[int]:
     """The workers of an open item."""
     places: list[int] = load(row.evidence)["worker"].tolist()
     return places
-
-
-def table_of(rows: Sequence[Any], source: str) -> LabelTable:
-    """Labels that were kept, as they came."""
-
-    def column(name: str) -> list[Any] | None:
-        values = [getattr(row, name) for row in rows]
-        if all(value is None for value in values):
-            return None
-        return [None if value is None else decode(value) for value in values]
-
-    weights = [row.weight for row in rows]
-    weighted = any(weight is not None for weight in weights)
-    return LabelTable(
-        [decode(row.item) for row in rows],
-        [decode(row.worker) for row in rows],
-        [decode(row.label) for row in rows],
-        weights=[1.0 if w is None else w for w in weights] if weighted else None,
-        groups=column("group"),
-        timestamps=column("timestamp"),
-        source=source,
-        lines=[row.row for row in rows],
-        unit="row",
-    )

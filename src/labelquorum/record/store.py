@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from labelquorum.errors import StateError, StoreError
 from labelquorum.record import tables
@@ -284,13 +283,6 @@ class Store:
                 ) from error
             finally:
                 connection.close()
-
-    def upsert(self, table: sa.Table, *keys: str) -> Any:
-        """An insert that takes the place of a row with these keys."""
-        kind = sqlite if self._engine.dialect.name == "sqlite" else postgresql
-        statement: Any = kind.insert(table)
-        others = {c.name: statement.excluded[c.name] for c in table.c if c.name not in keys}
-        return statement.on_conflict_do_update(index_elements=list(keys), set_=others)
 
     def _writing(self) -> sa.Connection:
         if self._writer is None:

@@ -17,9 +17,18 @@ from labelquorum.record import tables
 from labelquorum.record.chunking import DAY, Rules
 from labelquorum.record.faults import fault
 from labelquorum.record.inlet import Inlet
-from labelquorum.record.rows import OpenRow, Outcome, Work, table_of, worker_places
+from labelquorum.record.rows import (
+    AnswerRow,
+    LabelRow,
+    OpenRow,
+    Outcome,
+    Work,
+    WorkerRow,
+    worker_places,
+)
+from labelquorum.record.statements import among
 from labelquorum.record.tables import decode, encode
-from labelquorum.record.view import batched, rules_of
+from labelquorum.record.view import rules_of
 
 __all__ = ["ATTEMPTS", "Applied", "Cut", "Stream"]
 
@@ -70,19 +79,14 @@ class Stream(Inlet):
                 return None
             stream = self._row(connection)
             labels, waiting = tables.labels.c, tables.waiting.c
-            for some in batched(items):
-                connection.execute(
-                    tables.labels.update()
-                    .where(
-                        labels.stream == self._key, labels.chunk.is_(None), labels.item.in_(some)
-                    )
-                    .values(chunk=stream.next_chunk)
-                )
-                connection.execute(
-                    tables.waiting.delete().where(
-                        waiting.stream == self._key, waiting.item.in_(some)
-                    )
-                )
+            of_these = among(connection, labels.item, items)
+            connection.execute(
+                tables.labels.update()
+                .where(labels.stream == self._key, labels.chunk.is_(None), of_these)
+                .values(chunk=stream.next_chunk)
+            )
+            of_these = among(connection, waiting.item, items)
+            connection.execute(tables.waiting.delete().where(waiting.stream == self._key, of_these))
             first, last, n_labels = connection.execute(
                 sa.select(sa.func.min(labels.row), sa.func.max(labels.row), sa.func.count()).where(
                     labels.stream == self._key, labels.chunk == stream.next_chunk
@@ -223,11 +227,12 @@ class Stream(Inlet):
     def _work(self, connection: sa.Connection, chunk: Any) -> Work:
         """Read what learning from a chunk needs, and no more."""
         labels = tables.labels.c
-        rows = connection.execute(
-            sa.select(tables.labels)
+        found = connection.execute(
+            sa.select(*(labels[name] for name in LabelRow._fields))
             .where(labels.stream == self._key, labels.chunk == chunk.id)
             .order_by(labels.row)
-        ).all()
+        )
+        rows = [LabelRow(*row) for row in found]
         items = list(dict.fromkeys(row.item for row in rows))
         open_rows = [
             OpenRow(row.item, row.evidence, row.note)
@@ -238,10 +243,11 @@ class Stream(Inlet):
         return Work(
             method=self.configuration.method,
             settings=self.configuration.settings,
+            chunk=chunk.id,
             **self._shared(connection),
             workers=self._workers(connection, names, places),
             open_items=sorted(open_rows),
-            table=table_of(rows, f"chunk {chunk.id}"),
+            labels=rows,
             gold=[],
             keeps_open=chunk.open_until is not None,
         )
@@ -270,10 +276,10 @@ class Stream(Inlet):
                     f"{outcome.version} of the model, which is no longer the present one. "
                     "Advance it again."
                 )
-            self._put(connection, tables.workers, ("stream", "place"), outcome.workers)
+            self._put(connection, tables.workers, "place", WorkerRow._fields, outcome.workers)
             fault("inside_apply")
-            given = [{**row._asdict(), "chunk": number} for row in outcome.answers]
-            self._put(connection, tables.answers, ("stream", "item"), given)
+            given = ((*row, number) for row in outcome.answers)
+            self._put(connection, tables.answers, "item", (*AnswerRow._fields, "chunk"), given)
             self._close(connection, chunk, outcome)
             kept = self._discard(connection, chunk)
             connection.execute(
@@ -298,16 +304,14 @@ class Stream(Inlet):
         """Open the chunk's items, or close them, and those whose grace is over."""
         items, waiting = tables.open_items.c, tables.waiting.c
         labels, chunks = tables.labels.c, tables.chunks.c
-        opened = [{**row._asdict(), "open_until": chunk.open_until} for row in outcome.open_items]
-        self._put(connection, tables.open_items, ("stream", "item"), opened)
+        opened = [(*row, chunk.open_until) for row in outcome.open_items]
+        columns = (*OpenRow._fields, "open_until")
+        self._put(connection, tables.open_items, "item", columns, opened)
         if not opened:
-            answered = [row.item for row in outcome.answers]
-            for some in batched(answered):
-                connection.execute(
-                    tables.open_items.delete().where(
-                        items.stream == self._key, items.item.in_(some)
-                    )
-                )
+            answered = among(connection, items.item, [row.item for row in outcome.answers])
+            connection.execute(
+                tables.open_items.delete().where(items.stream == self._key, answered)
+            )
         # A late label that was accepted in time finds its item open, however long it waits.
         waits = sa.exists().where(waiting.stream == self._key, waiting.item == items.item)
         is_cut = sa.exists().where(
@@ -340,11 +344,10 @@ class Stream(Inlet):
                 chunks.labels_kept == 1,
                 chunks.cut_at <= chunk.cut_at - rules.days * DAY,
             )
-            gone = list(connection.scalars(sa.select(chunks.id).where(old)))
-            for some in batched(gone):
-                connection.execute(
-                    tables.labels.delete().where(labels.stream == self._key, labels.chunk.in_(some))
-                )
+            gone = among(
+                connection, labels.chunk, connection.scalars(sa.select(chunks.id).where(old)).all()
+            )
+            connection.execute(tables.labels.delete().where(labels.stream == self._key, gone))
             connection.execute(tables.chunks.update().where(old).values(labels_kept=0))
         return 1
 
