@@ -221,6 +221,14 @@ class Store:
         with self.read() as connection:
             return self._names(connection)
 
+    def unsettled(self) -> list[str]:
+        """The streams with items that wait, or chunks that are cut."""
+        streams, waiting, chunks = tables.streams.c, tables.waiting.c, tables.chunks.c
+        waits = sa.exists().where(waiting.stream == streams.id)
+        is_cut = sa.exists().where(chunks.stream == streams.id, chunks.state == "cut")
+        with self.read() as connection:
+            return list(connection.scalars(sa.select(streams.name).where(waits | is_cut)))
+
     def _names(self, connection: sa.Connection) -> list[str]:
         return list(connection.scalars(sa.select(tables.streams.c.name).order_by("name")))
 

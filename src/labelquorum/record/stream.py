@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from labelquorum.errors import ConflictError, StateError
+from labelquorum.errors import ConflictError, StateError, StoreError
 from labelquorum.record import tables
 from labelquorum.record.chunking import DAY, Rules
 from labelquorum.record.faults import fault
@@ -151,6 +151,8 @@ class Stream(Inlet):
             work = self._work(connection, row)
         try:
             outcome = self._store.learner.learn(work)
+        except StoreError:  # nobody could learn just now: no fault of the chunk
+            raise
         except Exception as error:
             raise self._failed(number, error) from error
         fault("after_update")
@@ -164,7 +166,7 @@ class Stream(Inlet):
         while self.cut(flush):
             pass
         applied = []
-        for number in self._to_apply():
+        for number in self.to_apply():
             for _ in range(ATTEMPTS):
                 try:
                     applied.append(self.advance(number))
@@ -172,6 +174,13 @@ class Stream(Inlet):
                 except StateError:
                     continue
         return applied
+
+    def to_apply(self) -> list[int]:
+        """The chunks that are cut and not applied, in order."""
+        chunks = tables.chunks.c
+        with self._store.read() as connection:
+            cut = sa.select(chunks.id).where(chunks.stream == self._key, chunks.state == "cut")
+            return list(connection.scalars(cut.order_by(chunks.id)))
 
     def change(self, **changes: Any) -> Rules:
         """Change some of the rules from now on; items that are ready stay so."""
@@ -218,12 +227,6 @@ class Stream(Inlet):
         chosen = sa.select(waiting.item).where(here, ready).order_by(waiting.first_row)
         return list(connection.scalars(chosen.limit(rules.chunk_items)))
 
-    def _to_apply(self) -> list[int]:
-        chunks = tables.chunks.c
-        with self._store.read() as connection:
-            cut = sa.select(chunks.id).where(chunks.stream == self._key, chunks.state == "cut")
-            return list(connection.scalars(cut.order_by(chunks.id)))
-
     def _work(self, connection: sa.Connection, chunk: Any) -> Work:
         """Read what learning from a chunk needs, and no more."""
         labels = tables.labels.c
@@ -232,7 +235,7 @@ class Stream(Inlet):
             .where(labels.stream == self._key, labels.chunk == chunk.id)
             .order_by(labels.row)
         )
-        rows = [LabelRow(*row) for row in found]
+        rows = [LabelRow(*row) for row in found.all()]
         items = list(dict.fromkeys(row.item for row in rows))
         open_rows = [
             OpenRow(row.item, row.evidence, row.note)

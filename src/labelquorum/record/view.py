@@ -197,7 +197,7 @@ class View:
                 known = sa.select(*(workers[name] for name in WorkerRow._fields)).where(
                     workers.stream == self._key, among(connection, column, values)
                 )
-                found.update(WorkerRow(*row) for row in connection.execute(known))
+                found.update(WorkerRow(*row) for row in connection.execute(known).all())
         return sorted(found)
 
     def _everything(self, connection: sa.Connection) -> Work:
@@ -243,7 +243,7 @@ class View:
         here = (table.c.stream == self._key, *where)
         if items:
             chosen = sa.select(*columns).where(*here, among(connection, table.c.item, items))
-            yield from connection.execute(chosen)
+            yield from connection.execute(chosen).all()
 
     def _put(
         self,
