@@ -56,7 +56,7 @@ def refine(stream: Stream) -> Refined:
     labels are kept, so a stream that discards them has none to compare.
     """
     from labelquorum.learn.estimator import estimator
-    from labelquorum.record.model import table_of
+    from labelquorum.record.model import kept_table
 
     kept = _kept(stream)
     if not kept.labels:
@@ -66,7 +66,7 @@ def refine(stream: Stream) -> Refined:
             "labels to come."
         )
     model = estimator(stream.configuration.method, **stream._settings)
-    model.fit(table_of(kept.labels, f"stream {stream.name}"), kept.truths or None)
+    model.fit(kept_table(kept.labels, f"stream {stream.name}"), kept.truths or None)
     intake, result, classes = model._answer.parts
     differ, compared = [], 0
     for i in intake.order.tolist():

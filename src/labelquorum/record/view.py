@@ -208,12 +208,18 @@ class View:
         still_open = sa.select(items.item, items.evidence, items.note).where(
             items.stream == self._key
         )
+        shared = self._shared(connection)
+        known = {row.place: WorkerRow(*row) for row in connection.execute(everybody)}
         return Work(
             method=self.configuration.method,
             settings=self.configuration.settings,
             chunk=0,
-            **self._shared(connection),
-            workers=sorted(WorkerRow(*row) for row in connection.execute(everybody)),
+            **shared,
+            # A worker who was forgotten leaves an empty place.
+            workers=[
+                known.get(place) or WorkerRow(place, "null", 0, b"", 0, 0)
+                for place in range(shared["n_workers"])
+            ],
             open_items=sorted(OpenRow(*row) for row in connection.execute(still_open)),
             labels=[],
             gold=[],
