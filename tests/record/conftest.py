@@ -4,6 +4,7 @@ import os
 import tempfile
 import uuid
 import warnings
+from contextlib import contextmanager
 
 import pytest
 import sqlalchemy as sa
@@ -30,9 +31,9 @@ def server():
         running.cleanup()
 
 
-@pytest.fixture
-def database(server):
-    """The URL of an empty database."""
+@contextmanager
+def made_database(server):
+    """An empty database on a server, until it is no longer needed; its URL."""
     url = sa.make_url(server).set(drivername="postgresql+psycopg")
     name = f"labelquorum_{uuid.uuid4().hex}"
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
@@ -42,6 +43,20 @@ def database(server):
     with engine.connect() as connection:
         connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
     engine.dispose()
+
+
+@pytest.fixture
+def database(server):
+    """The URL of an empty database."""
+    with made_database(server) as url:
+        yield url
+
+
+@pytest.fixture
+def other_database(server):
+    """The URL of another empty database."""
+    with made_database(server) as url:
+        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -17,10 +17,10 @@ from labelquorum.record.statements import among, put
 from labelquorum.record.tables import decode, encode
 from labelquorum.record.view import rules_of
 
-__all__ = ["Inlet", "Receipt", "Sent"]
+__all__ = ["Entry", "Inlet", "Receipt", "Sent"]
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """An item that waits."""
 
     item: str
@@ -137,8 +137,8 @@ class Inlet(Reader):
         rules = rules_of(stream.rules)
         items = list(dict.fromkeys(row.item for parcel in parcels for row in parcel.rows))
         waiting = {
-            row.item: _Entry(*row)
-            for row in self._of_items(connection, _columns(tables.waiting, _Entry._fields), items)
+            row.item: Entry(*row)
+            for row in self._of_items(connection, _columns(tables.waiting, Entry._fields), items)
         }
         pairs = self._pairs(connection, list(waiting))
         others = [item for item in items if item not in waiting]
@@ -154,7 +154,7 @@ class Inlet(Reader):
                 taken.append((self._key, number, *row))
                 entry = waiting.get(item)
                 if entry is None:
-                    entry = _Entry(item, 0, number, now, now if item in again else None)
+                    entry = Entry(item, 0, number, now, now if item in again else None)
                 number += 1
                 if self._counts_all or pair not in pairs:
                     pairs.add(pair)
@@ -167,7 +167,7 @@ class Inlet(Reader):
             receipts.append(Receipt(number - first, late, parcel.skipped, *span))
             first = number
         put(connection, tables.labels, ("stream", "row", *Row._fields), taken)
-        self._put(connection, tables.waiting, "item", _Entry._fields, waiting.values())
+        self._put(connection, tables.waiting, "item", Entry._fields, waiting.values())
         connection.execute(
             tables.streams.update()
             .where(tables.streams.c.id == self._key)
@@ -250,16 +250,44 @@ class Inlet(Reader):
                 connection, opened.item, list(closed), opened.open_until > now
             )
         }
-        labels, chunks = tables.labels.c, tables.chunks.c
+        chunks = tables.chunks.c
         cut = sa.select(chunks.id, chunks.open_until).where(
             chunks.stream == self._key, chunks.state == "cut"
         )
         until = {row.id: row.open_until for row in connection.execute(cut)}
         if until:
-            of_these = among(connection, labels.chunk, until)
-            for row in self._of_items(connection, (labels.item, labels.chunk), items, of_these):
-                (closed if until[row.chunk] is None else again).add(row.item)
+            for table in (tables.labels.c, tables.gold.c):
+                of_these, columns = among(connection, table.chunk, until), (table.item, table.chunk)
+                for row in self._of_items(connection, columns, items, of_these):
+                    (closed if until[row.chunk] is None else again).add(row.item)
         return closed - again, again
+
+    def _recount(self, connection: sa.Connection, items: Sequence[str]) -> None:
+        """Make waiting items as ready as if labels that are gone now had never come."""
+        waiting, labels, gold = tables.waiting.c, tables.labels.c, tables.gold.c
+        entries = {
+            row.item: Entry(*row)
+            for row in self._of_items(connection, _columns(tables.waiting, Entry._fields), items)
+        }
+        _, again = self._answered(connection, items, self._store.now())
+        told = self._of_items(connection, gold.item, items, gold.chunk.is_(None))
+        wanted = again.intersection(row.item for row in told)  # by a truth, without any label
+        columns = (labels.item, labels.row, labels.worker)
+        left: dict[str, list[Any]] = {item: [] for item in entries}
+        for row in self._of_items(connection, columns, items, labels.chunk.is_(None)):
+            left[row.item].append(row)
+        rules = rules_of(self._row(connection).rules)
+        for item, rows in left.items():
+            n_labels = len(rows) if self._counts_all else len({row.worker for row in rows})
+            first = min((row.row for row in rows), default=entries[item].first_row)
+            entries[item] = entries[item]._replace(n_labels=n_labels, first_row=first)
+            if item not in again and not rules.is_full(n_labels):
+                entries[item] = entries[item]._replace(ready_at=None)
+        gone = [item for item, rows in left.items() if not rows and item not in wanted]
+        idle = among(connection, waiting.item, gone)
+        connection.execute(tables.waiting.delete().where(waiting.stream == self._key, idle))
+        kept = [entry for item, entry in entries.items() if item not in gone]
+        self._put(connection, tables.waiting, "item", Entry._fields, kept)
 
     def _pairs(self, connection: sa.Connection, items: Sequence[str]) -> set[tuple[str, str]]:
         """Who has labelled which of these waiting items."""

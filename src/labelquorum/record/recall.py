@@ -16,9 +16,7 @@ from labelquorum.record import tables
 from labelquorum.record.faults import fault
 from labelquorum.record.inlet import Inlet
 from labelquorum.record.parcel import Parcel, Sent
-from labelquorum.record.statements import among
 from labelquorum.record.tables import decode, encode_id
-from labelquorum.record.view import rules_of
 
 __all__ = ["Recall", "Revised", "Revision"]
 
@@ -112,24 +110,9 @@ class Recall(Inlet):
 
     def _remove(self, connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
         """Delete labels that are not cut, and count anew what their items have left."""
-        labels, waiting = tables.labels.c, tables.waiting.c
+        labels = tables.labels.c
         uncut = sa.and_(labels.stream == self._key, labels.chunk.is_(None))
         items = list(connection.scalars(sa.select(labels.item).where(uncut, which).distinct()))
         n_gone = connection.execute(tables.labels.delete().where(uncut, which)).rowcount
-        left: dict[str, list[tuple[int, str]]] = {item: [] for item in items}
-        stay = sa.select(labels.item, labels.row, labels.worker)
-        for row in connection.execute(stay.where(uncut, among(connection, labels.item, items))):
-            left[row.item].append((row.row, row.worker))
-        closed, again = self._answered(connection, items, self._store.now())
-        rules = rules_of(self._row(connection).rules)
-        for item, rows in left.items():
-            here = sa.and_(waiting.stream == self._key, waiting.item == item)
-            if not rows:
-                connection.execute(tables.waiting.delete().where(here))
-                continue
-            n_labels = len(rows) if self._counts_all else len({worker for _, worker in rows})
-            entry: dict[str, int | None] = {"n_labels": n_labels, "first_row": min(rows)[0]}
-            if item not in closed | again and not rules.is_full(n_labels):
-                entry["ready_at"] = None
-            connection.execute(tables.waiting.update().where(here).values(entry))
+        self._recount(connection, items)
         return n_gone

@@ -127,6 +127,13 @@ class View:
         with self._store.read() as connection:
             return [{**row._mapping, "body": decode(row.body)} for row in connection.execute(query)]
 
+    def last_event(self) -> int:
+        """The number of the last event; 0 where there was none."""
+        events = tables.events.c
+        last = sa.select(sa.func.max(events.id)).where(events.stream == self._key)
+        with self._store.read() as connection:
+            return connection.scalar(last) or 0
+
     def snapshot(self) -> "Snapshot":
         """The whole model, every worker, as `BiLA.save` would write it."""
         from labelquorum.record.model import snapshot_of
@@ -218,12 +225,18 @@ class View:
         still_open = sa.select(items.item, items.evidence, items.note).where(
             items.stream == self._key
         )
+        shared = self._shared(connection)
+        known = {row.place: WorkerRow(*row) for row in connection.execute(everybody)}
         return Work(
             method=self.configuration.method,
             settings=self.configuration.settings,
             chunk=0,
-            **self._shared(connection),
-            workers=sorted(WorkerRow(*row) for row in connection.execute(everybody)),
+            **shared,
+            # A worker who was forgotten leaves an empty place.
+            workers=[
+                known.get(place) or WorkerRow(place, "null", 0, b"", 0, 0)
+                for place in range(shared["n_workers"])
+            ],
             open_items=sorted(OpenRow(*row) for row in connection.execute(still_open)),
             labels=[],
             gold=[],

@@ -2,11 +2,15 @@
 
 import json
 from contextlib import closing
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from labelquorum.serve.cli.settings import AsJson, tell
+
+if TYPE_CHECKING:
+    from labelquorum.serve.learner import Beside
+    from labelquorum.serve.server.settings import Settings
 
 __all__ = ["keys", "serve"]
 
@@ -64,12 +68,7 @@ def serve(
     printed once. What happens is written to standard error, a line of JSON
     each. Control-C commits what was taken and ends.
     """
-    from labelquorum.record.keys import Keys
-    from labelquorum.record.store import Store
     from labelquorum.serve.learner import Beside
-    from labelquorum.serve.pipeline import Pipeline
-    from labelquorum.serve.server.app import create_app
-    from labelquorum.serve.server.running import serve as run
     from labelquorum.serve.server.settings import Settings
 
     settings = Settings(
@@ -81,9 +80,19 @@ def serve(
         viewers=viewers,
         log_requests=log_requests,
     )
-    learner = Beside()
-    with closing(learner), Store.open(store, learner=learner) as opened:
-        learner.start()
+    with closing(Beside()) as learner:
+        learner.start()  # it takes seconds, which we use
+        _serve(store, learner, settings)
+
+
+def _serve(store: str, learner: "Beside", settings: "Settings") -> None:
+    from labelquorum.record.keys import Keys
+    from labelquorum.record.store import Store
+    from labelquorum.serve.pipeline import Pipeline
+    from labelquorum.serve.server.app import create_app
+    from labelquorum.serve.server.running import serve as run
+
+    with Store.open(store, learner=learner) as opened:
         if not Keys(opened).all():
             tell(
                 "This is the first start. Here is the key for everything; it is not shown again. "

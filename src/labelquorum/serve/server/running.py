@@ -5,7 +5,7 @@ import json
 import resource
 import socket
 from asyncio import TimerHandle
-from typing import Any
+from types import FrameType
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -105,6 +105,11 @@ class Server(uvicorn.Server):
         )
         self._app = app
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End in order at the first signal, at once at the second."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin, and say where."""
         await super().startup(sockets)
@@ -124,7 +129,7 @@ class Server(uvicorn.Server):
         self._app.service.log.write("stopped")
 
 
-def serve(app: App, settings: Settings) -> Any:
+def serve(app: App, settings: Settings) -> None:
     """Serve until told to stop."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # viewers take a file each
