@@ -319,7 +319,7 @@ class Client:
         return self._ask("GET", _path(stream, "workers", worker))
 
     def forget(self, stream: str, worker: Hashable) -> int:
-        """Forget a person for good; say how many labels of theirs went."""
+        """Forget a person for good; say how many waiting labels of theirs went."""
         return int(self._ask("DELETE", _path(stream, "workers", worker))["gone"])
 
     def pending(self, stream: str, threshold: float = 0.95, limit: int = 100) -> pd.DataFrame:
