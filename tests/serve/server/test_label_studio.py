@@ -14,10 +14,12 @@ def hook(running, admin, stream):
     """Send a recorded event, changed or not, with its own headers and a key of the stream."""
     secret = running.secret("write", admin.get(stream).json()["name"])
 
-    def send(name, key=secret, query="", **changes):
+    def send(name, key=secret, query="", edit=None, **changes):
         request = json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
         headers = {"Content-Type": "application/json", **request["headers"]}
         headers["Authorization"] = f"Bearer {key}"
+        if edit is not None:
+            edit(request["body"])
         if changes:
             request["body"]["annotation"].update(changes)
         return anonymous.post(
@@ -102,6 +104,20 @@ def test_an_export_brings_what_was_missed_once(hook, admin, stream):
     reply = told(hook("export"))
     assert (reply["action"], reply["accepted"]) == ("export", 0)
     assert reply["skipped"]["outdated"] == 1
+    assert waiting(admin, stream) == {1: 1}
+
+
+def test_one_bad_annotation_of_an_export_does_not_keep_the_others_out(hook, admin, stream):
+    def edit(tasks):
+        [good] = [one for one in tasks[0]["annotations"] if one["result"]]
+        bad = json.loads(json.dumps(good).replace("wren", "eagle"))
+        long = {**good, "task": "x" * 1000}
+        tasks[0]["annotations"] = [
+            {**one, "id": number} for number, one in enumerate([good, bad, long, good], 50)
+        ]
+
+    reply = told(hook("export", edit=edit))
+    assert (reply["accepted"], reply["skipped"]["refused"]) == (2, 2)
     assert waiting(admin, stream) == {1: 1}
 
 
