@@ -32,6 +32,12 @@ QUEUE_LABELS = 50_000
 BACKLOG_CHUNKS = 200
 """No labels are taken while so many chunks of their stream wait to be learned from."""
 
+COMMIT_SECONDS = 0.01
+"""Commits are at least so long apart: what arrives meanwhile goes into one."""
+
+LOOK_SECONDS = 0.03
+"""How long a stream is left alone after it was looked at for chunks to cut."""
+
 POLL_SECONDS = 0.5
 """How often streams are looked at for items that have waited long enough."""
 
@@ -130,6 +136,7 @@ class Pipeline:
 
     def _write(self) -> None:
         while group := self._group():
+            begun = time.monotonic()
             by_stream: dict[str, list[_Waiting]] = {}
             for one in group:
                 by_stream.setdefault(one.stream.name, []).append(one)
@@ -143,12 +150,13 @@ class Pipeline:
                     outcomes = [error] * len(some)
                 except Exception as error:
                     log.exception("accept failed", extra={"stream": name})
-                    outcomes = [StoreError(f"The labels could not be written ({error}).")] * len(
-                        some
-                    )
+                    refusal = StoreError(f"The labels could not be written ({error}).")
+                    outcomes = [refusal] * len(some)
                 for one, outcome in zip(some, outcomes, strict=True):
                     one.done(outcome)
                 self.wake(name)
+            if self._queued < GROUP_LABELS:
+                self._stop.wait(max(0.0, begun + COMMIT_SECONDS - time.monotonic()))
 
     def _group(self) -> list[_Waiting]:
         """What has arrived, in order; waits for something; empty at the end."""
@@ -192,6 +200,7 @@ class Pipeline:
                 if self._stop.is_set():
                     return
                 self._advance(name)
+            self._stop.wait(LOOK_SECONDS)
 
     def _advance(self, name: str) -> None:
         """Cut what is due and apply what is cut, until nothing is."""
