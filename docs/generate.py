@@ -43,8 +43,12 @@ PAGES = (
     "docs/accuracy.md",
     "docs/confidence.md",
     "docs/store.md",
+<<<<<<< HEAD
     "docs/tutorial-service.md",
     "docs/label-studio.md",
+=======
+    "docs/service.md",
+>>>>>>> http
 )
 NEED_DATA = ("docs/tutorial-service.md",)
 """Pages whose code reads a data set of the folder that LABELQUORUM_DATA names."""
@@ -241,16 +245,23 @@ def commands() -> str:
     from labelquorum.serve.cli import app
 
     group: Any = get_command(app)
-    parts = [_parameters(group)]
-    for name, command in group.commands.items():
-        if not command.hidden:
-            paragraphs = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
-            parts.append("\n\n".join([f"### labelquorum {name}", *paragraphs]) + "\n")
-            parts.append(_parameters(command))
-            if command.epilog:
-                example = command.epilog.removeprefix("Example: ").rstrip(".")
-                parts.append(f"Example: `{example}`\n")
+    parts = [_parameters(group), *_commands(group, "labelquorum")]
     return "\n".join(part for part in parts if part)
+
+
+def _commands(group: Any, above: str) -> Iterator[str]:
+    for name, command in group.commands.items():
+        if command.hidden:
+            continue
+        paragraphs = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
+        yield "\n\n".join([f"### {above} {name}", *paragraphs]) + "\n"
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{above} {name}")
+            continue
+        yield _parameters(command)
+        if command.epilog:
+            example = command.epilog.removeprefix("Example: ").rstrip(".")
+            yield f"Example: `{example}`\n"
 
 
 def _parameters(command: Any) -> str:
@@ -293,6 +304,26 @@ def _default(parameter: Any) -> str:
     if default is None or default is False or callable(default):
         return ""
     return f"`{default}`"
+
+
+def routes() -> str:
+    """Every route of the service, the key it takes and what it is for."""
+    from labelquorum.serve.server.access import ROUTES
+    from labelquorum.serve.server.app import PARTS
+
+    said = {
+        (method, route.path): (route.endpoint.__doc__ or "").partition("\n")[0]
+        for part in PARTS
+        for route in part.router.routes
+        for method in route.methods
+    }
+    reach = {"stream": "", "any": ", any stream", "all": ", all streams"}
+    lines = [["route", "key", "what"], ["---"] * 3]
+    for (method, path), need in ROUTES.items():
+        key = "none" if need is None else f"{need.scope}{reach[need.reach]}"
+        shown = path.replace(":path", "")
+        lines.append([f"`{method} {shown}`", key, said[method, path]])
+    return _table(lines)
 
 
 def more() -> str:
@@ -498,6 +529,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "results": results,
     "presets": presets,
     "commands": commands,
+    "routes": routes,
     "more": more,
 }
 """What stands between the marks of each name."""

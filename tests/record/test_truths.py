@@ -38,7 +38,8 @@ def told(store, task):
         row = connection.execute(
             sa.select(gold.label, gold.answered, gold.chunk).where(gold.item == tables.encode(task))
         ).one()
-    return tuple(None if cell is None else tables.decode(cell) for cell in row[:2]) + (row.chunk,)
+    label, answered = (None if cell is None else tables.decode(cell) for cell in row[:2])
+    return label, answered, row.chunk
 
 
 def answer(stream, task):

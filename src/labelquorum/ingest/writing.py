@@ -140,8 +140,12 @@ def _pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _csv(lines: Iterable[Sequence[Any]]) -> bytes:
+    rows = list(lines)
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    if "\r" in text.getvalue():  # which older Pythons leave without quotes
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(rows)
     return text.getvalue().encode()
 
 

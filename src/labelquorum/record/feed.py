@@ -179,17 +179,17 @@ class Incoming:
                 return
             self.kind = looks_like(data)
         records, self._rest = split_records(data, self.kind, final)
-        if len(self._rest) > LONGEST:
-            raise LabelError(
-                f"{self.name} line {self.mark.lines + 1}: a record is longer than {LONGEST:,} "
-                "bytes. Look for a quote that is left open."
-            )
         while records and self._lacks_header():
             first, *records = records
             self._lead += b"".join(first)
             self._find_header(self._lead)
         if records:
             yield from self._accept(records)
+        if len(self._rest) > LONGEST:
+            raise LabelError(
+                f"{self.name} line {self.mark.lines + 1}: a record is longer than {LONGEST:,} "
+                "bytes. Look for a quote that is left open."
+            )
 
     def _accept(self, records: Records) -> Iterator[Receipt]:
         """Take records; where some are refused, those before the first of them."""

@@ -145,8 +145,9 @@ def test_a_fault_of_our_own_is_told_in_the_one_shape_and_without_its_secrets(wal
     def fail():
         raise KeyError("a password")
 
+    client = walked.client()
     monkeypatch.setattr(walked.app.service.store, "streams", fail)
-    answer = walked.client().get("/v1/streams")
+    answer = client.get("/v1/streams")
     check_shape(answer, 500)
     assert "password" not in answer.text
     assert any("KeyError" in str(event.get("error")) for event in walked.events())

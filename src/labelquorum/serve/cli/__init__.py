@@ -58,9 +58,7 @@ app.command(
     epilog="Example: tail -n 0 -f labels.jsonl | labelquorum stream --model crowd.lq",
 )(stream)
 app.command(epilog="Example: labelquorum workers crowd.lq --limit 10")(workers)
-app.command(
-    epilog="Example: labelquorum doctor labels.csv, or labelquorum doctor --store data",
-)(doctor)
+app.command(epilog="Example: labelquorum doctor labels.csv")(doctor)
 app.command(epilog="Example: labelquorum datasets --download rte web --data my-data")(datasets)
 app.command(
     epilog="Example: labelquorum simulate -o labels.csv --truth truth.csv --spammers 0.2",

@@ -101,7 +101,7 @@ def run(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="FOLDER|-",
+            metavar="FOLDER",
             help="A folder of files that arrive or grow, or - for standard input.",
         ),
     ] = "-",
@@ -166,7 +166,7 @@ def run(
     from labelquorum.record.store import Store
 
     if source != "-" and not Path(source).is_dir():
-        raise typer.BadParameter(f"There is no folder {source!r}.", param_hint="'FOLDER|-'")
+        raise typer.BadParameter(f"There is no folder {source!r}.", param_hint="'FOLDER'")
     settings = {
         "preset": preset,
         "seed": seed,

@@ -120,7 +120,7 @@ def restore(
 
     archive.restore(file, store)
     with Store.look(store) as opened:
-        tell(f"Restored {len(opened.streams()):,} streams to {opened.where}.")
+        tell(f"Streams restored: {len(opened.streams()):,}. They are in {opened.where}.")
 
 
 def export(

@@ -18,10 +18,10 @@ from labelquorum.serve.server.refusals import answer_refusals
 from labelquorum.serve.server.service import Service
 from labelquorum.serve.server.settings import Settings
 
-__all__ = ["create_app"]
+__all__ = ["PARTS", "App", "check_routes", "create_app"]
 
 # Routes are looked through in this order, and most requests bring labels.
-_PARTS = (labels, hooks, items, workers, events, streams, keys, health)
+PARTS = (labels, hooks, items, workers, events, streams, keys, health)
 
 
 class App(Gate):
@@ -63,7 +63,7 @@ def create_app(
     inner.state.service = service
     inner.router.route_class = Guarded
     answer_refusals(inner)
-    for part in _PARTS:
+    for part in PARTS:
         inner.router.routes.extend(part.router.routes)  # flat: each is looked at once
     check_routes(inner.routes)
     _describe_keys(inner)

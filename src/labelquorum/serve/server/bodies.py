@@ -14,10 +14,12 @@ from labelquorum.ingest.bounded import MOST_ROWS, gunzip
 from labelquorum.serve.server.refusals import RETRY_SECONDS, Refusal
 from labelquorum.serve.server.settings import Settings
 
-__all__ = ["Bodies", "parse_json"]
+__all__ = ["Bodies", "parse_json", "refuse_long_texts"]
 
 SMALL = 2**16
 """Up to here a body is worked on at once; more goes to a thread, so that others need not wait."""
+
+_WINDOW = 2**15
 
 
 class Bodies:
@@ -61,6 +63,7 @@ class Bodies:
                     headers={"Connection": "close"},
                 ) from None
             body = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
             if packing == "gzip":
                 body = await run_in_threadpool(gunzip, body, self._settings.unpacked_bytes)
                 size += len(body)
@@ -94,8 +97,26 @@ async def parse_json(body: bytes) -> Any:
             raise _too_many()
         if body.count(b",") > 16 * MOST_ROWS:
             raise _too_many()
+        refuse_long_texts(body, b'"')
         return await run_in_threadpool(_parse, body)
     return _parse(body)
+
+
+def refuse_long_texts(body: bytes, mark: bytes) -> None:
+    """Refuse, before anything is made of it, a body with a text far longer than any name.
+
+    Parameters
+    ----------
+    body
+        What was sent.
+    mark
+        What ends a text in it: a quote, or a line break.
+    """
+    for start in range(0, len(body) - _WINDOW, _WINDOW):
+        if body.find(mark, start, start + _WINDOW) < 0:
+            raise Refusal(
+                422, f"The body has a text of more than {_WINDOW:,} bytes. No name is so long."
+            )
 
 
 def _parse(body: bytes) -> Any:

@@ -1,12 +1,15 @@
 """Events: what happens in a stream, as it happens."""
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from labelquorum.record.stream import Stream
 from labelquorum.serve.server.access import Guarded
+from labelquorum.serve.server.hub import Hub
 from labelquorum.serve.server.refusals import error_responses
 from labelquorum.serve.server.service import known_stream, service_of
 
@@ -39,15 +42,22 @@ async def follow_events(
     service, known = service_of(request), known_stream(request)
     key = request.scope["key"]
     start = last_event_id if last_event_id is not None else after
-    service.hub.enter()
+    return _Events(service.hub, known.stream, start, lambda: service.keyring.holds(key))
 
-    async def told() -> AsyncIterator[bytes]:
+
+class _Events(StreamingResponse):
+    """Events to one viewer, who is counted from here to the end, whatever that is."""
+
+    def __init__(
+        self, hub: Hub, stream: Stream, after: int | None, may_go_on: Callable[[], bool]
+    ) -> None:
+        hub.enter()
+        self._hub = hub
+        super().__init__(hub.follow(stream, after, may_go_on), media_type="text/event-stream")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them."""
         try:
-            async for part in service.hub.follow(
-                known.stream, start, lambda: service.keyring.holds(key)
-            ):
-                yield part
+            await super().__call__(scope, receive, send)
         finally:
-            service.hub.leave()
-
-    return StreamingResponse(told(), media_type="text/event-stream")
+            self._hub.leave()

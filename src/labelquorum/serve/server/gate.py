@@ -77,7 +77,8 @@ class Gate:
                 await self._app(scope, receive, answering)
             except Exception as error:  # answered by now, in our shape
                 told = "".join(traceback.format_exception(error))
-                self._log.write("error", path=scope["path"], error=told)
+                path = getattr(scope.get("route"), "path", scope["path"])
+                self._log.write("error", path=path, error=told)
         finally:
             self._write_down(scope, status, time.perf_counter() - started)
 
@@ -150,10 +151,12 @@ class Gate:
         self._metrics.answered(method, path, status, seconds)
         if status >= 400 or self._log_requests:
             key = scope.get("key")
+            known = path != "none"  # then not the address itself, which may name a person
             self._log.write(
                 "request" if status < 400 else "refused" if status < 500 else "failed",
                 method=scope["method"],
-                path=scope["path"],
+                path=path if known else scope["path"],
+                stream=scope.get("path_params", {}).get("stream"),
                 status=status,
                 seconds=round(seconds, 6),
                 key=None if key is None else key.id,

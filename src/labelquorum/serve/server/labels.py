@@ -16,7 +16,7 @@ from labelquorum.ingest.names import check_names
 from labelquorum.ingest.records import read_records
 from labelquorum.record.inlet import Sent
 from labelquorum.serve.server.access import Guarded, bare
-from labelquorum.serve.server.bodies import SMALL, parse_json
+from labelquorum.serve.server.bodies import SMALL, parse_json, refuse_long_texts
 from labelquorum.serve.server.ids import spellings
 from labelquorum.serve.server.refusals import Refusal, error_responses
 from labelquorum.serve.server.service import known_stream, service_of
@@ -164,6 +164,7 @@ def _from_text(
     iterate: Callable[[Any, LabelSpace, int], Iterator[LabelTable]],
 ) -> Callable[[bytes, LabelSpace], LabelTable]:
     def read(body: bytes, space: LabelSpace) -> LabelTable:
+        refuse_long_texts(body, b"\n")
         tables = iterate(_Body(body), space, MOST_ROWS)
         first = next(tables)
         if next(tables, None) is not None:

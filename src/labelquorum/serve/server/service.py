@@ -54,7 +54,8 @@ class Service:
         self.metrics.watch(self._gauged)
         self.creating = threading.Lock()
         self._asking = CapacityLimiter(ASKING)
-        self._known: dict[str, Known] = {}
+        # One process writes to a store, so nobody else makes streams.
+        self._known = {name: Known(store.stream(name)) for name in store.streams()}
 
     def start(self) -> None:
         """Begin to take labels, in the loop that serves."""
@@ -82,19 +83,20 @@ class Service:
 
     def _gauged(self) -> Iterator[tuple[str, str, float]]:
         """What is measured when it is asked for: its name, the stream, the value."""
-        for name in self.store.streams():
-            stream = self.known(name).stream
+        for name, known in list(self._known.items()):
             yield "chunks_behind", name, self.pipeline.behind(name)
-            yield "model_version", name, model_version(stream)
+            yield "model_version", name, model_version(known.stream)
 
     def known(self, name: str) -> Known:
         """A stream by its name."""
         found = self._known.get(name)
         if found is None:
-            if name not in self.store.streams():
-                raise Refusal(404, f"There is no stream {name[:256]!r}. See GET /v1/streams.")
-            found = self._known[name] = Known(self.store.stream(name))
+            raise Refusal(404, f"There is no stream {name[:256]!r}. See GET /v1/streams.")
         return found
+
+    def add(self, stream: Stream) -> None:
+        """Know one more stream."""
+        self._known[stream.name] = Known(stream)
 
 
 def service_of(request: Request) -> Service:

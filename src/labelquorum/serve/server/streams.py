@@ -95,10 +95,10 @@ async def read_shape(request: Request, shape: type[Shape]) -> Shape:
 
 def _create(service: Service, wanted: NewStream) -> dict[str, Any]:
     fault = fault_of_name(wanted.name)
-    if fault or "/" in wanted.name or not wanted.name.strip():
+    if fault or "/" in wanted.name or not wanted.name.strip(". "):
         raise Refusal(
             422,
-            f"The name of a stream {fault or 'must be words without a slash'}. "
+            f"The name of a stream {fault or 'must be more than dots, and have no slash'}. "
             f"Got {wanted.name[:40]!r}. Choose another.",
         )
     for name in _NOT_SETTINGS:
@@ -110,6 +110,7 @@ def _create(service: Service, wanted: NewStream) -> dict[str, Any]:
         if wanted.name in service.store.streams():
             raise Refusal(409, f"There is a stream {wanted.name!r} already. Choose another name.")
         stream = service.store.create(wanted.name, wanted.method, rules=rules, **wanted.settings)
+        service.add(stream)
     service.log.write("created", stream=wanted.name)
     return _told(stream)
 
