@@ -43,12 +43,9 @@ PAGES = (
     "docs/accuracy.md",
     "docs/confidence.md",
     "docs/store.md",
-<<<<<<< HEAD
     "docs/tutorial-service.md",
     "docs/label-studio.md",
-=======
     "docs/service.md",
->>>>>>> http
 )
 NEED_DATA = ("docs/tutorial-service.md",)
 """Pages whose code reads a data set of the folder that LABELQUORUM_DATA names."""
