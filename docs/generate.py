@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -42,9 +43,19 @@ PAGES = (
     "docs/accuracy.md",
     "docs/confidence.md",
     "docs/store.md",
+<<<<<<< HEAD
+    "docs/tutorial-service.md",
+    "docs/label-studio.md",
+=======
     "docs/service.md",
+>>>>>>> http
 )
+NEED_DATA = ("docs/tutorial-service.md",)
+"""Pages whose code reads a data set of the folder that LABELQUORUM_DATA names."""
+PORT = "8765"
+"""Where pages have the service listen; while they are run, a port that is free."""
 RESULTS = ROOT / "experiments" / "www2021"
+STUDIO = ROOT / "experiments" / "label_studio" / "results" / "measured.json"
 CONFIDENCE = ROOT / "experiments" / "confidence" / "results" / "measured.json"
 BENCHMARK = "python3 run.py python -m labelquorum evaluate --min-truth 100 -o benchmarks/online"
 VOTE = "majority_vote"
@@ -69,8 +80,12 @@ FENCE = re.compile(
 
 def render(page: str) -> str:
     """Make a page anew from itself: its tables filled in, its code run."""
+    text = fill_tables((ROOT / page).read_text(encoding="utf-8"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
     with tempfile.TemporaryDirectory() as folder:
-        return run_code(fill_tables((ROOT / page).read_text(encoding="utf-8")), Path(folder), page)
+        return run_code(text.replace(PORT, port), Path(folder), page).replace(port, PORT)
 
 
 # ── code ─────────────────────────────────────────────────────────────────────────────────────
@@ -102,8 +117,14 @@ def run_code(text: str, folder: Path, page: str = "page") -> str:
         output = "".join(f"{line.rstrip()}\n" for line in printed.getvalue().splitlines())
         return f"```python\n{code}```\n" + (f"\n```text\n{output}```\n" if output else "")
 
-    with chdir(folder), _quiet_shell():
-        return FENCE.sub(replace, text)
+    try:
+        with chdir(folder), _quiet_shell():
+            return FENCE.sub(replace, text)
+    finally:
+        for value in namespace.values():
+            if isinstance(value, subprocess.Popen) and value.poll() is None:
+                value.kill()  # a page that failed half-way leaves nothing running
+                value.communicate()
 
 
 def _run_shell(block: str) -> str:
@@ -478,6 +499,20 @@ def accuracy(part: str) -> str:
     return re.sub(r"\]\((\w+\.svg)\)", rf"]({folder}/\1)", file.read_text(encoding="utf-8"))
 
 
+def label_studio() -> str:
+    """What a run with a real Label Studio showed."""
+    told = json.loads(STUDIO.read_text(encoding="utf-8"))
+    rows = [[what, "held" if held else "**failed**"] for what, held in told["checks"].items()]
+    did = ", ".join(f"{count} {what}" for what, count in told["annotations"].items())
+    return (
+        _table([["check", ""], ["---", "---"], *rows])
+        + f"\nAnnotations: {did} while the hook was off. {told['events']} events came by the hook, "
+        f"the slowest was answered in {told['slowest_event_ms']} ms; {told['answered']} tasks have "
+        f"their consensus. With Label Studio {told['label_studio']}, labelquorum "
+        f"{told['labelquorum']}, Python {told['python']}.\n\nMade by `{told['command']}`.\n"
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
     **{f"accuracy_{part}": partial(accuracy, part) for part in ACCURACY_PARTS},
     "benchmark_caps": benchmark_caps,
@@ -489,6 +524,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "benchmark_missing": benchmark_missing,
     "coverage": coverage,
     "gain": gain,
+    "label_studio": label_studio,
     "asking": asking,
     "results": results,
     "presets": presets,

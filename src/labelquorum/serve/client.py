@@ -160,7 +160,7 @@ class Client:
 
     def revoke_key(self, number: int) -> None:
         """Have a key open nothing any more, by its id."""
-        self._wire.call("DELETE", f"/v1/keys/{int(number)}")
+        self._remove(f"/v1/keys/{int(number)}")
 
     # ── in ───────────────────────────────────────────────────────────────────────────────
 
@@ -231,15 +231,7 @@ class Client:
     def retract(self, stream: str, task: Hashable, worker: Hashable) -> int:
         """Take back a worker's labels of a task that is not cut yet; say how many there were."""
         pair = {"task": _text(task), "worker": _text(worker)}
-        lost: list[str] = []
-        path = _path(stream, "labels")
-        try:
-            reply = self._ask("DELETE", path, refusal=LabelError, params=pair, lost=lost)
-        except (AbsentError, LabelError):
-            if not lost:
-                raise
-            return 0  # they went by the request whose answer got lost, or had gone before it
-        return int(reply["gone"])
+        return self._remove(_path(stream, "labels"), params=pair)
 
     def gold(self, stream: str, true_labels: Any) -> int:
         """Tell true labels, which then count; say how many.
@@ -319,8 +311,8 @@ class Client:
         return self._ask("GET", _path(stream, "workers", worker))
 
     def forget(self, stream: str, worker: Hashable) -> int:
-        """Forget a person for good; say how many labels of theirs went."""
-        return int(self._ask("DELETE", _path(stream, "workers", worker))["gone"])
+        """Forget a person for good; say how many waiting labels of theirs went."""
+        return self._remove(_path(stream, "workers", worker))
 
     def pending(self, stream: str, threshold: float = 0.95, limit: int = 100) -> pd.DataFrame:
         """Tasks that want another label, the least sure first: as `items`, and open.
@@ -380,6 +372,16 @@ class Client:
                 f"{self._wire.url}: the answer is none of LabelQuorum's service. Check the address."
             )
         return body
+
+    def _remove(self, path: str, **request: Any) -> int:
+        """Have something removed; say how much there was of it."""
+        lost: list[str] = []
+        try:
+            return int(self._ask("DELETE", path, lost=lost, **request).get("gone", 1))
+        except AbsentError:
+            if not lost:
+                raise
+            return 0  # it went by the request whose answer got lost, or had gone before
 
     def _pages(self, path: str, name: str, wanted: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         given = {key: value for key, value in wanted.items() if value is not None}

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from labelquorum.errors import LabelQuorumError
+from labelquorum.errors import LabelError, LabelQuorumError
 from labelquorum.ingest.events import LabelSpace, LabelTable
 from labelquorum.ingest.label_studio import Version, read_label_studio
 from labelquorum.ingest.names import check_names
@@ -38,17 +38,25 @@ async def hear_label_studio(
     service, known = service_of(request), known_stream(request)
     async with service.bodies.of(request) as body:
         heard = read_label_studio(await parse_json(body), control, task)
-    revisions = [_revision(version, known.spaces["error"]) for version in heard.versions]
+    revisions: list[Revision] = []
+    refused: list[LabelQuorumError] = []
+    for version in heard.versions:
+        try:
+            revisions.append(_revision(version, known.spaces["error"]))
+        except LabelError as error:
+            refused.append(error)
     revisions += [
         Revision(beginning, Sent(_NOTHING, key=f"{beginning}{_LAST}"))
         for beginning in heard.deleted
     ]
-    outcomes = await run_in_threadpool(known.stream.revise_all, revisions) if revisions else []
+    done: list[Revised] = []
+    for some in range(0, len(revisions), _AT_ONCE):
+        part = revisions[some : some + _AT_ONCE]
+        for one in await run_in_threadpool(known.stream.revise_all, part):
+            done.append(one) if isinstance(one, Revised) else refused.append(one)
     service.pipeline.wake(known.stream.name)
-    refused = [one for one in outcomes if isinstance(one, LabelQuorumError)]
-    if refused and len(refused) == len(outcomes):
+    if refused and not done:
         raise refused[0]
-    done = [one for one in outcomes if isinstance(one, Revised)]
     skipped = Counter(heard.skipped) + Counter(outdated=sum(one.outdated for one in done))
     skipped["refused"] += len(refused)
     return {
@@ -73,3 +81,4 @@ def _revision(version: Version, space: LabelSpace) -> Revision:
 
 _NOTHING = LabelTable([], [], [])
 _LAST = "deleted"  # sorts after every moment
+_AT_ONCE = 200  # in one transaction; others wait for its end
