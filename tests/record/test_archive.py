@@ -10,6 +10,7 @@ from record.driven import RULES, batches
 
 from labelquorum.errors import StateError, StoreError
 from labelquorum.record.archive import backup, restore
+from labelquorum.record.databases import open_sqlite, upgrade
 from labelquorum.record.store import Store
 
 
@@ -156,6 +157,20 @@ def test_a_backup_of_a_later_version_is_refused(tmp_path):
     connection.close()
     with pytest.raises(StoreError, match=r"version 9999.*Update labelquorum"):
         restore(tmp_path / "b.db", tmp_path / "r")
+
+
+def test_a_backup_of_an_earlier_version_is_brought_up_to_date(tmp_path, elsewhere):
+    engine = open_sqlite(tmp_path / "b.db")
+    with engine.connect().execution_options(writes=True) as connection, connection.begin():
+        upgrade(connection, "0001")
+        connection.exec_driver_sql(
+            "INSERT INTO streams VALUES (7, 's', 'bila', '{}', '', '{}', 1, 1, 0, 0.0)"
+        )
+    engine.dispose()
+    restore(tmp_path / "b.db", elsewhere)
+    with Store.open(elsewhere) as store:
+        assert store.streams() == ["s"]
+        assert store.create("t")._key == 8
 
 
 def test_where_there_is_no_store_nothing_is_made(tmp_path, database):

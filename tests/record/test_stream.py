@@ -434,6 +434,19 @@ def test_an_item_that_loses_a_label_is_as_ready_as_if_it_had_never_come(store):
     assert stream.cut().n_labels == 2
 
 
+def test_an_open_item_stays_ready_when_one_of_its_late_labels_is_retracted(store, clock):
+    rules = Rules(labels_per_item=2, chunk_items=1, grace=10)
+    stream = store.create("s", rules=rules, classes=["x", "y"])
+    stream.accept({"t": {"a": "x", "b": "x"}})
+    stream.settle()
+    clock.time += 9
+    stream.accept({"t": {"c": "y", "d": "y"}})
+    clock.time += 9  # they came in time
+    stream.retract("t", "c")
+    stream.settle()
+    assert stream.answers()[0].n_labels == 3
+
+
 # ── retention ────────────────────────────────────────────────────────────────────────────
 
 

@@ -176,13 +176,9 @@ class Truths(Inlet):
 
     def _apply_truths(self, connection: sa.Connection, number: int, outcome: Outcome) -> None:
         """Once a chunk is answered: truths that came after its cut, or found nothing to learn."""
-        gold, emitted = tables.gold.c, {row.item: row.label for row in outcome.answers}
-        late = {
-            row.item: row
-            for row in self._of_items(
-                connection, tables.gold, list(emitted), gold.chunk == TOO_LATE
-            )
-        }
+        emitted = {row.item: row.label for row in outcome.answers}
+        known = self._of_items(connection, tables.gold, list(emitted))
+        late = {row.item: row for row in known if row.chunk == TOO_LATE}
         rows = [
             (row.item, row.label, row.given_at, row.answered or emitted[row.item], TOO_LATE)
             for row in late.values()
