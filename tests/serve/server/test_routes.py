@@ -5,7 +5,7 @@ import re
 
 import httpx
 import pytest
-from serve.server.served import serving
+from serve.server.served import serving, until
 
 from labelquorum.errors import StateError
 from labelquorum.record.keys import SCOPES
@@ -150,7 +150,7 @@ def test_a_fault_of_our_own_is_told_in_the_one_shape_and_without_its_secrets(wal
     answer = client.get("/v1/streams")
     check_shape(answer, 500)
     assert "password" not in answer.text
-    assert any("KeyError" in str(event.get("error")) for event in walked.events())
+    until(lambda: any("KeyError" in str(event.get("error")) for event in walked.events()))
 
 
 @pytest.mark.parametrize(
