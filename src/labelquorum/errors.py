@@ -3,7 +3,14 @@
 Every message says where, what, the rule, what we got, and what to do next.
 """
 
-__all__ = ["ConflictError", "LabelError", "LabelQuorumError", "StateError", "StoreError"]
+__all__ = [
+    "ConflictError",
+    "LabelError",
+    "LabelQuorumError",
+    "LimitError",
+    "StateError",
+    "StoreError",
+]
 
 
 class LabelQuorumError(Exception):
@@ -24,3 +31,7 @@ class StoreError(LabelQuorumError, RuntimeError):
 
 class ConflictError(StoreError):
     """What was asked does not go with what the store already holds."""
+
+
+class LimitError(StoreError):
+    """What was asked goes beyond a limit that was set."""

@@ -7,14 +7,20 @@ import pytest
 import sqlalchemy as sa
 
 import labelquorum as lq
-from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, StateError, StoreError
+from labelquorum.errors import (
+    ConflictError,
+    LabelError,
+    LabelQuorumError,
+    LimitError,
+    StateError,
+    StoreError,
+)
 from labelquorum.learn.memory import memory_parts
 from labelquorum.record import model as model_module
-from labelquorum.record import stream as stream_module
 from labelquorum.record import tables
 from labelquorum.record.chunking import DAY, Rules
 from labelquorum.record.inlet import Sent
-from labelquorum.record.model import WorkerRow
+from labelquorum.record.rows import WorkerRow
 from labelquorum.record.store import Store
 from labelquorum.trial import class_conditional_crowd, label_table
 
@@ -100,7 +106,7 @@ def test_open_items_are_counted_once_as_in_the_library(store):
         return real(work)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream_module, "learn", learn)
+        patch.setattr(model_module, "learn", learn)
         for start in range(0, len(rows), 6):
             stream.accept(as_frame(shuffled(rows)[start : start + 6]))
             stream.settle()
@@ -137,9 +143,9 @@ def test_the_order_of_streams_and_stores_changes_nothing(tmp_path, database):
 
 def test_ids_keep_their_types(store):
     stream = store.create("s", rules=AT_ONCE, classes=[True, False])
-    stream.accept({7: {"7": True}, "7": {7: False}, "a\0'\"\n": {1.5: True}})
+    stream.accept({7: {"7": True}, "7": {7: False}, "a'\"\\": {1.5: True}})
     stream.settle()
-    assert {one.item_id for one in stream.answers()} == {7, "7", "a\0'\"\n"}
+    assert {one.item_id for one in stream.answers()} == {7, "7", "a'\"\\"}
     assert set(stream.estimator().workers_) == {"7", 7, 1.5}
     assert {type(one.label) for one in stream.answers()} == {bool}
 
@@ -218,6 +224,23 @@ def test_a_bad_key_or_source_is_refused(store, sent, sentence):
 def test_a_name_that_is_too_long_is_refused(store):
     with pytest.raises(LabelError, match="worker is longer than 256 bytes"):
         store.create("s").accept({"t": {"w" * 257: "x"}})
+
+
+@pytest.mark.parametrize("character", ["\0", "\n", "\x1b", "\x7f", "\x9b"])
+def test_an_id_with_a_character_that_is_no_text_is_refused(store, character):
+    stream = store.create("s")
+    with pytest.raises(LabelError, match=r"dict row 0: the task has the character .* no text"):
+        stream.accept({f"t{character}": {"a": 0}})
+
+
+def test_a_crowd_larger_than_the_rule_is_refused_whole(store):
+    stream = store.create("s", rules=Rules(max_workers=2))
+    assert stream.accept({"t": {"a": 0, "b": 1}}).accepted == 2
+    with pytest.raises(LimitError, match=r"bring 2 new workers, .* max_workers=2"):
+        stream.accept({"t": {"a": 1, "c": 1, "d": 1}}, key="k")
+    assert stream.count()["waiting_labels"] == 2
+    stream.change(max_workers=4)
+    assert stream.accept({"t": {"a": 1, "c": 1, "d": 1}}, key="k").accepted == 3
 
 
 def test_bad_rows_are_told_in_the_receipt(store):
@@ -465,7 +488,7 @@ def test_a_model_that_moved_on_is_not_overwritten(store, monkeypatch):
             connection.execute(tables.models.update().values(version=7))
         return real(work)
 
-    monkeypatch.setattr(stream_module, "learn", learn)
+    monkeypatch.setattr(model_module, "learn", learn)
     with pytest.raises(ConflictError, match="no longer the present one"):
         stream.advance(cut)
     assert stream.answers() == []
@@ -481,7 +504,7 @@ def test_a_chunk_that_fails_thrice_is_quarantined_and_the_stream_goes_on(store, 
             raise ValueError("poison")
         return real(work)
 
-    monkeypatch.setattr(stream_module, "learn", learn)
+    monkeypatch.setattr(model_module, "learn", learn)
     cut = stream.cut()
     for attempt in (1, 2, 3):
         with pytest.raises(StateError, match=rf"attempt {attempt} of 3 \(ValueError: poison\)"):

@@ -52,6 +52,8 @@ class Rules:
         So many seconds an answered item stays open, with its evidence; 0 closes it at once.
     days
         Of "keep_days".
+    max_workers
+        Labels of more workers than so many are refused.
     """
 
     labels_per_item: int = 3
@@ -61,9 +63,10 @@ class Rules:
     retention: Retention = "discard"
     grace: float = 0.0
     days: float = 30.0
+    max_workers: int = 100_000
 
     def __post_init__(self) -> None:
-        for name in ("labels_per_item", "chunk_items"):
+        for name in ("labels_per_item", "chunk_items", "max_workers"):
             value = getattr(self, name)
             try:
                 whole = not isinstance(value, bool) and operator.index(value) >= 1

@@ -4,55 +4,22 @@ What becomes of labels that are late, repeated or taken back is told in `chunkin
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
-from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, StateError
-from labelquorum.ingest.events import LabelTable
-from labelquorum.ingest.formats import read_labels
+from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, LimitError
 from labelquorum.record import tables
-from labelquorum.record.chunking import Rules
 from labelquorum.record.faults import fault
+from labelquorum.record.parcel import Parcel, Receipt, Sent, prepare
+from labelquorum.record.reader import Reader
 from labelquorum.record.tables import decode, encode, encode_id
-from labelquorum.record.view import View, batched
+from labelquorum.record.view import batched, rules_of
 
 __all__ = ["Inlet", "Receipt", "Sent"]
 
 
-class Sent(NamedTuple):
-    """A table as it is sent; see `Inlet.accept`."""
-
-    labels: Any
-    key: str | None = None
-    source: str | None = None
-    position: str | None = None
-
-
-class Receipt(NamedTuple):
-    """What became of the labels that were sent; they are durable once one has it."""
-
-    accepted: int
-    late: int  # set aside: their items are closed
-    skipped: Mapping[str, int]  # bad rows left out, by reason
-    first_row: int | None
-    last_row: int | None
-    repeated: bool = False  # they were accepted before under this key: nothing is counted twice
-
-
-class _Part(NamedTuple):
-    """A table that was read and checked."""
-
-    rows: list[dict[str, Any]]
-    skipped: dict[str, int]
-    body: str  # SHA-256
-    key: str | None
-    source: str | None
-    position: str | None
-
-
-class Inlet(View):
+class Inlet(Reader):
     """What can be sent to a stream; see `Stream`."""
 
     def accept(
@@ -78,7 +45,11 @@ class Inlet(View):
             raise receipt
         return receipt
 
-    def accept_all(self, sent: Sequence[Sent]) -> list[Receipt | LabelQuorumError]:
+    def prepare(self, sent: Sent) -> Parcel:
+        """Read and check what is to be sent, without the store."""
+        return prepare(sent, self._space)
+
+    def accept_all(self, sent: Sequence[Sent | Parcel]) -> list[Receipt | LabelQuorumError]:
         """Take several tables in one transaction, as if each had come alone, one after the other.
 
         A table that is refused has its error in place of a receipt, and the others do not mind.
@@ -86,38 +57,40 @@ class Inlet(View):
         together.
         """
         outcomes: list[Receipt | LabelQuorumError | None] = [None] * len(sent)
-        parts: dict[int, _Part] = {}
+        parcels: dict[int, Parcel] = {}
         for number, one in enumerate(sent):
             try:
-                parts[number] = self._read(one)
+                parcels[number] = one if isinstance(one, Parcel) else self.prepare(one)
             except LabelQuorumError as error:
                 outcomes[number] = error
         with self._store.write() as connection:
-            seen = self._seen(connection, [part.key for part in parts.values() if part.key])
-            fresh: dict[int, _Part] = {}
+            seen = self._seen(connection, [one.key for one in parcels.values() if one.key])
+            fresh: dict[int, Parcel] = {}
             twins: dict[int, str] = {}  # sent again, within this very call
-            for number, part in parts.items():
-                before = seen.get(part.key) if part.key else None
+            for number, parcel in parcels.items():
+                before = seen.get(parcel.key) if parcel.key else None
                 if before is None:
-                    fresh[number] = part
-                    if part.key:
-                        seen[part.key] = (part.body, None)
-                elif before[0] != part.body:
+                    fresh[number] = parcel
+                    if parcel.key:
+                        seen[parcel.key] = (parcel.body, None)
+                elif before[0] != parcel.body:
                     outcomes[number] = ConflictError(
-                        f"Stream {self.name!r}: key {part.key!r} came before with other labels, "
+                        f"Stream {self.name!r}: key {parcel.key!r} came before with other labels, "
                         "and a key names one table for good. Send these under a key of their own."
                     )
                 elif before[1] is None:
-                    twins[number] = part.key or ""
+                    twins[number] = parcel.key or ""
                 else:
-                    outcomes[number] = before[1]._replace(repeated=True)
+                    outcomes[number] = _again(before[1])
+            by_key: dict[str | None, Receipt | LimitError] = {}
+            for number, refusal in self._welcome(connection, fresh).items():
+                outcomes[number] = by_key[fresh.pop(number).key] = refusal
             if fresh:
                 receipts = self._take(connection, list(fresh.values()))
-                by_key: dict[str | None, Receipt] = {}
-                for (number, part), receipt in zip(fresh.items(), receipts, strict=True):
-                    outcomes[number] = by_key[part.key] = receipt
-                for number, key in twins.items():
-                    outcomes[number] = by_key[key]._replace(repeated=True)
+                for (number, parcel), receipt in zip(fresh.items(), receipts, strict=True):
+                    outcomes[number] = by_key[parcel.key] = receipt
+            for number, key in twins.items():
+                outcomes[number] = _again(by_key[key])
             fault("before_accept_commit")
         fault("after_accept")
         return [outcome for outcome in outcomes if outcome is not None]
@@ -154,7 +127,7 @@ class Inlet(View):
                 "first_row": min(row.row for row in left),
             }
             closed, again = self._answered(connection, [item], self._store.now())
-            rules = Rules(**decode(self._row(connection).rules))
+            rules = rules_of(self._row(connection).rules)
             if not closed and not again and not rules.is_full(n_labels):
                 entry["ready_at"] = None
             connection.execute(tables.waiting.update().where(here).values(entry))
@@ -170,22 +143,6 @@ class Inlet(View):
                 )
             )
 
-    def _read(self, sent: Sent) -> "_Part":
-        """Check what was sent, before any transaction."""
-        labels, key, source, position = sent
-        if (source is None) != (position is None):
-            raise StateError("`source` and `position` go together. Give both, or neither.")
-        for what, value in (("key", key), ("source", source), ("position", position)):
-            if value is not None and not _is_name(value):
-                raise StateError(
-                    f"`{what}` must be text of 1 to {tables.NAME_BYTES} bytes. "
-                    f"Got {str(value)[:40]!r}."
-                )
-        table = read_labels(labels, self._model._space)
-        rows = _rows(table)
-        body = sha256(encode(rows).encode()).hexdigest()
-        return _Part(rows, dict(table.skipped), body, key, source, position)
-
     def _seen(
         self, connection: sa.Connection, keys: Sequence[str]
     ) -> dict[str, tuple[str, Receipt | None]]:
@@ -200,48 +157,47 @@ class Inlet(View):
                 seen[row.key] = (row.body, Receipt(**decode(row.receipt)))
         return seen
 
-    def _take(self, connection: sa.Connection, parts: Sequence["_Part"]) -> list[Receipt]:
+    def _take(self, connection: sa.Connection, parcels: Sequence[Parcel]) -> list[Receipt]:
         """Write labels, keys and positions."""
         now = self._store.now()
         stream = self._row(connection)
-        rules = Rules(**decode(stream.rules))
-        items = list(dict.fromkeys(row["item"] for part in parts for row in part.rows))
+        rules = rules_of(stream.rules)
+        items = list(dict.fromkeys(row.item for parcel in parcels for row in parcel.rows))
         waiting = {
             row.item: {**row._mapping} for row in self._of_items(connection, tables.waiting, items)
         }
+        pairs = self._pairs(connection, list(waiting))
         others = [item for item in items if item not in waiting]
         closed, again = self._answered(connection, others, now)
-        pairs = self._pairs(connection, list(waiting))
         taken: list[dict[str, Any]] = []
         receipts: list[Receipt] = []
-        for part in parts:
-            first = stream.next_row + len(taken)
-            for row in part.rows:
-                item, pair = row["item"], (row["item"], row["worker"])
+        number = first = stream.next_row
+        for parcel in parcels:
+            for row in parcel.rows:
+                item, worker = row.item, row.worker
                 if item in closed:
                     continue
-                number = stream.next_row + len(taken)
-                taken.append({**row, "stream": self._key, "row": number, "chunk": None})
-                entry = waiting.setdefault(
-                    item,
-                    {
+                taken.append({**row._asdict(), "stream": self._key, "row": number, "chunk": None})
+                entry = waiting.get(item)
+                if entry is None:
+                    entry = waiting[item] = {
                         "stream": self._key,
                         "item": item,
                         "n_labels": 0,
                         "first_row": number,
                         "first_at": now,
                         "ready_at": now if item in again else None,
-                    },
-                )
-                if self._counts_all or pair not in pairs:
-                    pairs.add(pair)
+                    }
+                number += 1
+                if self._counts_all or (item, worker) not in pairs:
+                    pairs.add((item, worker))
                     entry["n_labels"] += 1
-                if entry["ready_at"] is None and rules.is_full(entry["n_labels"]):
-                    entry["ready_at"] = now
-            n_taken = stream.next_row + len(taken) - first
-            late, last = len(part.rows) - n_taken, first + n_taken - 1
-            span = (first, last) if n_taken else (None, None)
-            receipts.append(Receipt(n_taken, late, part.skipped, *span))
+                    if entry["ready_at"] is None and rules.is_full(entry["n_labels"]):
+                        entry["ready_at"] = now
+            span = (first, number - 1) if number > first else (None, None)
+            late = len(parcel.rows) - (number - first)
+            receipts.append(Receipt(number - first, late, parcel.skipped, *span))
+            first = number
         if taken:
             connection.execute(tables.labels.insert(), taken)
             self._put(connection, tables.waiting, ("stream", "item"), list(waiting.values()))
@@ -249,49 +205,102 @@ class Inlet(View):
             tables.streams.update()
             .where(tables.streams.c.id == self._key)
             .values(
-                next_row=stream.next_row + len(taken),
+                next_row=number,
                 late_labels=stream.late_labels + sum(one.late for one in receipts),
                 moment=now,
             )
         )
+        self._sign(connection, parcels, receipts, now)
+        return receipts
+
+    def _sign(
+        self,
+        connection: sa.Connection,
+        parcels: Sequence[Parcel],
+        receipts: Sequence[Receipt],
+        now: float,
+    ) -> None:
+        """Write down what came under which key, and how far each source was read."""
         keyed = [
             {
                 "stream": self._key,
-                "key": part.key,
-                "body": part.body,
+                "key": parcel.key,
+                "body": parcel.body,
                 "receipt": encode(receipt._asdict()),
                 "accepted_at": now,
             }
-            for part, receipt in zip(parts, receipts, strict=True)
-            if part.key
+            for parcel, receipt in zip(parcels, receipts, strict=True)
+            if parcel.key
         ]
         if keyed:
             connection.execute(tables.batches.insert(), keyed)
-        read = {part.source: part.position for part in parts if part.source is not None}
+        read = {p.source: p.position for p in parcels if p.source is not None}
         positions = [{"source": source, "position": position} for source, position in read.items()]
         self._put(connection, tables.positions, ("stream", "source"), positions)
-        return receipts
+
+    def _welcome(
+        self, connection: sa.Connection, parcels: Mapping[int, Parcel]
+    ) -> dict[int, LimitError]:
+        """Count who is new to the crowd; those parcels that bring more than the rules allow."""
+        crowd = tables.crowd
+        names = {row.worker for parcel in parcels.values() for row in parcel.rows}
+        known: set[str] = set()
+        for some in batched(names):
+            here = sa.select(crowd.c.worker).where(
+                crowd.c.stream == self._key, crowd.c.worker.in_(some)
+            )
+            known.update(connection.scalars(here))
+        if len(known) == len(names):
+            return {}
+        stream = self._row(connection)
+        most, n_crowd = rules_of(stream.rules).max_workers, stream.n_crowd
+        newcomers: dict[str, None] = {}
+        refused: dict[int, LimitError] = {}
+        for number, parcel in parcels.items():
+            new = dict.fromkeys(
+                row.worker
+                for row in parcel.rows
+                if row.worker not in known and row.worker not in newcomers
+            )
+            if new and n_crowd + len(newcomers) + len(new) > most:
+                refused[number] = LimitError(
+                    f"Stream {self.name!r}: these labels bring {len(new)} new workers, and with "
+                    f"{n_crowd + len(newcomers)} known that is more than max_workers={most}. "
+                    "Nothing of them was taken. Raise the rule, or check the worker ids."
+                )
+            else:
+                newcomers |= new
+        if newcomers:
+            rows = [{"stream": self._key, "worker": worker} for worker in newcomers]
+            connection.execute(crowd.insert(), rows)
+            connection.execute(
+                tables.streams.update()
+                .where(tables.streams.c.id == self._key)
+                .values(n_crowd=n_crowd + len(newcomers))
+            )
+        return refused
 
     def _answered(
         self, connection: sa.Connection, items: Sequence[str], now: float
     ) -> tuple[set[str], set[str]]:
         """Of these items, those that are closed, and those that are open though answered or cut."""
-        closed = {row.item for row in self._of_items(connection, tables.answers, items)}
-        again: set[str] = set()
-        for row in self._of_items(connection, tables.open_items, items):
-            if row.open_until > now:
-                again.add(row.item)
-        labels, chunks = tables.labels.c, tables.chunks.c
-        for some in batched(items):
-            cut = sa.select(labels.item, chunks.open_until).where(
-                labels.stream == self._key,
-                labels.item.in_(some),
-                chunks.stream == labels.stream,
-                chunks.id == labels.chunk,
-                chunks.state == "cut",
+        answers, opened = tables.answers.c, tables.open_items.c
+        closed = {row.item for row in self._of_items(connection, answers.item, items)}
+        again = {
+            row.item
+            for row in self._of_items(
+                connection, opened.item, list(closed), opened.open_until > now
             )
-            for row in connection.execute(cut):
-                (closed if row.open_until is None else again).add(row.item)
+        }
+        labels, chunks = tables.labels.c, tables.chunks.c
+        cut = sa.select(chunks.id, chunks.open_until).where(
+            chunks.stream == self._key, chunks.state == "cut"
+        )
+        until = {row.id: row.open_until for row in connection.execute(cut)}
+        if until:
+            of_these = labels.chunk.in_(list(until))
+            for row in self._of_items(connection, (labels.item, labels.chunk), items, of_these):
+                (closed if until[row.chunk] is None else again).add(row.item)
         return closed - again, again
 
     def _pairs(self, connection: sa.Connection, items: Sequence[str]) -> set[tuple[str, str]]:
@@ -299,47 +308,12 @@ class Inlet(View):
         if self._counts_all:
             return set()
         labels = tables.labels.c
-        return {
-            (row.item, row.worker)
-            for row in self._of_items(connection, tables.labels, items, labels.chunk.is_(None))
-        }
-
-
-def _rows(table: LabelTable) -> list[dict[str, Any]]:
-    """The labels as they are kept."""
-    n_rows = len(table.item_ids)
-    weights: Sequence[float | None] = table.weights or [None] * n_rows
-    groups, moments = table.groups or [None] * n_rows, table.timestamps or [None] * n_rows
-    rows = []
-    for row in range(n_rows):
-        where = table.where(row)
-        rows.append(
-            {
-                "item": encode_id(table.item_ids[row], "task", where),
-                "worker": encode_id(table.worker_ids[row], "worker", where),
-                "label": encode_id(table.labels[row], "label", where),
-                "weight": weights[row],
-                "group": None if groups[row] is None else encode_id(groups[row], "group", where),
-                "timestamp": _moment(moments[row], where),
-            }
+        found = self._of_items(
+            connection, (labels.item, labels.worker), items, labels.chunk.is_(None)
         )
-    return rows
+        return {(row.item, row.worker) for row in found}
 
 
-def _moment(value: Any, where: str) -> str | None:
-    if value is None:
-        return None
-    plain = value.item() if hasattr(value, "item") else value
-    if not isinstance(plain, str | int | float):
-        raise LabelError(
-            f"{where}: the timestamp is neither text nor a number. Got {value!r}. Correct it."
-        )
-    return encode_id(plain, "timestamp", where)
-
-
-def _is_name(value: object) -> bool:
-    return (
-        isinstance(value, str)
-        and "\0" not in value
-        and 0 < len(value.encode("utf-8", "replace")) <= tables.NAME_BYTES
-    )
+def _again(first: Receipt | LimitError) -> Receipt | LimitError:
+    """What is answered to the same table under the same key."""
+    return first._replace(repeated=True) if isinstance(first, Receipt) else first

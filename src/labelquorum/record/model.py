@@ -6,9 +6,11 @@ and its own workers: everybody else enters only through the sums that are shared
 built with those workers alone, in the order they first appeared, and learns as it would with all.
 """
 
+import inspect
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from hashlib import sha256
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,89 +18,26 @@ from safetensors.numpy import load, save
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import id_key, make_chunk
-from labelquorum.ingest.events import LabelTable
 from labelquorum.ingest.ledger import Ledger, Note, OpenItem
 from labelquorum.ingest.roster import Roster
 from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.door import Estimator
 from labelquorum.learn.estimator import estimator
-from labelquorum.learn.memory import Memory, learn_chunk, remember
+from labelquorum.learn.memory import Memory, learn_chunk, memory_parts, remember
 from labelquorum.learn.rows import WorkerRows
-from labelquorum.learn.snapshot import state_arrays, state_from_arrays
+from labelquorum.learn.snapshot import Snapshot, state_arrays, state_from_arrays
+from labelquorum.record.rows import AnswerRow, Configuration, OpenRow, Outcome, Work, WorkerRow
 from labelquorum.record.tables import decode, encode, encode_id
 
-__all__ = [
-    "AnswerRow",
-    "OpenRow",
-    "Outcome",
-    "Work",
-    "WorkerRow",
-    "learn",
-    "memory_of",
-    "model_of",
-    "worker_places",
-]
+__all__ = ["configure", "estimator_of", "learn", "snapshot_of"]
 
 _ROWS = "rows/"  # what a state calls the numbers of single workers
 
-
-class WorkerRow(NamedTuple):
-    """A worker as he is kept."""
-
-    place: int
-    worker: str
-    n_classes: int
-    state: bytes
-    labels: int
-    agreed: int
-
-
-class OpenRow(NamedTuple):
-    """An open item as it is kept; its workers are places."""
-
-    item: str
-    evidence: bytes
-    note: str
-
-
-class AnswerRow(NamedTuple):
-    """What is answered of an item."""
-
-    item: str
-    label: str
-    confidence: float
-    probs: bytes
-    n_labels: int
-
-
-class Work(NamedTuple):
-    """All that learning from a chunk needs."""
-
-    method: str
-    settings: str
-    version: int
-    classes: str
-    n_workers: int
-    n_chunks: int
-    shared: bytes | None
-    workers: Sequence[WorkerRow]  # of the chunk, as far as they are known, by place
-    open_items: Sequence[OpenRow]
-    table: LabelTable
-    keeps_open: bool
-
-
-class Outcome(NamedTuple):
-    """All that learning from a chunk changes."""
-
-    version: int
-    classes: str
-    n_workers: int
-    n_chunks: int
-    shared: bytes
-    workers: list[WorkerRow]  # those whose rows are new or changed
-    answers: list[AnswerRow]
-    open_items: list[OpenRow]
-    result: str  # for people, JSON
+_NOT_HERE = {
+    "open_items": "Set grace= of its rules instead.",
+    "warmup_items": "Set chunk_items= of its rules instead.",
+    "history": "Send those labels instead.",
+}
 
 
 @lru_cache(maxsize=64)
@@ -114,12 +53,42 @@ def model_of(method: str, settings: str) -> Estimator:
     return model
 
 
+def configure(method: str, settings: Mapping[str, Any]) -> Configuration:
+    """What a stream learns by, checked, with every setting spelled out."""
+    for name, instead in _NOT_HERE.items():
+        if name in settings:
+            raise StateError(f"A stream has no setting `{name}`. {instead}")
+    try:
+        model = estimator(method, **settings)
+    except TypeError as error:
+        known = list(inspect.signature(type(estimator(method))).parameters)
+        raise StateError(f"{error}. The settings of {method} are {known}.") from error
+    if model.repeats == "error":
+        raise StateError(
+            "`repeats` of a stream must be 'last', 'first' or 'all': a label that was "
+            "acknowledged cannot be refused later. Got 'error'."
+        )
+    spelled = {n: v for n, v in model.get_params().items() if n not in _NOT_HERE}
+    spelled["seed"] = model._seed
+    if model._space.classes is not None:
+        spelled["classes"] = list(model._space.classes)
+    try:
+        text = encode(spelled)
+    except TypeError as error:
+        raise StateError(
+            f"The settings of a stream must be text and numbers ({error}). Name your settings so."
+        ) from error
+    model_of(model.method, text)
+    digest = sha256(encode([model.method, text]).encode()).hexdigest()
+    return Configuration(model.method, text, digest)
+
+
 def learn(work: Work) -> Outcome:
     """Learn from a chunk, and say which rows are new."""
     model = model_of(work.method, work.settings)
     memory = memory_of(work)
     known = memory.roster.worker_ids[:]
-    intake = memory.roster.read(work.table, memory.ledger)
+    intake = memory.roster.read(work.table, memory.ledger, dict(work.gold))
     step = learn_chunk(memory, model._aggregator, intake, model._seed)
     memory = remember(memory, step)
     classes, chunk = memory.roster.classes, intake.chunk
@@ -186,10 +155,17 @@ def memory_of(work: Work) -> Memory:
     return Memory(roster, ledger, state, book, [], {}, work.n_chunks)
 
 
-def worker_places(row: OpenRow) -> list[int]:
-    """The workers of an open item."""
-    places: list[int] = load(row.evidence)["worker"].tolist()
-    return places
+def snapshot_of(work: Work) -> Snapshot:
+    """A model of these workers and open items, as `BiLA.save` would write it."""
+    ids, arrays = memory_parts(memory_of(work))
+    settings = {**decode(work.settings), "open_items": len(work.open_items)}
+    header = {"method": work.method, "settings": settings, "losses": [], "chunks": work.n_chunks}
+    return Snapshot(header, ids, arrays)
+
+
+def estimator_of(work: Work, name: str) -> Estimator:
+    """A model of these workers and open items, as the library's own."""
+    return type(estimator(work.method)).from_snapshot(name, snapshot_of(work), {})
 
 
 def _blank(method: Aggregator, n_classes: int) -> dict[str, tuple[int, ...]]:

@@ -25,8 +25,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from labelquorum.errors import StateError, StoreError
 from labelquorum.record import tables
 from labelquorum.record.chunking import Rules
-from labelquorum.record.stream import Stream, configuration_of
-from labelquorum.record.view import Configuration
+from labelquorum.record.learner import Here, Learner
+from labelquorum.record.rows import Configuration
+from labelquorum.record.stream import Stream
 
 __all__ = ["Store"]
 
@@ -41,9 +42,14 @@ class Store:
     """Streams in one SQLite file or one PostgreSQL database; see `Store.open`."""
 
     def __init__(
-        self, engine: sa.Engine, where: str, lock: IO[str] | None, clock: Callable[[], float]
+        self,
+        engine: sa.Engine,
+        where: str,
+        lock: IO[str] | None,
+        clock: Callable[[], float],
+        learner: Learner,
     ) -> None:
-        self.where = where
+        self.where, self.learner = where, learner
         self._engine, self._lock_file, self._clock = engine, lock, clock
         self._turn = threading.RLock()  # one writer, also among threads
         self._writer: sa.Connection | None = None
@@ -51,7 +57,10 @@ class Store:
 
     @classmethod
     def open(
-        cls, where: str | os.PathLike[str], clock: Callable[[], float] | None = None
+        cls,
+        where: str | os.PathLike[str],
+        clock: Callable[[], float] | None = None,
+        learner: Learner | None = None,
     ) -> "Store":
         """Open a store, and make it where there is none.
 
@@ -62,12 +71,14 @@ class Store:
         clock
             Seconds; the time of day at the start and a steady clock from then on, unless given.
             A clock that jumps back goes on from where it was.
+        learner
+            Who learns; this process unless given.
         """
         start = time.time() - time.monotonic()
         ticking = clock or (lambda: start + time.monotonic())
         if isinstance(where, str) and "://" in where:
             engine, shown = _postgresql(where)
-            store = cls(engine, shown, None, ticking)
+            store = cls(engine, shown, None, ticking, learner or Here())
         else:
             folder = Path(where)
             try:
@@ -79,7 +90,7 @@ class Store:
                     "Name a folder that can be written to."
                 ) from error
             _hold(lock, folder)
-            store = cls(_sqlite(folder / FILE), str(folder), lock, ticking)
+            store = cls(_sqlite(folder / FILE), str(folder), lock, ticking, learner or Here())
         try:
             store._migrate()
             with store.write() as connection:
@@ -132,7 +143,7 @@ class Store:
             Of the method, `classes` among them.
         """
         _check_name(name)
-        configuration = configuration_of(method, settings)
+        configuration = self.learner.configure(method, settings)
         row = {
             "name": name,
             **configuration._asdict(),
@@ -140,6 +151,7 @@ class Store:
             "next_row": 1,
             "next_chunk": 1,
             "late_labels": 0,
+            "n_crowd": 0,
         }
         with self.write() as connection:
             if name in self._names(connection):

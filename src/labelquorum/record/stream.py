@@ -7,34 +7,25 @@ the answers, and deletes the raw labels. So a chunk is applied once or not at al
 acknowledged is never lost.
 """
 
-import inspect
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from labelquorum.errors import ConflictError, StateError
 from labelquorum.ingest.events import LabelTable
-from labelquorum.learn.estimator import estimator
 from labelquorum.record import tables
 from labelquorum.record.chunking import DAY, Rules
 from labelquorum.record.faults import fault
 from labelquorum.record.inlet import Inlet
-from labelquorum.record.model import OpenRow, Outcome, Work, learn, model_of, worker_places
+from labelquorum.record.rows import OpenRow, Outcome, Work, worker_places
 from labelquorum.record.tables import decode, encode
-from labelquorum.record.view import Configuration, batched
+from labelquorum.record.view import batched, rules_of
 
-__all__ = ["ATTEMPTS", "Applied", "Cut", "Stream", "configuration_of"]
+__all__ = ["ATTEMPTS", "Applied", "Cut", "Stream"]
 
 ATTEMPTS = 3
 """A chunk that failed so often is quarantined."""
-
-_NOT_HERE = {
-    "open_items": "Set grace= of its rules instead.",
-    "warmup_items": "Set chunk_items= of its rules instead.",
-    "history": "Send those labels instead.",
-}
 
 
 class Cut(NamedTuple):
@@ -104,7 +95,7 @@ class Stream(Inlet):
                 last,
                 len(items),
                 n_labels,
-                self._model._seed,
+                self._settings["seed"],
                 self.configuration.configuration,
             )
             connection.execute(
@@ -113,7 +104,7 @@ class Stream(Inlet):
                     **cut._asdict(),
                     state="cut",
                     cut_at=now,
-                    open_until=Rules(**decode(stream.rules)).open_until(now),
+                    open_until=rules_of(stream.rules).open_until(now),
                     attempts=0,
                     labels_kept=1,
                 )
@@ -156,7 +147,7 @@ class Stream(Inlet):
                 )
             work = self._work(connection, row)
         try:
-            outcome = learn(work)
+            outcome = self._store.learner.learn(work)
         except Exception as error:
             raise self._failed(number, error) from error
         fault("after_update")
@@ -183,7 +174,7 @@ class Stream(Inlet):
         """Change some of the rules from now on; items that are ready stay so."""
         waiting = tables.waiting.c
         with self._store.write() as connection:
-            rules = Rules(**decode(self._row(connection).rules)).changed(**changes)
+            rules = rules_of(self._row(connection).rules).changed(**changes)
             now = self._store.now()
             connection.execute(
                 tables.streams.update()
@@ -199,12 +190,13 @@ class Stream(Inlet):
                 )
                 .values(ready_at=now)
             )
+            self._tell(connection, "rules", rules.as_dict())
         return rules
 
     def _ready(self, connection: sa.Connection, now: float, flush: bool) -> list[str]:
         """The items of the chunk that is to be cut now, in the order of their first labels."""
         waiting = tables.waiting.c
-        rules = Rules(**decode(self._row(connection).rules))
+        rules = rules_of(self._row(connection).rules)
         here, since = waiting.stream == self._key, rules.waited_since(now)
         ready: sa.ColumnElement[bool] = waiting.ready_at.is_not(None)
         if since is not None:
@@ -251,6 +243,7 @@ class Stream(Inlet):
             workers=self._workers(connection, names, places),
             open_items=sorted(open_rows),
             table=_table(rows, f"chunk {chunk.id}"),
+            gold=[],
             keeps_open=chunk.open_until is not None,
         )
 
@@ -295,6 +288,9 @@ class Stream(Inlet):
                 )
             )
             applied = _applied(self._chunk(connection, number))
+            told = {"chunk": number, "version": applied.version}
+            told |= {"items": applied.n_items, "labels": applied.n_labels}
+            self._tell(connection, "applied", told)
             fault("before_apply_commit")
         fault("after_apply")
         return applied
@@ -332,7 +328,7 @@ class Stream(Inlet):
     def _discard(self, connection: sa.Connection, chunk: Any) -> int:
         """Delete raw labels by the rule of retention; 1 where those of this chunk stay."""
         labels, chunks = tables.labels.c, tables.chunks.c
-        rules = Rules(**decode(self._row(connection).rules))
+        rules = rules_of(self._row(connection).rules)
         if rules.retention == "discard":
             connection.execute(
                 tables.labels.delete().where(labels.stream == self._key, labels.chunk == chunk.id)
@@ -365,41 +361,13 @@ class Stream(Inlet):
                 .where(chunks.stream == self._key, chunks.id == number, chunks.state == "cut")
                 .values(attempts=attempts, error=reason, state=state)
             )
+            if state == "quarantined":
+                self._tell(connection, "quarantined", {"chunk": number, "error": reason})
         ending = " It is quarantined, and the stream goes on without it."
         return StateError(
             f"Chunk {number} of stream {self.name!r} could not be learned from, attempt {attempts} "
             f"of {ATTEMPTS} ({reason}).{ending if state == 'quarantined' else ''}"
         )
-
-
-def configuration_of(method: str, settings: Mapping[str, Any]) -> Configuration:
-    """What a stream learns by, checked, with every setting spelled out."""
-    for name, instead in _NOT_HERE.items():
-        if name in settings:
-            raise StateError(f"A stream has no setting `{name}`. {instead}")
-    try:
-        model = estimator(method, **settings)
-    except TypeError as error:
-        known = list(inspect.signature(type(estimator(method))).parameters)
-        raise StateError(f"{error}. The settings of {method} are {known}.") from error
-    if model.repeats == "error":
-        raise StateError(
-            "`repeats` of a stream must be 'last', 'first' or 'all': a label that was "
-            "acknowledged cannot be refused later. Got 'error'."
-        )
-    spelled = {n: v for n, v in model.get_params().items() if n not in _NOT_HERE}
-    spelled["seed"] = model._seed
-    if model._space.classes is not None:
-        spelled["classes"] = list(model._space.classes)
-    try:
-        text = encode(spelled)
-    except TypeError as error:
-        raise StateError(
-            f"The settings of a stream must be text and numbers ({error}). Name your settings so."
-        ) from error
-    model_of(model.method, text)
-    digest = sha256(encode([model.method, text]).encode()).hexdigest()
-    return Configuration(model.method, text, digest)
 
 
 def _table(rows: Sequence[Any], source: str) -> LabelTable:

@@ -5,6 +5,7 @@ and quotes are only text to either database.
 """
 
 import json
+import re
 from collections.abc import Hashable
 from typing import Any
 
@@ -28,9 +29,13 @@ __all__ = [
     "answers",
     "batches",
     "chunks",
+    "crowd",
     "decode",
     "encode",
     "encode_id",
+    "events",
+    "gold",
+    "keys",
     "labels",
     "metadata",
     "models",
@@ -62,6 +67,7 @@ streams = Table(
     Column("next_chunk", BigInteger, nullable=False),
     Column("late_labels", BigInteger, nullable=False),  # set aside: their items were closed
     Column("moment", Double, nullable=False),  # the latest the stream has seen; never goes back
+    Column("n_crowd", BigInteger, nullable=False),  # workers of whom labels were accepted
 )
 
 # Raw labels. `chunk` is NULL until they are cut.
@@ -93,6 +99,27 @@ waiting = Table(
     Column("ready_at", Double),  # when it had labels enough
     Index("waiting_ready", "stream", "ready_at"),
     Index("waiting_first", "stream", "first_at"),
+)
+
+# Workers of whom labels were accepted.
+crowd = Table(
+    "crowd",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("worker", Key, primary_key=True),
+)
+
+# Items whose truth was told. `chunk` is NULL until it is cut with its item.
+gold = Table(
+    "gold",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("item", Key, primary_key=True),
+    Column("label", Text, nullable=False),
+    Column("given_at", Double, nullable=False),
+    Column("answered", Text),  # what had been answered before
+    Column("chunk", BigInteger),
+    Index("gold_of_chunk", "stream", "chunk"),
 )
 
 # What was accepted under a key.
@@ -173,6 +200,7 @@ answers = Table(
     Column("n_labels", Integer, nullable=False),
     Column("chunk", BigInteger, nullable=False),
     Index("answers_of_chunk", "stream", "chunk"),
+    Index("answers_by_confidence", "stream", "confidence", "item"),
 )
 
 # Answered items that are still open for late labels and corrections.
@@ -187,10 +215,37 @@ open_items = Table(
     Index("open_items_until", "stream", "open_until"),
 )
 
+# What happened, for those who follow; written in the transaction of what it tells.
+events = Table(
+    "events",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", Double, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("body", Text, nullable=False),  # JSON
+)
+
+# Who may ask for what. A key itself is shown once and never kept.
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("digest", Text, nullable=False, unique=True),  # SHA-256
+    Column("scope", Text, nullable=False),  # read, write, admin
+    Column("stream", Integer),  # NULL: every stream
+    Column("created_at", Double, nullable=False),
+    Column("revoked_at", Double),
+)
+
+
+_encoder = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
 
 def encode(value: Any) -> str:
     """A value as JSON text of one spelling."""
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return _encoder.encode(value)
 
 
 def decode(text: str) -> Any:
@@ -200,9 +255,21 @@ def decode(text: str) -> Any:
 
 def encode_id(identity: Hashable, what: str, where: str) -> str:
     """An id or a label as text; equal ids have equal text."""
-    text = encode(identity + 0 if isinstance(identity, bool) and what != "label" else identity)
-    if len(text.encode()) > NAME_BYTES + 2:  # quotes
+    if isinstance(identity, str):
+        if not identity.isprintable() and (bad := _UNFIT.search(identity)):
+            raise LabelError(
+                f"{where}: the {what} has the character {bad[0]!a}, which is no text. "
+                f"Got {identity[:40]!a}. Take it out."
+            )
+        text = _quoted(identity)
+    else:
+        text = encode(identity + 0 if isinstance(identity, bool) and what != "label" else identity)
+    if len(text) > NAME_BYTES // 4 and len(text.encode()) > NAME_BYTES + 2:  # quotes
         raise LabelError(
             f"{where}: the {what} is longer than {NAME_BYTES} bytes. Got {text[:40]}…. Shorten it."
         )
     return text
+
+
+_quoted = json.encoder.encode_basestring  # what `encode` does to text
+_UNFIT = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")  # controls, half characters

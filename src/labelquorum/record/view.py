@@ -1,6 +1,7 @@
 """What can be read of a stream: answers, chunks, and the model as the library's own."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,30 +12,20 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse_arrays
 
 from labelquorum.errors import StoreError
-from labelquorum.ingest.events import LabelTable
-from labelquorum.learn.door import Estimator
-from labelquorum.learn.estimator import estimator
-from labelquorum.learn.memory import memory_parts
-from labelquorum.learn.snapshot import Snapshot
+from labelquorum.ingest.events import LabelSpace, LabelTable
 from labelquorum.record import tables
 from labelquorum.record.chunking import Rules
-from labelquorum.record.model import OpenRow, Work, WorkerRow, memory_of, model_of
+from labelquorum.record.rows import Configuration, OpenRow, Work, WorkerRow
 from labelquorum.record.tables import decode, encode, encode_id
 
 if TYPE_CHECKING:
+    from labelquorum.learn.door import Estimator
+    from labelquorum.learn.snapshot import Snapshot
     from labelquorum.record.store import Store
 
-__all__ = ["Configuration", "Given", "View", "batched"]
+__all__ = ["Given", "View", "batched", "given", "rules_of"]
 
 _AT_ONCE = 10_000  # values in one statement; SQLite takes 32,766
-
-
-class Configuration(NamedTuple):
-    """What a stream learns by."""
-
-    method: str
-    settings: str  # JSON
-    configuration: str  # SHA-256 of the two
 
 
 class Given(NamedTuple):
@@ -60,7 +51,7 @@ class View:
     def rules(self) -> Rules:
         """When chunks are cut and labels deleted."""
         with self._store.read() as connection:
-            return Rules(**decode(self._row(connection).rules))
+            return rules_of(self._row(connection).rules)
 
     def answers(self, after: Hashable = None, limit: int | None = None) -> list[Given]:
         """The answers by item, in the order of their ids as text.
@@ -83,17 +74,7 @@ class View:
         if after is not None:
             query = query.where(answers.item > encode_id(after, "task", "answers"))
         found = connection.execute(query.order_by(answers.item).limit(limit))
-        return [
-            Given(
-                decode(row.item),
-                decode(row.label),
-                row.confidence,
-                np.frombuffer(row.probs, np.float32),
-                row.n_labels,
-                row.chunk,
-            )
-            for row in found
-        ]
+        return [given(row) for row in found]
 
     def chunks(self) -> list[Mapping[str, Any]]:
         """All chunks that were cut, and what became of each."""
@@ -119,24 +100,29 @@ class View:
                 "version": self._shared(connection)["version"],
             }
 
-    def snapshot(self) -> Snapshot:
-        """The whole model, every worker, as `BiLA.save` would write it."""
+    def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
+        """What happened after the event of this number: id, at, kind, body."""
+        events = tables.events.c
+        query = (
+            sa.select(events.id, events.at, events.kind, events.body)
+            .where(events.stream == self._key, events.id > after)
+            .order_by(events.id)
+            .limit(limit)
+        )
         with self._store.read() as connection:
-            work = self._everything(connection)
-        ids, arrays = memory_parts(memory_of(work))
-        settings = {**decode(self.configuration.settings), "open_items": len(work.open_items)}
-        header = {
-            "method": self.configuration.method,
-            "settings": settings,
-            "losses": [],
-            "chunks": work.n_chunks,
-        }
-        return Snapshot(header, ids, arrays)
+            return [{**row._mapping, "body": decode(row.body)} for row in connection.execute(query)]
 
-    def estimator(self) -> Estimator:
+    def snapshot(self) -> "Snapshot":
+        """The whole model, every worker, as `BiLA.save` would write it."""
+        from labelquorum.record.model import snapshot_of
+
+        return snapshot_of(self._whole())
+
+    def estimator(self) -> "Estimator":
         """The whole model, as the library's own; it knows nothing of the store."""
-        kind = type(estimator(self.configuration.method))
-        return kind.from_snapshot(self.name, self.snapshot(), {})
+        from labelquorum.record.model import estimator_of
+
+        return estimator_of(self._whole(), self.name)
 
     def state_hash(self) -> str:
         """SHA-256 of the model and all answers: equal after the same cuts, whatever happened."""
@@ -152,20 +138,30 @@ class View:
             for row in (*work.workers, *work.open_items):
                 for part in row:
                     digest.update(part if isinstance(part, bytes) else encode(part).encode())
-            for given in self._given(connection):
-                plain = [given.item_id, given.label, given.n_labels, given.chunk]
-                digest.update(encode(plain).encode() + given.probs.tobytes())
+            for one in self._given(connection):
+                plain = [one.item_id, one.label, one.n_labels, one.chunk]
+                digest.update(encode(plain).encode() + one.probs.tobytes())
         return digest.hexdigest()
 
     # ── rows ──────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def _model(self) -> Estimator:
-        return model_of(self.configuration.method, self.configuration.settings)
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = decode(self.configuration.settings)
+        return settings
+
+    @cached_property
+    def _space(self) -> LabelSpace:
+        names = ("classes", "repeats", "on_bad", "abstain")
+        return LabelSpace(**{name: self._settings[name] for name in names})
 
     @property
     def _counts_all(self) -> bool:
-        return self._model._space.repeats == "all"
+        return self._space.repeats == "all"
+
+    def _whole(self) -> Work:
+        with self._store.read() as connection:
+            return self._everything(connection)
 
     def _row(self, connection: sa.Connection) -> Any:
         streams = tables.streams
@@ -214,18 +210,33 @@ class View:
             workers=sorted(WorkerRow(*row) for row in connection.execute(everybody)),
             open_items=sorted(OpenRow(*row) for row in connection.execute(still_open)),
             table=LabelTable([], [], []),
+            gold=[],
             keeps_open=False,
         )
 
-    def _of_items(
-        self, connection: sa.Connection, table: sa.Table, items: Sequence[str], *where: Any
-    ) -> Iterator[Any]:
-        """The rows of a table that are of these items."""
-        for some in batched(items):
-            chosen = sa.select(table).where(
-                table.c.stream == self._key, table.c.item.in_(some), *where
+    def _tell(self, connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> None:
+        """Write down what happened, for those who follow."""
+        events = tables.events.c
+        last = sa.select(sa.func.max(events.id)).where(events.stream == self._key)
+        connection.execute(
+            tables.events.insert().values(
+                stream=self._key,
+                id=(connection.scalar(last) or 0) + 1,
+                at=self._store.now(),
+                kind=kind,
+                body=encode(body),
             )
-            yield from connection.execute(chosen)
+        )
+
+    def _of_items(
+        self, connection: sa.Connection, wanted: Any, items: Sequence[str], *where: Any
+    ) -> Iterator[Any]:
+        """The rows of a table, or these columns of it, that are of these items."""
+        columns = wanted if isinstance(wanted, tuple) else (wanted,)
+        table = wanted if isinstance(wanted, sa.Table) else columns[0].table
+        here = (table.c.stream == self._key, *where)
+        for some in batched(items):
+            yield from connection.execute(sa.select(*columns).where(*here, table.c.item.in_(some)))
 
     def _put(
         self, connection: sa.Connection, table: sa.Table, keys: Sequence[str], rows: Sequence[Any]
@@ -236,6 +247,24 @@ class View:
             connection.execute(
                 self._store.upsert(table, *keys), [{"stream": self._key, **row} for row in plain]
             )
+
+
+@lru_cache(maxsize=256)
+def rules_of(text: str) -> Rules:
+    """Rules as they were kept."""
+    return Rules(**decode(text))
+
+
+def given(row: Any) -> Given:
+    """An answer as it was kept."""
+    return Given(
+        decode(row.item),
+        decode(row.label),
+        row.confidence,
+        np.frombuffer(row.probs, np.float32),
+        row.n_labels,
+        row.chunk,
+    )
 
 
 def batched(values: Iterable[Any]) -> Iterator[list[Any]]:

@@ -1,0 +1,101 @@
+"""What can be asked of a model that is kept in rows: each question a function to plain values.
+
+A question comes with the rows it needs and no more: the workers asked about, the open items asked
+about and who labelled them. Everybody else enters through what is shared.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelquorum.learn.door import Estimator
+from labelquorum.learn.snapshot import write_snapshot
+from labelquorum.record.model import estimator_of, snapshot_of
+from labelquorum.record.rows import Work
+
+__all__ = ["QUESTIONS", "answer"]
+
+
+def answer(work: Work, question: str, options: Mapping[str, Any]) -> Any:
+    """Ask a model of these workers and these open items."""
+    if question == "snapshot":
+        return snapshot(work)
+    return QUESTIONS[question](estimator_of(work, "stream"), **options)
+
+
+def snapshot(work: Work) -> bytes:
+    """The file `labelquorum.load` reads."""
+    with tempfile.TemporaryDirectory(prefix="labelquorum-") as folder:
+        path = Path(folder) / "model.lq"
+        write_snapshot(path, snapshot_of(work))
+        return path.read_bytes()
+
+
+def skills(model: Estimator, level: float = 0.95) -> list[dict[str, Any]]:
+    """How often each worker is right, between which bounds, and his confusion matrix."""
+    try:
+        table = model.skill_intervals(level)
+        bounds = np.stack([table["low"], table["high"]], axis=1).tolist()
+    except ValueError:  # no intervals for so many classes
+        bounds = [[None, None]] * len(model.workers_)
+    return [
+        {"worker": worker, "skill": float(skill), "low": low, "high": high, "confusion": matrix}
+        for worker, skill, (low, high), matrix in zip(
+            model.workers_.tolist(),
+            model.skills_.tolist(),
+            bounds,
+            model.confusion_.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def priors(model: Estimator) -> dict[str, Any]:
+    """The classes known so far, and how frequent they are."""
+    return {"classes": model.classes_.tolist(), "priors": model.priors_.tolist()}
+
+
+def explain(model: Estimator, task: Any) -> dict[str, Any]:
+    """Why an open item has its answer: who spoke for it, who against, what would flip it."""
+    found = model.explain(task)
+    said = zip(
+        found.workers.index.tolist(), *(found.workers[c] for c in found.workers), strict=True
+    )
+    return {
+        "text": str(found),
+        "runner_up": found.runner_up,
+        "prior_log_odds": _finite(found.prior_log_odds),
+        "total_log_odds": _finite(found.total_log_odds),
+        "heat": float(found.heat),
+        "workers": [
+            {"worker": worker, "label": label, "weight": float(weight), "log_odds": float(odds)}
+            for worker, label, weight, odds in said
+        ],
+        "flips": list(found.flips),
+        "further_labels": found.further_labels,
+        "truth_given": bool(found.truth_given),
+    }
+
+
+def gains(model: Estimator, tasks: list[Any], top: int | None = None) -> list[dict[str, Any]]:
+    """What one more label of each of these open items would likely do, and who should give it."""
+    table = model.expected_gain(tasks=tasks, top=top)
+    rows: list[dict[str, Any]] = table.reset_index().to_dict("records")  # type: ignore[assignment]
+    return [{name: _finite(value) for name, value in row.items()} for row in rows]
+
+
+QUESTIONS: dict[str, Callable[..., Any]] = {
+    "explain": explain,
+    "gains": gains,
+    "priors": priors,
+    "skills": skills,
+}
+"""By name. `snapshot` is asked like these, and answered in bytes."""
+
+
+def _finite(value: Any) -> Any:
+    """A number JSON can tell; None in place of one it cannot."""
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,96 @@
+"""A stream's model and answers as the rows they are kept in, free of any of the learning.
+
+`Work` is all that learning from a chunk needs, `Outcome` all that it changes. Both are plain
+values, so that the learning may be done in another process.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+from safetensors.numpy import load
+
+from labelquorum.ingest.events import LabelTable
+
+__all__ = [
+    "AnswerRow",
+    "Configuration",
+    "OpenRow",
+    "Outcome",
+    "Work",
+    "WorkerRow",
+    "worker_places",
+]
+
+
+class Configuration(NamedTuple):
+    """What a stream learns by."""
+
+    method: str
+    settings: str  # JSON
+    configuration: str  # SHA-256 of the two
+
+
+class WorkerRow(NamedTuple):
+    """A worker as he is kept."""
+
+    place: int
+    worker: str
+    n_classes: int
+    state: bytes
+    labels: int
+    agreed: int
+
+
+class OpenRow(NamedTuple):
+    """An open item as it is kept; its workers are places."""
+
+    item: str
+    evidence: bytes
+    note: str
+
+
+class AnswerRow(NamedTuple):
+    """What is answered of an item."""
+
+    item: str
+    label: str
+    confidence: float
+    probs: bytes
+    n_labels: int
+
+
+class Work(NamedTuple):
+    """All that learning from a chunk needs."""
+
+    method: str
+    settings: str
+    version: int
+    classes: str
+    n_workers: int
+    n_chunks: int
+    shared: bytes | None
+    workers: Sequence[WorkerRow]  # of the chunk, as far as they are known, by place
+    open_items: Sequence[OpenRow]
+    table: LabelTable
+    gold: Sequence[tuple[Hashable, Hashable]]  # items whose truth was told, and the truth
+    keeps_open: bool
+
+
+class Outcome(NamedTuple):
+    """All that learning from a chunk changes."""
+
+    version: int
+    classes: str
+    n_workers: int
+    n_chunks: int
+    shared: bytes
+    workers: list[WorkerRow]  # those whose rows are new or changed
+    answers: list[AnswerRow]
+    open_items: list[OpenRow]
+    result: str  # for people, JSON
+
+
+def worker_places(row: OpenRow) -> list[int]:
+    """The workers of an open item."""
+    places: list[int] = load(row.evidence)["worker"].tolist()
+    return places
