@@ -5,6 +5,7 @@ Every message says where, what, the rule, what we got, and what to do next.
 
 __all__ = [
     "ConflictError",
+    "FullError",
     "LabelError",
     "LabelQuorumError",
     "LimitError",
@@ -35,3 +36,7 @@ class ConflictError(StoreError):
 
 class LimitError(StoreError):
     """What was asked goes beyond a limit that was set."""
+
+
+class FullError(StoreError):
+    """The disk of the store is full; what was not acknowledged was not kept."""

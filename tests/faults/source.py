@@ -88,10 +88,10 @@ def recorded(store):
     return by_chunk
 
 
-def replayed(chunks, where, learner=None):
+def replayed(chunks, where, grace):
     """The state of a fresh store that is given these chunks, one after the other."""
-    rules = RULES.changed(labels_per_item=10**6, chunk_items=10**6)
-    with Store.open(where, learner=learner) as store:
+    rules = RULES.changed(labels_per_item=10**6, chunk_items=10**6, grace=grace)
+    with Store.open(where) as store:
         stream = opened(store, rules)
         for _, rows in sorted(chunks.items()):
             stream.accept(table_of(rows))

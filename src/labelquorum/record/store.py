@@ -22,7 +22,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import postgresql, sqlite
 
-from labelquorum.errors import StateError, StoreError
+from labelquorum.errors import FullError, StateError, StoreError
 from labelquorum.record import tables
 from labelquorum.record.chunking import Rules
 from labelquorum.record.learner import Here, Learner
@@ -36,6 +36,9 @@ LOCK_FILE = "labelquorum.lock"
 LOCK_NUMBER = 0x6C_61_62_65_6C_71  # "labelq"; PostgreSQL's advisory locks have numbers
 LOCK_SECONDS = 2.0
 """How long to wait for the lock; a process that was just ended may still seem to hold it."""
+LOG_BYTES = 4_000_000
+"""A write-ahead log of this size is brought into SQLite's file."""
+SQLITE_FULL, POSTGRESQL_FULL = 13, "53100"
 
 
 class Store:
@@ -53,6 +56,7 @@ class Store:
         self._engine, self._lock_file, self._clock = engine, lock, clock
         self._turn = threading.RLock()  # one writer, also among threads
         self._writer: sa.Connection | None = None
+        self._log: Path | None = None if lock is None else Path(where, f"{FILE}-wal")
         self._offset, self._latest = 0.0, float("-inf")
 
     @classmethod
@@ -220,14 +224,36 @@ class Store:
                 connection = self._writing()
                 with connection.begin():
                     yield connection
+                self._shorten_log(connection)
             except sa.exc.DBAPIError as error:
-                # A commit that failed may or may not have happened, and a handle that failed to
-                # reach the disk is not to be used again.
-                if self._writer is not None:
-                    self._writer.invalidate()
-                    self._writer.close()
-                    self._writer = None
+                # A commit that failed may or may not have happened.
+                self._drop_handles()
                 self._refuse(error)
+
+    def _drop_handles(self) -> None:
+        """Use none of the handles again: one of them failed to reach the disk or the server."""
+        if self._writer is not None:
+            self._writer.invalidate()
+            self._writer.close()
+            self._writer = None
+        self._engine.dispose()
+
+    def _shorten_log(self, connection: sa.Connection) -> None:
+        """Bring SQLite's log into its file, and empty it, once it is long.
+
+        SQLite would leave it as it is, to be written over. But were some of it damaged then, what
+        is before the damage would be taken for newer than the file, and be mixed with it.
+        """
+        if self._log is None or not self._log.exists() or self._log.stat().st_size < LOG_BYTES:
+            return
+        raw = connection.connection
+        driver: Any = self._engine.dialect.loaded_dbapi
+        try:
+            # Not while somebody reads; then the next commit tries again.
+            for part in ("busy_timeout = 0", "wal_checkpoint(TRUNCATE)", "busy_timeout = 5000"):
+                raw.execute(f"PRAGMA {part}").close()
+        except driver.Error:  # what was committed stays so
+            self._drop_handles()
 
     def upsert(self, table: sa.Table, *keys: str) -> Any:
         """An insert that takes the place of a row with these keys."""
@@ -263,6 +289,12 @@ class Store:
 
     def _refuse(self, error: sa.exc.DBAPIError) -> NoReturn:
         reason = " ".join(str(error.orig).split())
+        full = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == SQLITE_FULL
+        if full or getattr(error.orig, "sqlstate", None) == POSTGRESQL_FULL:
+            raise FullError(
+                f"{self.where}: the disk is full ({reason}). What was not acknowledged can be sent "
+                "again under the same key once there is space."
+            ) from error
         raise StoreError(
             f"{self.where}: the database refused ({reason}). What was not acknowledged can be sent "
             "again under the same key once the cause is gone."
@@ -329,7 +361,7 @@ def _sqlite(file: Path) -> sa.Engine:
 
     def on_connect(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # transactions begin where we say
-        for setting in ("journal_mode = WAL", "synchronous = FULL"):
+        for setting in ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0"):
             connection.execute(f"PRAGMA {setting}").close()
 
     def on_begin(connection: sa.Connection) -> None:

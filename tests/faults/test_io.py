@@ -1,0 +1,132 @@
+"""The n-th call to the disk fails, for every n: nothing is acknowledged that is not there."""
+
+import shutil
+
+import apsw
+import pytest
+from faults.files import Disk, engine_on
+from faults.source import batches_of, drive, ended, labels_of, opened
+
+from labelquorum.errors import FullError, StoreError
+from labelquorum.record import store as store_module
+from labelquorum.record.learner import Here
+from labelquorum.record.store import Store
+
+TODO = batches_of(labels_of(12), 12)
+ERRORS = {
+    "write": apsw.SQLITE_IOERR_WRITE,
+    "sync": apsw.SQLITE_IOERR_FSYNC,
+    "truncate": apsw.SQLITE_IOERR_TRUNCATE,
+    "delete": apsw.SQLITE_IOERR_DELETE,
+}
+
+
+class Remembering:
+    """A learner that remembers: learning is a pure function, and here it is not what is tested."""
+
+    known: dict = {}
+
+    def _once(self, name, *arguments):
+        key = repr((name, arguments))
+        if key not in self.known:
+            self.known[key] = getattr(Here(), name)(*arguments)
+        return self.known[key]
+
+    def configure(self, method, settings):
+        return self._once("configure", method, settings)
+
+    def learn(self, work):
+        return self._once("learn", work)
+
+
+class Failing:
+    """Lets the n-th call fail, and all that follow until it is healed if it is to stay broken."""
+
+    def __init__(self, number, stays):
+        self.number, self.stays, self.seen, self.failed = number, stays, 0, []
+
+    def __call__(self, step):
+        self.seen += 1
+        if self.seen == self.number or (self.stays and self.failed and self.seen > self.number):
+            self.failed.append(step)
+            return apsw.exception_for(ERRORS[step.what])
+        return None
+
+    def heal(self):
+        self.number = -1
+        self.stays = False
+
+
+def held_by(folder):
+    """The keys in a store and its files as they are, read by Python's own SQLite."""
+    copy = folder.with_name("copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(folder, copy)
+    with Store.open(copy, lambda: 1000.0, Remembering()) as store:
+        stream = opened(store)
+        return {n for n in range(len(TODO)) if stream.accept(_table(n), f"batch {n}").repeated}
+
+
+def _table(number):
+    from faults.source import table_of
+
+    return table_of(TODO[number])
+
+
+def drive_until_done(folder, failing):
+    """Drive a store over a failing disk; after an error, heal it and go on with the same handle."""
+    acknowledged, raised, store = set(), [], None
+
+    def note(key, _):
+        acknowledged.add(int(key.split()[1]))
+
+    while True:
+        try:
+            store = store or Store.open(folder, lambda: 1000.0, Remembering())
+            end = ended(drive(store, TODO, note))
+            store.close()
+            return end, raised
+        except StoreError as error:
+            raised.append(error)
+            assert acknowledged <= held_by(folder), "what was acknowledged is not there"
+            failing.heal()
+            assert len(raised) < 9
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """A store with nothing in it, and where an uninterrupted run ends."""
+    folder = tmp_path_factory.mktemp("io")
+    with Store.open(folder / "empty", lambda: 1000.0, Remembering()) as store:
+        opened(store)
+    shutil.copytree(folder / "empty", folder / "whole")
+    with Store.open(folder / "whole", lambda: 1000.0, Remembering()) as store:
+        end = ended(drive(store, TODO))
+    return folder / "empty", end
+
+
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("log_bytes", [20_000, store_module.LOG_BYTES])
+def test_whichever_call_fails_nothing_false_is_acknowledged(
+    start, tmp_path, monkeypatch, stays, log_bytes
+):
+    monkeypatch.setattr(store_module, "LOG_BYTES", log_bytes)
+    empty, end = start
+    number = n_failed = n_raised = 0
+    while True:
+        number += 1
+        folder = tmp_path / "store"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(empty, folder)
+        failing = Failing(number, stays)
+        with engine_on(Disk("io", failing)):
+            reached, raised = drive_until_done(folder, failing)
+        assert reached == end, (number, failing.failed)
+        if not failing.failed:
+            break
+        n_failed += 1
+        n_raised += bool(raised)
+        with Store.open(folder, lambda: 1000.0, Remembering()) as store:
+            assert ended(opened(store)) == end
+    print(number, n_failed, n_raised)
+    assert n_raised > 20
