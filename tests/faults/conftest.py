@@ -1,10 +1,14 @@
-"""Both databases, as in the tests of the store, and what tests of faults cannot do without."""
+"""Both databases, as in the tests of the store, and how large tests of faults are.
+
+With LABELQUORUM_FAULTS=long, as `python3 run.py faults --long` sets it, they take minutes. What a
+test has measured it tells as a property, and the page docs/faults.md shows it.
+"""
 
 import os
 
 import pytest
 from faults.kills import arena as made_arena
-from record.conftest import clock, database, server, store, where  # noqa: F401
+from record.conftest import clock, database, databases, server, store, where  # noqa: F401
 
 
 @pytest.fixture(scope="session")
@@ -13,6 +17,8 @@ def arena():
         yield made
 
 
-def lacking(reason):
-    """Skip for want of something; where nothing may be skipped, fail."""
-    (pytest.fail if os.environ.get("LABELQUORUM_CI") else pytest.skip)(reason)
+@pytest.fixture
+def size():
+    """One of two sizes: that of CI, or of a long run."""
+    long = os.environ.get("LABELQUORUM_FAULTS") == "long"
+    return lambda small, large: large if long else small

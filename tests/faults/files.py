@@ -7,7 +7,7 @@ all of them down, so that what would be on the disk after a loss of power can be
 
 import random
 import sqlite3
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -133,7 +133,7 @@ def _torn(step, rng):
 
 @contextmanager
 def engine_on(disk):
-    """Make engines of SQLite run over a disk meanwhile."""
+    """Make engines of SQLite that are made meanwhile run over a disk, for as long as they live."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sa, "create_engine", partial(sa.create_engine, module=_Driver(disk)))
         yield
@@ -164,7 +164,7 @@ def _as_sqlite3():
         yield
     except apsw.Error as error:
         same = sqlite3.IntegrityError if isinstance(error, apsw.ConstraintError) else None
-        told = (same or sqlite3.OperationalError)(str(error))
+        told = (same or sqlite3.OperationalError)(str(error) or "disk I/O error")
         told.sqlite_errorcode = getattr(error, "result", 1)
         told.sqlite_errorname = apsw.mapping_result_codes.get(told.sqlite_errorcode, "")
         raise told from error
@@ -200,7 +200,7 @@ class _Connection:
             self.execute(statement)
 
     def close(self):
-        with _as_sqlite3():
+        with suppress(apsw.Error):  # SQLite passes over errors of a last close
             self.database.close()
 
 

@@ -9,6 +9,7 @@ from faults.files import Disk, Platter, Step, engine_on, rng
 from faults.source import batches_of, drive, ended, fingerprint, labels_of
 
 from labelquorum.errors import StoreError
+from labelquorum.record import store as store_module
 from labelquorum.record.store import FILE, Store
 
 TODO = batches_of(labels_of(100), 4)
@@ -22,16 +23,11 @@ class Run:
     def __init__(self, folder):
         self.disk, self.states, self.copies = Disk(f"power {folder.name}"), [], []
         self.folder, self.clock = folder / "store", lambda: 1000.0
-        with engine_on(self.disk), Store.open(self.folder, self.clock) as store:
+        with engine_on(self.disk), small_log(), Store.open(self.folder, self.clock) as store:
             self._note(store)
             with noting(store, self._note):
                 stream = drive(store, TODO)
             self.end = ended(stream)
-        n=0
-        for s in self.disk.steps:
-            n+= s.what=="committed"
-            if s.what=="sync" and s.file==FILE: print("ckpt at", n)
-        print(n, len(self.disk.steps), len(self.copies))
 
     def _note(self, store):
         self.states.append(fingerprint(store))
@@ -39,6 +35,14 @@ class Run:
         if len(self.states) % 5 == 0:
             files = {name: (self.folder / name).read_bytes() for name in (FILE, WAL)}
             self.copies.append(files)
+
+
+@contextmanager
+def small_log():
+    """Shorten the log often meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "LOG_BYTES", 600_000)
+        yield
 
 
 @contextmanager

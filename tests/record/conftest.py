@@ -31,17 +31,29 @@ def server():
 
 
 @pytest.fixture
-def database(server):
-    """The URL of an empty database."""
+def databases(server):
+    """Makes empty databases, and gives their URLs."""
     url = sa.make_url(server).set(drivername="postgresql+psycopg")
-    name = f"labelquorum_{uuid.uuid4().hex}"
-    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    engine, names = sa.create_engine(url, isolation_level="AUTOCOMMIT"), []
+
+    def make():
+        names.append(f"labelquorum_{uuid.uuid4().hex}")
+        with engine.connect() as connection:
+            connection.execute(sa.text(f"CREATE DATABASE {names[-1]}"))
+        named = url.set(drivername="postgresql", database=names[-1])
+        return named.render_as_string(hide_password=False)
+
+    yield make
     with engine.connect() as connection:
-        connection.execute(sa.text(f"CREATE DATABASE {name}"))
-    yield url.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
-    with engine.connect() as connection:
-        connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
+        for name in names:
+            connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
     engine.dispose()
+
+
+@pytest.fixture
+def database(databases):
+    """The URL of an empty database."""
+    return databases()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
