@@ -4,19 +4,30 @@ What becomes of labels that are late, repeated or taken back is told in `chunkin
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, LimitError
 from labelquorum.record import tables
 from labelquorum.record.faults import fault
-from labelquorum.record.parcel import Parcel, Receipt, Sent, prepare
+from labelquorum.record.parcel import Parcel, Receipt, Row, Sent, prepare
 from labelquorum.record.reader import Reader
+from labelquorum.record.statements import among, put
 from labelquorum.record.tables import decode, encode, encode_id
-from labelquorum.record.view import batched, rules_of
+from labelquorum.record.view import rules_of
 
 __all__ = ["Inlet", "Receipt", "Sent"]
+
+
+class _Entry(NamedTuple):
+    """An item that waits."""
+
+    item: str
+    n_labels: int
+    first_row: int
+    first_at: float
+    ready_at: float | None
 
 
 class Inlet(Reader):
@@ -149,9 +160,9 @@ class Inlet(Reader):
         """What came under these keys before, and what was answered."""
         batches = tables.batches.c
         seen: dict[str, tuple[str, Receipt | None]] = {}
-        for some in batched(keys):
+        if keys:
             found = sa.select(batches.key, batches.body, batches.receipt).where(
-                batches.stream == self._key, batches.key.in_(some)
+                batches.stream == self._key, among(connection, batches.key, keys)
             )
             for row in connection.execute(found):
                 seen[row.key] = (row.body, Receipt(**decode(row.receipt)))
@@ -164,43 +175,37 @@ class Inlet(Reader):
         rules = rules_of(stream.rules)
         items = list(dict.fromkeys(row.item for parcel in parcels for row in parcel.rows))
         waiting = {
-            row.item: {**row._mapping} for row in self._of_items(connection, tables.waiting, items)
+            row.item: _Entry(*row)
+            for row in self._of_items(connection, _columns(tables.waiting, _Entry._fields), items)
         }
         pairs = self._pairs(connection, list(waiting))
         others = [item for item in items if item not in waiting]
         closed, again = self._answered(connection, others, now)
-        taken: list[dict[str, Any]] = []
+        taken: list[tuple[Any, ...]] = []
         receipts: list[Receipt] = []
         number = first = stream.next_row
         for parcel in parcels:
             for row in parcel.rows:
-                item, worker = row.item, row.worker
+                item, pair = row.item, (row.item, row.worker)
                 if item in closed:
                     continue
-                taken.append({**row._asdict(), "stream": self._key, "row": number, "chunk": None})
+                taken.append((self._key, number, *row))
                 entry = waiting.get(item)
                 if entry is None:
-                    entry = waiting[item] = {
-                        "stream": self._key,
-                        "item": item,
-                        "n_labels": 0,
-                        "first_row": number,
-                        "first_at": now,
-                        "ready_at": now if item in again else None,
-                    }
+                    entry = _Entry(item, 0, number, now, now if item in again else None)
                 number += 1
-                if self._counts_all or (item, worker) not in pairs:
-                    pairs.add((item, worker))
-                    entry["n_labels"] += 1
-                    if entry["ready_at"] is None and rules.is_full(entry["n_labels"]):
-                        entry["ready_at"] = now
+                if self._counts_all or pair not in pairs:
+                    pairs.add(pair)
+                    n_labels, ready_at = entry.n_labels + 1, entry.ready_at
+                    if ready_at is None and rules.is_full(n_labels):
+                        ready_at = now
+                    waiting[item] = entry._replace(n_labels=n_labels, ready_at=ready_at)
             span = (first, number - 1) if number > first else (None, None)
             late = len(parcel.rows) - (number - first)
             receipts.append(Receipt(number - first, late, parcel.skipped, *span))
             first = number
-        if taken:
-            connection.execute(tables.labels.insert(), taken)
-            self._put(connection, tables.waiting, ("stream", "item"), list(waiting.values()))
+        put(connection, tables.labels, ("stream", "row", *Row._fields), taken)
+        self._put(connection, tables.waiting, "item", _Entry._fields, waiting.values())
         connection.execute(
             tables.streams.update()
             .where(tables.streams.c.id == self._key)
@@ -222,21 +227,14 @@ class Inlet(Reader):
     ) -> None:
         """Write down what came under which key, and how far each source was read."""
         keyed = [
-            {
-                "stream": self._key,
-                "key": parcel.key,
-                "body": parcel.body,
-                "receipt": encode(receipt._asdict()),
-                "accepted_at": now,
-            }
+            (self._key, parcel.key, parcel.body, encode(receipt._asdict()), now)
             for parcel, receipt in zip(parcels, receipts, strict=True)
             if parcel.key
         ]
-        if keyed:
-            connection.execute(tables.batches.insert(), keyed)
+        columns = ("stream", "key", "body", "receipt", "accepted_at")
+        put(connection, tables.batches, columns, keyed)
         read = {p.source: p.position for p in parcels if p.source is not None}
-        positions = [{"source": source, "position": position} for source, position in read.items()]
-        self._put(connection, tables.positions, ("stream", "source"), positions)
+        self._put(connection, tables.positions, "source", ("source", "position"), read.items())
 
     def _welcome(
         self, connection: sa.Connection, parcels: Mapping[int, Parcel]
@@ -244,12 +242,10 @@ class Inlet(Reader):
         """Count who is new to the crowd; those parcels that bring more than the rules allow."""
         crowd = tables.crowd
         names = {row.worker for parcel in parcels.values() for row in parcel.rows}
-        known: set[str] = set()
-        for some in batched(names):
-            here = sa.select(crowd.c.worker).where(
-                crowd.c.stream == self._key, crowd.c.worker.in_(some)
-            )
-            known.update(connection.scalars(here))
+        here = sa.select(crowd.c.worker).where(
+            crowd.c.stream == self._key, among(connection, crowd.c.worker, names)
+        )
+        known = set(connection.scalars(here))
         if len(known) == len(names):
             return {}
         stream = self._row(connection)
@@ -271,8 +267,8 @@ class Inlet(Reader):
             else:
                 newcomers |= new
         if newcomers:
-            rows = [{"stream": self._key, "worker": worker} for worker in newcomers]
-            connection.execute(crowd.insert(), rows)
+            rows = [(self._key, worker) for worker in newcomers]
+            put(connection, crowd, ("stream", "worker"), rows)
             connection.execute(
                 tables.streams.update()
                 .where(tables.streams.c.id == self._key)
@@ -298,7 +294,7 @@ class Inlet(Reader):
         )
         until = {row.id: row.open_until for row in connection.execute(cut)}
         if until:
-            of_these = labels.chunk.in_(list(until))
+            of_these = among(connection, labels.chunk, until)
             for row in self._of_items(connection, (labels.item, labels.chunk), items, of_these):
                 (closed if until[row.chunk] is None else again).add(row.item)
         return closed - again, again
@@ -317,3 +313,7 @@ class Inlet(Reader):
 def _again(first: Receipt | LimitError) -> Receipt | LimitError:
     """What is answered to the same table under the same key."""
     return first._replace(repeated=True) if isinstance(first, Receipt) else first
+
+
+def _columns(table: sa.Table, names: Sequence[str]) -> tuple[sa.Column[Any], ...]:
+    return tuple(table.c[name] for name in names)

@@ -7,7 +7,7 @@ built with those workers alone, in the order they first appeared, and learns as 
 """
 
 import inspect
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
@@ -18,6 +18,7 @@ from safetensors.numpy import load, save
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import id_key, make_chunk
+from labelquorum.ingest.events import LabelTable
 from labelquorum.ingest.ledger import Ledger, Note, OpenItem
 from labelquorum.ingest.roster import Roster
 from labelquorum.learn.aggregator import Aggregator
@@ -88,7 +89,8 @@ def learn(work: Work) -> Outcome:
     model = model_of(work.method, work.settings)
     memory = memory_of(work)
     known = memory.roster.worker_ids[:]
-    intake = memory.roster.read(work.table, memory.ledger, dict(work.gold))
+    gold = {decode(item): decode(truth) for item, truth in work.gold}
+    intake = memory.roster.read(table_of(work), memory.ledger, gold)
     step = learn_chunk(memory, model._aggregator, intake, model._seed)
     memory = remember(memory, step)
     classes, chunk = memory.roster.classes, intake.chunk
@@ -127,6 +129,35 @@ def learn(work: Work) -> Outcome:
     )
 
 
+def table_of(work: Work) -> LabelTable:
+    """The labels of a chunk, as they came."""
+    known: dict[str, Any] = {}
+
+    def values(texts: Iterable[str | None]) -> list[Any]:
+        column = []
+        for text in texts:
+            if text is not None and text not in known:
+                known[text] = decode(text)
+            column.append(None if text is None else known[text])
+        return column
+
+    if not work.labels:
+        return LabelTable([], [], [])
+    rows, items, workers, labels, weights, groups, moments = zip(*work.labels, strict=True)
+    weighted = any(weight is not None for weight in weights)
+    return LabelTable(
+        values(items),
+        values(workers),
+        values(labels),
+        weights=[1.0 if w is None else w for w in weights] if weighted else None,
+        groups=values(groups) if any(groups) else None,
+        timestamps=values(moments) if any(moments) else None,
+        source=f"chunk {work.chunk}",
+        lines=list(rows),
+        unit="row",
+    )
+
+
 def memory_of(work: Work) -> Memory:
     """The memory of a model that knows these workers and these open items, and nobody else."""
     model = model_of(work.method, work.settings)
@@ -134,7 +165,7 @@ def memory_of(work: Work) -> Memory:
     workers = [decode(row.worker) for row in work.workers]
     roster = Roster(model._space, workers, classes)
     place = {row.place: k for k, row in enumerate(work.workers)}
-    room = len(work.open_items) + len(set(work.table.item_ids))
+    room = len(work.open_items) + len({row.item for row in work.labels})
     ledger = Ledger(room if work.keeps_open or work.open_items else 0)
     for row in work.open_items:
         item_id = decode(row.item)

@@ -1,7 +1,7 @@
 """What can be asked of a model that is kept in rows: each question a function to plain values.
 
-A question comes with the rows it needs and no more: the workers asked about, the open items asked
-about and who labelled them. Everybody else enters through what is shared.
+A question comes with the rows it needs and no more: the workers and open items asked about, who
+labelled them, and the busiest of the crowd, among whom they are seen.
 """
 
 import tempfile
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from labelquorum.errors import StateError
 from labelquorum.learn.door import Estimator
 from labelquorum.learn.snapshot import write_snapshot
 from labelquorum.record.model import estimator_of, snapshot_of
@@ -34,22 +35,24 @@ def snapshot(work: Work) -> bytes:
         return path.read_bytes()
 
 
-def skills(model: Estimator, level: float = 0.95) -> list[dict[str, Any]]:
-    """How often each worker is right, between which bounds, and his confusion matrix."""
+def skills(model: Estimator, workers: list[Any], level: float = 0.95) -> list[dict[str, Any]]:
+    """How often each of these workers is right, between which bounds, and what they confuse."""
     try:
-        table = model.skill_intervals(level)
-        bounds = np.stack([table["low"], table["high"]], axis=1).tolist()
-    except ValueError:  # no intervals for so many classes
-        bounds = [[None, None]] * len(model.workers_)
+        table = model.skill_intervals(level, workers)
+        bounds = table[["low", "high"]].to_numpy().tolist()
+    except StateError:  # no intervals for so many classes
+        bounds = [[None, None]] * len(workers)
+    place = {worker: k for k, worker in enumerate(model.workers_.tolist())}
+    skill, confusion = model.skills_.to_numpy(), model.confusion_
     return [
-        {"worker": worker, "skill": float(skill), "low": low, "high": high, "confusion": matrix}
-        for worker, skill, (low, high), matrix in zip(
-            model.workers_.tolist(),
-            model.skills_.tolist(),
-            bounds,
-            model.confusion_.tolist(),
-            strict=True,
-        )
+        {
+            "worker": worker,
+            "skill": float(skill[place[worker]]),
+            "low": low,
+            "high": high,
+            "confusion": confusion[place[worker]].tolist(),
+        }
+        for worker, (low, high) in zip(workers, bounds, strict=True)
     ]
 
 

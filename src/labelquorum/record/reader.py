@@ -5,22 +5,21 @@ the reasons of an answer, the gain of one more label) is asked of the learner, w
 takes and no more.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from labelquorum.errors import LabelError, StateError
-from labelquorum.ingest.events import LabelTable
 from labelquorum.record import tables
-from labelquorum.record.rows import OpenRow, Work, worker_places
+from labelquorum.record.rows import OpenRow, Work, WorkerRow, worker_places
 from labelquorum.record.tables import decode, encode_id
 from labelquorum.record.view import Given, View, given
 
 __all__ = ["Reader", "Undecided"]
 
-GAIN_WORKERS = 1000
-"""So many workers, those with most labels, stand for the crowd when a gain is asked for."""
+CROWD = 1000
+"""So many workers, those with most labels, stand for all where the crowd matters."""
 
 
 class Undecided(NamedTuple):
@@ -139,20 +138,21 @@ class Reader(View):
         )
         with self._store.read() as connection:
             places = list(connection.scalars(query.order_by(workers.place).limit(limit)))
-            work = self._part(connection, places=places)
-        return self._skills(work)
+            asked = self._workers(connection, [], places)
+            work = self._part(connection, [*places, *self._busiest(connection)])
+        return self._skills(asked, work)
 
     def worker(self, worker: Hashable) -> dict[str, Any]:
         """One worker: skill, its bounds, his confusion matrix, and what he did."""
         with self._store.read() as connection:
-            work = self._part(connection, names=[encode_id(worker, "worker", "worker")])
-        found = self._skills(work)
-        if not found:
-            raise LabelError(
-                f"Stream {self.name!r}: worker {worker!r} is not known: no label of theirs was "
-                "learned from. Check the id."
-            )
-        return found[0]
+            asked = self._workers(connection, [encode_id(worker, "worker", "worker")], [])
+            if not asked:
+                raise LabelError(
+                    f"Stream {self.name!r}: worker {worker!r} is not known: no label of theirs was "
+                    "learned from. Check the id."
+                )
+            work = self._part(connection, [asked[0].place, *self._busiest(connection)])
+        return self._skills(asked, work)[0]
 
     def explain(self, task: Hashable) -> dict[str, Any] | None:
         """Why an open item has its answer; None of an item whose labels are not held any more."""
@@ -160,7 +160,8 @@ class Reader(View):
             rows = self._open(connection, [encode_id(task, "task", "explain")])
             if not rows:
                 return None
-            work = self._part(connection, places=[p for row in rows for p in worker_places(row)])
+            places = [place for row in rows for place in worker_places(row)]
+            work = self._part(connection, [*places, *self._busiest(connection)])
         found: dict[str, Any] = self._store.learner.ask(
             work._replace(open_items=rows), "explain", {"task": task}
         )
@@ -168,19 +169,12 @@ class Reader(View):
 
     def gains(self, tasks: Sequence[Hashable], top: int | None = None) -> list[dict[str, Any]]:
         """What one more label of each of these open items would likely do."""
-        workers = tables.workers.c
-        busiest = (
-            sa.select(workers.place)
-            .where(workers.stream == self._key, workers.worker != "null")
-            .order_by(workers.labels.desc(), workers.place)
-            .limit(GAIN_WORKERS)
-        )
         with self._store.read() as connection:
             rows = self._open(connection, [encode_id(task, "task", "gains") for task in tasks])
             if not rows:
                 return []
-            places = [p for row in rows for p in worker_places(row)]
-            work = self._part(connection, places=[*places, *connection.scalars(busiest)])
+            places = [place for row in rows for place in worker_places(row)]
+            work = self._part(connection, [*places, *self._busiest(connection)])
         options = {"tasks": [decode(row.item) for row in rows], "top": top}
         found: list[dict[str, Any]] = self._store.learner.ask(
             work._replace(open_items=rows), "gains", options
@@ -192,10 +186,11 @@ class Reader(View):
         file: bytes = self._store.learner.ask(self._whole(), "snapshot", {})
         return file
 
-    def _skills(self, work: Work) -> list[dict[str, Any]]:
-        if not work.workers:
+    def _skills(self, asked: Sequence[WorkerRow], work: Work) -> list[dict[str, Any]]:
+        if not asked:
             return []
-        told = self._store.learner.ask(work, "skills", {})
+        options = {"workers": [decode(row.worker) for row in asked]}
+        told = self._store.learner.ask(work, "skills", options)
         return [
             {
                 **one,
@@ -204,20 +199,30 @@ class Reader(View):
                 "agreed": row.agreed,
                 "classes": decode(work.classes),
             }
-            for one, row in zip(told, work.workers, strict=True)
+            for one, row in zip(told, asked, strict=True)
         ]
 
-    def _part(
-        self, connection: sa.Connection, names: Sequence[str] = (), places: Sequence[int] = ()
-    ) -> Work:
+    def _busiest(self, connection: sa.Connection) -> list[int]:
+        """The workers with most labels: among them the others are seen as they are."""
+        workers = tables.workers.c
+        busiest = (
+            sa.select(workers.place)
+            .where(workers.stream == self._key, workers.worker != "null")
+            .order_by(workers.labels.desc(), workers.place)
+            .limit(CROWD)
+        )
+        return list(connection.scalars(busiest))
+
+    def _part(self, connection: sa.Connection, places: Iterable[int]) -> Work:
         """What is shared, and these workers."""
         return Work(
             method=self.configuration.method,
             settings=self.configuration.settings,
+            chunk=0,
             **self._shared(connection),
-            workers=self._workers(connection, names, set(places)),
+            workers=self._workers(connection, [], set(places)),
             open_items=[],
-            table=LabelTable([], [], []),
+            labels=[],
             gold=[],
             keeps_open=False,
         )

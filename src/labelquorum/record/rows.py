@@ -4,16 +4,15 @@
 values, so that the learning may be done in another process.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from safetensors.numpy import load
 
-from labelquorum.ingest.events import LabelTable
-
 __all__ = [
     "AnswerRow",
     "Configuration",
+    "LabelRow",
     "OpenRow",
     "Outcome",
     "Work",
@@ -28,6 +27,18 @@ class Configuration(NamedTuple):
     method: str
     settings: str  # JSON
     configuration: str  # SHA-256 of the two
+
+
+class LabelRow(NamedTuple):
+    """A label as it is kept."""
+
+    row: int
+    item: str
+    worker: str
+    label: str
+    weight: float | None
+    group: str | None
+    timestamp: str | None
 
 
 class WorkerRow(NamedTuple):
@@ -64,6 +75,7 @@ class Work(NamedTuple):
 
     method: str
     settings: str
+    chunk: int
     version: int
     classes: str
     n_workers: int
@@ -71,8 +83,8 @@ class Work(NamedTuple):
     shared: bytes | None
     workers: Sequence[WorkerRow]  # of the chunk, as far as they are known, by place
     open_items: Sequence[OpenRow]
-    table: LabelTable
-    gold: Sequence[tuple[Hashable, Hashable]]  # items whose truth was told, and the truth
+    labels: Sequence[LabelRow]  # of the chunk, in the order they came
+    gold: Sequence[tuple[str, str]]  # items whose truth was told, and the truth
     keeps_open: bool
 
 

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
@@ -20,7 +20,6 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy.dialects import postgresql, sqlite
 
 from labelquorum.errors import FullError, StateError, StoreError
 from labelquorum.record import tables
@@ -38,6 +37,7 @@ LOCK_SECONDS = 2.0
 """How long to wait for the lock; a process that was just ended may still seem to hold it."""
 LOG_BYTES = 4_000_000
 """A write-ahead log of this size is brought into SQLite's file."""
+BUSY_SECONDS = 5
 SQLITE_FULL, POSTGRESQL_FULL = 13, "53100"
 
 
@@ -57,6 +57,7 @@ class Store:
         self._turn = threading.RLock()  # one writer, also among threads
         self._writer: sa.Connection | None = None
         self._log: Path | None = None if lock is None else Path(where, f"{FILE}-wal")
+        self._shorten_after = 0.0
         self._offset, self._latest = 0.0, float("-inf")
 
     @classmethod
@@ -189,6 +190,14 @@ class Store:
         with self.read() as connection:
             return self._names(connection)
 
+    def unsettled(self) -> list[str]:
+        """The streams with items that wait, or chunks that are cut."""
+        streams, waiting, chunks = tables.streams.c, tables.waiting.c, tables.chunks.c
+        waits = sa.exists().where(waiting.stream == streams.id)
+        is_cut = sa.exists().where(chunks.stream == streams.id, chunks.state == "cut")
+        with self.read() as connection:
+            return list(connection.scalars(sa.select(streams.name).where(waits | is_cut)))
+
     def _names(self, connection: sa.Connection) -> list[str]:
         return list(connection.scalars(sa.select(tables.streams.c.name).order_by("name")))
 
@@ -244,23 +253,23 @@ class Store:
         SQLite would leave it as it is, to be written over. But were some of it damaged then, what
         is before the damage would be taken for newer than the file, and be mixed with it.
         """
-        if self._log is None or not self._log.exists() or self._log.stat().st_size < LOG_BYTES:
+        if self._log is None or time.monotonic() < self._shorten_after:
             return
-        raw = connection.connection
+        try:
+            if self._log.stat().st_size < LOG_BYTES:
+                return
+        except FileNotFoundError:
+            return
+        raw: Any = connection.connection
         driver: Any = self._engine.dialect.loaded_dbapi
         try:
-            # Not while somebody reads; then the next commit tries again.
-            for part in ("busy_timeout = 0", "wal_checkpoint(TRUNCATE)", "busy_timeout = 5000"):
-                raw.execute(f"PRAGMA {part}").close()
+            raw.execute("PRAGMA busy_timeout = 0").close()
+            is_read, *_ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            raw.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS}").close()
         except driver.Error:  # what was committed stays so
             self._drop_handles()
-
-    def upsert(self, table: sa.Table, *keys: str) -> Any:
-        """An insert that takes the place of a row with these keys."""
-        kind = sqlite if self._engine.dialect.name == "sqlite" else postgresql
-        statement: Any = kind.insert(table)
-        others = {c.name: statement.excluded[c.name] for c in table.c if c.name not in keys}
-        return statement.on_conflict_do_update(index_elements=list(keys), set_=others)
+        else:
+            self._shorten_after = time.monotonic() + (1.0 if is_read else 0.0)
 
     def _writing(self) -> sa.Connection:
         if self._writer is None:
@@ -349,14 +358,14 @@ def _hold(lock: IO[str], folder: Path) -> None:
                 lock.close()
                 raise StoreError(_held(folder, holder)) from None
             time.sleep(0.05)
-    lock.truncate(0)
-    lock.write(_me())
-    lock.flush()
+    with suppress(OSError):  # a full disk; the lock is held all the same
+        os.ftruncate(lock.fileno(), 0)
+        os.write(lock.fileno(), _me().encode())
 
 
 def _sqlite(file: Path) -> sa.Engine:
     engine = sa.create_engine(
-        sa.URL.create("sqlite", database=str(file)), connect_args={"timeout": 5}
+        sa.URL.create("sqlite", database=str(file)), connect_args={"timeout": BUSY_SECONDS}
     )
 
     def on_connect(connection: Any, _: Any) -> None:

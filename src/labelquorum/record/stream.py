@@ -7,20 +7,28 @@ the answers, and deletes the raw labels. So a chunk is applied once or not at al
 acknowledged is never lost.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from labelquorum.errors import ConflictError, StateError
-from labelquorum.ingest.events import LabelTable
+from labelquorum.errors import ConflictError, StateError, StoreError
 from labelquorum.record import tables
 from labelquorum.record.chunking import DAY, Rules
 from labelquorum.record.faults import fault
 from labelquorum.record.inlet import Inlet
-from labelquorum.record.rows import OpenRow, Outcome, Work, worker_places
+from labelquorum.record.rows import (
+    AnswerRow,
+    LabelRow,
+    OpenRow,
+    Outcome,
+    Work,
+    WorkerRow,
+    worker_places,
+)
+from labelquorum.record.statements import among
 from labelquorum.record.tables import decode, encode
-from labelquorum.record.view import batched, rules_of
+from labelquorum.record.view import rules_of
 
 __all__ = ["ATTEMPTS", "Applied", "Cut", "Stream"]
 
@@ -71,19 +79,14 @@ class Stream(Inlet):
                 return None
             stream = self._row(connection)
             labels, waiting = tables.labels.c, tables.waiting.c
-            for some in batched(items):
-                connection.execute(
-                    tables.labels.update()
-                    .where(
-                        labels.stream == self._key, labels.chunk.is_(None), labels.item.in_(some)
-                    )
-                    .values(chunk=stream.next_chunk)
-                )
-                connection.execute(
-                    tables.waiting.delete().where(
-                        waiting.stream == self._key, waiting.item.in_(some)
-                    )
-                )
+            of_these = among(connection, labels.item, items)
+            connection.execute(
+                tables.labels.update()
+                .where(labels.stream == self._key, labels.chunk.is_(None), of_these)
+                .values(chunk=stream.next_chunk)
+            )
+            of_these = among(connection, waiting.item, items)
+            connection.execute(tables.waiting.delete().where(waiting.stream == self._key, of_these))
             first, last, n_labels = connection.execute(
                 sa.select(sa.func.min(labels.row), sa.func.max(labels.row), sa.func.count()).where(
                     labels.stream == self._key, labels.chunk == stream.next_chunk
@@ -148,6 +151,8 @@ class Stream(Inlet):
             work = self._work(connection, row)
         try:
             outcome = self._store.learner.learn(work)
+        except StoreError:  # nobody could learn just now: no fault of the chunk
+            raise
         except Exception as error:
             raise self._failed(number, error) from error
         fault("after_update")
@@ -161,7 +166,7 @@ class Stream(Inlet):
         while self.cut(flush):
             pass
         applied = []
-        for number in self._to_apply():
+        for number in self.to_apply():
             for _ in range(ATTEMPTS):
                 try:
                     applied.append(self.advance(number))
@@ -169,6 +174,13 @@ class Stream(Inlet):
                 except StateError:
                     continue
         return applied
+
+    def to_apply(self) -> list[int]:
+        """The chunks that are cut and not applied, in order."""
+        chunks = tables.chunks.c
+        with self._store.read() as connection:
+            cut = sa.select(chunks.id).where(chunks.stream == self._key, chunks.state == "cut")
+            return list(connection.scalars(cut.order_by(chunks.id)))
 
     def change(self, **changes: Any) -> Rules:
         """Change some of the rules from now on; items that are ready stay so."""
@@ -215,20 +227,15 @@ class Stream(Inlet):
         chosen = sa.select(waiting.item).where(here, ready).order_by(waiting.first_row)
         return list(connection.scalars(chosen.limit(rules.chunk_items)))
 
-    def _to_apply(self) -> list[int]:
-        chunks = tables.chunks.c
-        with self._store.read() as connection:
-            cut = sa.select(chunks.id).where(chunks.stream == self._key, chunks.state == "cut")
-            return list(connection.scalars(cut.order_by(chunks.id)))
-
     def _work(self, connection: sa.Connection, chunk: Any) -> Work:
         """Read what learning from a chunk needs, and no more."""
         labels = tables.labels.c
-        rows = connection.execute(
-            sa.select(tables.labels)
+        found = connection.execute(
+            sa.select(*(labels[name] for name in LabelRow._fields))
             .where(labels.stream == self._key, labels.chunk == chunk.id)
             .order_by(labels.row)
-        ).all()
+        )
+        rows = [LabelRow(*row) for row in found.all()]
         items = list(dict.fromkeys(row.item for row in rows))
         open_rows = [
             OpenRow(row.item, row.evidence, row.note)
@@ -239,10 +246,11 @@ class Stream(Inlet):
         return Work(
             method=self.configuration.method,
             settings=self.configuration.settings,
+            chunk=chunk.id,
             **self._shared(connection),
             workers=self._workers(connection, names, places),
             open_items=sorted(open_rows),
-            table=_table(rows, f"chunk {chunk.id}"),
+            labels=rows,
             gold=[],
             keeps_open=chunk.open_until is not None,
         )
@@ -271,10 +279,10 @@ class Stream(Inlet):
                     f"{outcome.version} of the model, which is no longer the present one. "
                     "Advance it again."
                 )
-            self._put(connection, tables.workers, ("stream", "place"), outcome.workers)
+            self._put(connection, tables.workers, "place", WorkerRow._fields, outcome.workers)
             fault("inside_apply")
-            given = [{**row._asdict(), "chunk": number} for row in outcome.answers]
-            self._put(connection, tables.answers, ("stream", "item"), given)
+            given = ((*row, number) for row in outcome.answers)
+            self._put(connection, tables.answers, "item", (*AnswerRow._fields, "chunk"), given)
             self._close(connection, chunk, outcome)
             kept = self._discard(connection, chunk)
             connection.execute(
@@ -299,16 +307,14 @@ class Stream(Inlet):
         """Open the chunk's items, or close them, and those whose grace is over."""
         items, waiting = tables.open_items.c, tables.waiting.c
         labels, chunks = tables.labels.c, tables.chunks.c
-        opened = [{**row._asdict(), "open_until": chunk.open_until} for row in outcome.open_items]
-        self._put(connection, tables.open_items, ("stream", "item"), opened)
+        opened = [(*row, chunk.open_until) for row in outcome.open_items]
+        columns = (*OpenRow._fields, "open_until")
+        self._put(connection, tables.open_items, "item", columns, opened)
         if not opened:
-            answered = [row.item for row in outcome.answers]
-            for some in batched(answered):
-                connection.execute(
-                    tables.open_items.delete().where(
-                        items.stream == self._key, items.item.in_(some)
-                    )
-                )
+            answered = among(connection, items.item, [row.item for row in outcome.answers])
+            connection.execute(
+                tables.open_items.delete().where(items.stream == self._key, answered)
+            )
         # A late label that was accepted in time finds its item open, however long it waits.
         waits = sa.exists().where(waiting.stream == self._key, waiting.item == items.item)
         is_cut = sa.exists().where(
@@ -341,11 +347,10 @@ class Stream(Inlet):
                 chunks.labels_kept == 1,
                 chunks.cut_at <= chunk.cut_at - rules.days * DAY,
             )
-            gone = list(connection.scalars(sa.select(chunks.id).where(old)))
-            for some in batched(gone):
-                connection.execute(
-                    tables.labels.delete().where(labels.stream == self._key, labels.chunk.in_(some))
-                )
+            gone = among(
+                connection, labels.chunk, connection.scalars(sa.select(chunks.id).where(old)).all()
+            )
+            connection.execute(tables.labels.delete().where(labels.stream == self._key, gone))
             connection.execute(tables.chunks.update().where(old).values(labels_kept=0))
         return 1
 
@@ -368,30 +373,6 @@ class Stream(Inlet):
             f"Chunk {number} of stream {self.name!r} could not be learned from, attempt {attempts} "
             f"of {ATTEMPTS} ({reason}).{ending if state == 'quarantined' else ''}"
         )
-
-
-def _table(rows: Sequence[Any], source: str) -> LabelTable:
-    """The labels as they came."""
-
-    def column(name: str) -> list[Any] | None:
-        values = [getattr(row, name) for row in rows]
-        if all(value is None for value in values):
-            return None
-        return [None if value is None else decode(value) for value in values]
-
-    weights = [row.weight for row in rows]
-    weighted = any(weight is not None for weight in weights)
-    return LabelTable(
-        [decode(row.item) for row in rows],
-        [decode(row.worker) for row in rows],
-        [decode(row.label) for row in rows],
-        weights=[1.0 if w is None else w for w in weights] if weighted else None,
-        groups=column("group"),
-        timestamps=column("timestamp"),
-        source=source,
-        lines=[row.row for row in rows],
-        unit="row",
-    )
 
 
 def _applied(row: Any) -> Applied:

@@ -83,7 +83,7 @@ labels = Table(
     Column("group", Text),
     Column("timestamp", Text),
     Column("chunk", BigInteger),
-    Index("labels_of_item", "stream", "item"),
+    Index("labels_of_item", "stream", "item", "chunk"),
     Index("labels_of_chunk", "stream", "chunk"),
 )
 

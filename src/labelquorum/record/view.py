@@ -3,7 +3,6 @@
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from hashlib import sha256
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,10 +11,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse_arrays
 
 from labelquorum.errors import StoreError
-from labelquorum.ingest.events import LabelSpace, LabelTable
+from labelquorum.ingest.events import LabelSpace
 from labelquorum.record import tables
 from labelquorum.record.chunking import Rules
 from labelquorum.record.rows import Configuration, OpenRow, Work, WorkerRow
+from labelquorum.record.statements import among, put
 from labelquorum.record.tables import decode, encode, encode_id
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from labelquorum.learn.snapshot import Snapshot
     from labelquorum.record.store import Store
 
-__all__ = ["Given", "View", "batched", "given", "rules_of"]
-
-_AT_ONCE = 10_000  # values in one statement; SQLite takes 32,766
+__all__ = ["Given", "View", "given", "rules_of"]
 
 
 class Given(NamedTuple):
@@ -187,12 +185,12 @@ class View:
         """The workers of these names and these places, by place."""
         workers = tables.workers.c
         found: set[WorkerRow] = set()
-        for column, values in ((workers.worker, names), (workers.place, sorted(places))):
-            for some in batched(values):
+        for column, values in ((workers.worker, names), (workers.place, list(places))):
+            if values:
                 known = sa.select(*(workers[name] for name in WorkerRow._fields)).where(
-                    workers.stream == self._key, column.in_(some)
+                    workers.stream == self._key, among(connection, column, values)
                 )
-                found.update(WorkerRow(*row) for row in connection.execute(known))
+                found.update(WorkerRow(*row) for row in connection.execute(known).all())
         return sorted(found)
 
     def _everything(self, connection: sa.Connection) -> Work:
@@ -206,10 +204,11 @@ class View:
         return Work(
             method=self.configuration.method,
             settings=self.configuration.settings,
+            chunk=0,
             **self._shared(connection),
             workers=sorted(WorkerRow(*row) for row in connection.execute(everybody)),
             open_items=sorted(OpenRow(*row) for row in connection.execute(still_open)),
-            table=LabelTable([], [], []),
+            labels=[],
             gold=[],
             keeps_open=False,
         )
@@ -235,18 +234,21 @@ class View:
         columns = wanted if isinstance(wanted, tuple) else (wanted,)
         table = wanted if isinstance(wanted, sa.Table) else columns[0].table
         here = (table.c.stream == self._key, *where)
-        for some in batched(items):
-            yield from connection.execute(sa.select(*columns).where(*here, table.c.item.in_(some)))
+        if items:
+            chosen = sa.select(*columns).where(*here, among(connection, table.c.item, items))
+            yield from connection.execute(chosen).all()
 
     def _put(
-        self, connection: sa.Connection, table: sa.Table, keys: Sequence[str], rows: Sequence[Any]
+        self,
+        connection: sa.Connection,
+        table: sa.Table,
+        key: str,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[Any]],
     ) -> None:
-        """Write rows, in place of those with the same keys."""
-        if rows:
-            plain = (row if isinstance(row, dict) else row._asdict() for row in rows)
-            connection.execute(
-                self._store.upsert(table, *keys), [{"stream": self._key, **row} for row in plain]
-            )
+        """Write rows of the stream, in place of those with the same key."""
+        own = ((self._key, *row) for row in rows)
+        put(connection, table, ("stream", *columns), own, keys=("stream", key))
 
 
 @lru_cache(maxsize=256)
@@ -265,10 +267,3 @@ def given(row: Any) -> Given:
         row.n_labels,
         row.chunk,
     )
-
-
-def batched(values: Iterable[Any]) -> Iterator[list[Any]]:
-    """Values in lists that one statement can take."""
-    rest = iter(values)
-    while some := list(islice(rest, _AT_ONCE)):
-        yield some

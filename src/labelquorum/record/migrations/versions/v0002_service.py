@@ -54,3 +54,5 @@ def upgrade() -> None:
         UniqueConstraint("digest"),
     )
     op.create_index("answers_by_confidence", "answers", ["stream", "confidence", "item"])
+    op.drop_index("labels_of_item", "labels")
+    op.create_index("labels_of_item", "labels", ["stream", "item", "chunk"])

@@ -1,0 +1,65 @@
+"""Statements for many values at once, the same in SQLite and PostgreSQL.
+
+Each is one text however many values there are, so a database prepares it once, and rows go to the
+driver as they are.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from labelquorum.record.tables import encode
+
+__all__ = ["among", "put"]
+
+
+def among(
+    connection: sa.Connection, column: sa.Column[Any], values: Collection[Any]
+) -> sa.ColumnElement[bool]:
+    """That a column has one of these values."""
+    listed = list(values)
+    if connection.dialect.name == "postgresql":
+        return column == sa.any_(sa.bindparam(None, listed, ARRAY(column.type), unique=True))
+    given = sa.func.json_each(sa.bindparam(None, encode(listed), sa.Text, unique=True))
+    return column.in_(sa.select(given.table_valued("value").c.value))
+
+
+def put(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    keys: Sequence[str] = (),
+) -> None:
+    """Write rows; with keys, in place of those that have the same.
+
+    Parameters
+    ----------
+    columns
+        What a row gives, in this order.
+    keys
+        Columns of a unique index.
+    """
+    given = [tuple(row) for row in rows]
+    if given:
+        text = _insert(connection.dialect.name, table, tuple(columns), tuple(keys))
+        connection.exec_driver_sql(text, given)
+
+
+@lru_cache(maxsize=128)
+def _insert(dialect: str, table: sa.Table, columns: tuple[str, ...], keys: tuple[str, ...]) -> str:
+    mark = "%s" if dialect == "postgresql" else "?"
+    names = {name: f'"{table.c[name].name}"' for name in columns}
+    text = (
+        f'INSERT INTO "{table.name}" ({", ".join(names.values())}) '
+        f"VALUES ({', '.join(mark for _ in columns)})"
+    )
+    if not keys:
+        return text
+    others = [name for key, name in names.items() if key not in keys]
+    updates = ", ".join(f"{name} = excluded.{name}" for name in others)
+    found = ", ".join(names[key] for key in keys)
+    return f"{text} ON CONFLICT ({found}) DO {f'UPDATE SET {updates}' if others else 'NOTHING'}"

@@ -1,0 +1,168 @@
+"""A learner in a process of its own, so that learning never holds up who takes labels in.
+
+`python -m labelquorum.serve.learner` is that process: it answers frames (`record/wire.py`) one
+after the other, and ends when its input does, so it never outlives whoever started it. If it dies,
+the call that was under way fails, and the next one starts another.
+"""
+
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import IO, Any
+
+from labelquorum.errors import StoreError
+from labelquorum.record.learner import Here
+from labelquorum.record.rows import Configuration, Outcome, Work
+from labelquorum.record.wire import (
+    LENGTH_BYTES,
+    outcome_from,
+    pack,
+    raised,
+    told,
+    unpack,
+    work_from,
+)
+
+__all__ = ["Beside"]
+
+CALL_SECONDS = 600.0
+"""A call that takes longer is given up, and its process ended."""
+
+
+class Beside:
+    """A learner in a process beside this one."""
+
+    def __init__(self, seconds: float = CALL_SECONDS) -> None:
+        self._seconds = seconds
+        self._turn = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Start the process now, so that the first call need not wait for it."""
+        with self._turn:
+            self._running()
+
+    def close(self) -> None:
+        """End the process; no call is answered any more."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            process.kill()  # it holds nothing that could be lost
+        with self._turn:
+            self._drop()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if it runs."""
+        return None if self._process is None else self._process.pid
+
+    def configure(self, method: str, settings: Mapping[str, Any]) -> Configuration:
+        """Check what a stream is to learn by, and spell out every setting."""
+        return Configuration(*self._call("configure", method, dict(settings)))
+
+    def learn(self, work: Work) -> Outcome:
+        """Learn from a chunk, and say which rows are new."""
+        return outcome_from(self._call("learn", work))
+
+    def ask(self, work: Work, question: str, options: Mapping[str, Any]) -> Any:
+        """What the model says of these workers and open items."""
+        return self._call("ask", work, question, dict(options))
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        frame = pack([name, *arguments])
+        with self._turn:
+            process = self._running()
+            try:
+                reply = self._exchange(process, frame)
+            except (OSError, EOFError, TimeoutError) as error:
+                self._drop()
+                if self._closed:
+                    raise StoreError("The learner was closed. Open the store again.") from error
+                reason = f" ({error})" if str(error) else ""
+                raise RuntimeError(
+                    f"the learner ended while it was asked to {name}{reason}"
+                ) from error
+        if isinstance(reply, dict):
+            raise raised(reply)
+        return reply[0]
+
+    def _exchange(self, process: subprocess.Popen[bytes], frame: bytes) -> Any:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(frame)
+        process.stdin.flush()
+        deadline = time.monotonic() + self._seconds
+        length = int.from_bytes(_read(process.stdout.fileno(), LENGTH_BYTES, deadline), "big")
+        return unpack(_read(process.stdout.fileno(), length, deadline))
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._closed:
+            raise StoreError("The learner was closed. Open the store again.")
+        if self._process is None or self._process.poll() is not None:
+            self._drop()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "labelquorum.serve.learner"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for whoever started it
+            )
+        return self._process
+
+    def _drop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with suppress(OSError):  # what could not be sent any more
+                        pipe.close()
+
+
+def _read(descriptor: int, size: int, deadline: float) -> bytes:
+    """So many bytes, by then."""
+    parts: list[bytes] = []
+    while size:
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise TimeoutError("it took too long")
+        part = os.read(descriptor, min(size, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def main() -> None:
+    """Answer frames from standard input until it ends."""
+    # Frames go where standard output went; what anybody prints goes to standard error.
+    replies: IO[bytes] = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    here = Here()
+    calls: dict[str, Callable[..., Any]] = {
+        "configure": here.configure,
+        "learn": lambda work: here.learn(work_from(work)),
+        "ask": lambda work, question, options: here.ask(work_from(work), question, options),
+    }
+    import labelquorum.record.questions  # noqa: F401  # JAX is there when the first call comes
+
+    source = sys.stdin.buffer
+    while head := source.read(LENGTH_BYTES):
+        body = source.read(int.from_bytes(head, "big"))
+        try:
+            name, *arguments = unpack(body)
+            reply = pack([calls[name](*arguments)])
+        except Exception as error:
+            reply = pack(told(error))
+        replies.write(reply)
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()

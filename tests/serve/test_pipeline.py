@@ -1,0 +1,120 @@
+"""Many senders, one store."""
+
+import asyncio
+import threading
+
+import pytest
+
+from labelquorum.errors import ConflictError, StoreError
+from labelquorum.record.chunking import Rules
+from labelquorum.record.parcel import Sent
+from labelquorum.record.store import Store
+from labelquorum.serve import pipeline as pipeline_module
+from labelquorum.serve.pipeline import BusyError, Pipeline
+from labelquorum.trial import class_conditional_crowd, label_table
+
+RULES = Rules(labels_per_item=3, chunk_items=5, max_wait=None, max_chunk_wait=0.0)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "store") as opened:
+        yield opened
+
+
+def rows():
+    table = label_table(class_conditional_crowd(20, 6, 3, labels_per_item=3, seed=3))
+    return list(zip(table.item_ids, table.worker_ids, table.labels, strict=True))
+
+
+def test_labels_of_many_senders_are_durable_and_answered(store):
+    stream, told = store.create("s", rules=RULES), threading.Event()
+
+    def on_change(name):
+        if len(stream.answers()) == 20:
+            told.set()
+
+    async def send(pipeline):
+        parcels = [
+            stream.prepare(Sent({task: {worker: label}}, key=f"{task} {worker}"))
+            for task, worker, label in rows()
+        ]
+        return await asyncio.gather(*(pipeline.accept(stream, one) for one in parcels))
+
+    with Pipeline(store) as pipeline:
+        pipeline.on_change = on_change
+        receipts = asyncio.run(send(pipeline))
+        assert told.wait(60)
+    assert sum(one.accepted for one in receipts) == 60
+    assert stream.count()["held_labels"] == 0
+    assert pipeline.behind("s") == 0 and pipeline.healthy
+
+
+def test_a_refusal_is_one_senders_alone(store):
+    stream = store.create("s", rules=RULES)
+
+    async def send(pipeline):
+        first, other = (stream.prepare(Sent({"t": {"a": x}}, key="k")) for x in (0, 1))
+        return await asyncio.gather(
+            pipeline.accept(stream, first),
+            pipeline.accept(stream, other),
+            pipeline.accept(stream, first),
+            return_exceptions=True,
+        )
+
+    with Pipeline(store) as pipeline:
+        taken, refused, again = asyncio.run(send(pipeline))
+    assert taken.accepted == 1 and not taken.repeated
+    assert isinstance(refused, ConflictError)
+    assert again.repeated
+
+
+def test_a_full_queue_refuses_and_what_it_holds_is_written_at_the_end(store, monkeypatch):
+    monkeypatch.setattr(pipeline_module, "QUEUE_LABELS", 2)
+    stream, outcomes = store.create("s", rules=RULES), []
+    pipeline = Pipeline(store)  # not started: nothing is taken out
+    for worker in "ab":
+        pipeline.submit(stream, stream.prepare(Sent({"t": {worker: 0}})), outcomes.append)
+    with pytest.raises(BusyError, match="2 labels wait to be written"):
+        pipeline.submit(stream, stream.prepare(Sent({"t": {"c": 0}})), outcomes.append)
+    pipeline.start()
+    pipeline.stop()
+    assert [one.accepted for one in outcomes] == [1, 1]
+    with pytest.raises(BusyError, match="stopping"):
+        pipeline.submit(stream, stream.prepare(Sent({"t": {"c": 0}})), outcomes.append)
+
+
+def test_a_stream_far_behind_takes_no_more(store, monkeypatch):
+    monkeypatch.setattr(pipeline_module, "BACKLOG_CHUNKS", -1)
+    stream = store.create("s", rules=RULES)
+    with pytest.raises(BusyError, match="chunks to learn from"):
+        Pipeline(store).submit(stream, stream.prepare(Sent({"t": {"c": 0}})), lambda outcome: None)
+
+
+def test_a_store_that_refuses_is_told_to_every_sender(store, monkeypatch):
+    stream = store.create("s", rules=RULES)
+
+    def refuse(self, parcels):
+        raise StoreError("no")
+
+    monkeypatch.setattr(type(stream), "accept_all", refuse)
+    outcomes = []
+    pipeline = Pipeline(store)
+    for worker in "ab":
+        pipeline.submit(stream, stream.prepare(Sent({"t": {worker: 0}})), outcomes.append)
+    pipeline.start()
+    pipeline.stop()
+    assert [str(one) for one in outcomes] == ["no", "no"]
+    assert not pipeline.healthy
+
+
+def test_items_that_have_waited_long_enough_are_answered_without_another_label(store, monkeypatch):
+    monkeypatch.setattr(pipeline_module, "POLL_SECONDS", 0.05)
+    told = threading.Event()
+    stream = store.create("s", rules=Rules(max_wait=0.1, max_chunk_wait=0.0))
+    stream.accept({"t": {"a": 0}})
+    pipeline = Pipeline(store)
+    pipeline.on_change = lambda name: told.set()
+    with pipeline:
+        assert told.wait(60)
+    assert [one.item_id for one in stream.answers()] == ["t"]
