@@ -7,12 +7,12 @@ import apsw
 import pytest
 import sqlalchemy as sa
 from faults.files import Disk, engine_on
+from faults.learners import Remembering
 from faults.source import batches_of, drive, ended, labels_of, opened
 
-from labelquorum.errors import FullError, StoreError
+from labelquorum.errors import StoreError
 from labelquorum.record import store as store_module
 from labelquorum.record import tables
-from labelquorum.record.learner import Here
 from labelquorum.record.store import Store
 
 TODO = batches_of(labels_of(4), 8)
@@ -22,24 +22,6 @@ ERRORS = {
     "truncate": apsw.SQLITE_IOERR_TRUNCATE,
     "delete": apsw.SQLITE_IOERR_DELETE,
 }
-
-
-class Remembering:
-    """A learner that remembers: learning is a pure function, and here it is not what is tested."""
-
-    known: dict = {}
-
-    def _once(self, name, *arguments):
-        key = repr((name, arguments))
-        if key not in self.known:
-            self.known[key] = getattr(Here(), name)(*arguments)
-        return self.known[key]
-
-    def configure(self, method, settings):
-        return self._once("configure", method, settings)
-
-    def learn(self, work):
-        return self._once("learn", work)
 
 
 class Failing:

@@ -38,7 +38,9 @@ LOCK_SECONDS = 2.0
 LOG_BYTES = 4_000_000
 """A write-ahead log of this size is brought into SQLite's file."""
 BUSY_SECONDS = 5
-SQLITE_FULL, POSTGRESQL_FULL = 13, "53100"
+SQLITE_IOERR, SQLITE_FULL, POSTGRESQL_FULL = 10, 13, "53100"
+INDEX_BYTES = 32_768
+"""What SQLite's index of the log takes at least."""
 
 
 class Store:
@@ -298,8 +300,7 @@ class Store:
 
     def _refuse(self, error: sa.exc.DBAPIError) -> NoReturn:
         reason = " ".join(str(error.orig).split())
-        full = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == SQLITE_FULL
-        if full or getattr(error.orig, "sqlstate", None) == POSTGRESQL_FULL:
+        if self._is_full(error.orig):
             raise FullError(
                 f"{self.where}: the disk is full ({reason}). What was not acknowledged can be sent "
                 "again under the same key once there is space."
@@ -308,6 +309,15 @@ class Store:
             f"{self.where}: the database refused ({reason}). What was not acknowledged can be sent "
             "again under the same key once the cause is gone."
         ) from error
+
+    def _is_full(self, error: Any) -> bool:
+        """Tell whether this error is for want of space."""
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == SQLITE_IOERR and self._log is not None:  # so it calls a log's index without room
+            with suppress(OSError):
+                disk = os.statvfs(self._log.parent)
+                return disk.f_bavail * disk.f_frsize < INDEX_BYTES
+        return code == SQLITE_FULL or getattr(error, "sqlstate", None) == POSTGRESQL_FULL
 
     def _migrate(self) -> None:
         folder = Path(__file__).with_name("migrations")
