@@ -64,6 +64,10 @@ COMMANDS = {
         "Measure every target of accuracy [--smoke] [--only PART …] [--report-only] [--jobs N].",
         [["python", "experiments/accuracy/measure.py"]],
     ),
+    "faults": Command(
+        "Provoke every fault a stream must survive [--long] [--report-only].",
+        [["python", "experiments/faults/measure.py"]],
+    ),
     "python": Command("Run the environment's Python.", [["python"]], at_root=False),
 }
 

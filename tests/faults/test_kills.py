@@ -19,16 +19,19 @@ KILLS = {
 def test_a_stream_killed_again_and_again_loses_and_doubles_nothing(
     arena, tmp_path, databases, size, record_property, mode, kind
 ):
-    kills, labels = Counter(), 0
+    kills, labels, lost, doubled = Counter(), 0, 0, 0
     for seed in count():
         where = tmp_path / f"{seed}" if kind == "sqlite" else databases()
         checked = arena.killed(where, seed, mode, n_items=40, grace=1e9 * (seed % 2))
-        assert (checked.lost, checked.doubled, checked.equal) == (0, 0, True), seed
         kills.update(checked.kills)
-        labels += checked.labels
+        labels, lost = labels + checked.labels, lost + checked.lost
+        doubled += checked.doubled
+        assert (lost, doubled, checked.equal) == (0, 0, True), seed
         if kills.total() >= size(*KILLS[mode, kind]) and set(kills) == set(WAYS):
             break
-    for name, value in (("kills", kills.total()), ("streams", seed + 1), ("labels", labels)):
+    database = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}[kind]
+    figures = {f"kills in {database}": kills.total(), "streams": seed + 1, "labels": labels}
+    figures |= {"lost": lost, "doubled": doubled}
+    figures |= {f"kills at {way}": kills[way] for way in WAYS}
+    for name, value in figures.items():
         record_property(name, value)
-    for way in WAYS:
-        record_property(f"kills {way.replace('_', ' ')}", kills[way])
