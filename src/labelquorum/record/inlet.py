@@ -13,7 +13,7 @@ from labelquorum.record import tables
 from labelquorum.record.faults import fault
 from labelquorum.record.parcel import Parcel, Receipt, Row, Sent, prepare
 from labelquorum.record.reader import Reader
-from labelquorum.record.statements import among, put
+from labelquorum.record.statements import pick, put
 from labelquorum.record.tables import decode, encode, encode_id
 from labelquorum.record.view import rules_of
 
@@ -158,15 +158,9 @@ class Inlet(Reader):
         self, connection: sa.Connection, keys: Sequence[str]
     ) -> dict[str, tuple[str, Receipt | None]]:
         """What came under these keys before, and what was answered."""
-        batches = tables.batches.c
-        seen: dict[str, tuple[str, Receipt | None]] = {}
-        if keys:
-            found = sa.select(batches.key, batches.body, batches.receipt).where(
-                batches.stream == self._key, among(connection, batches.key, keys)
-            )
-            for row in connection.execute(found):
-                seen[row.key] = (row.body, Receipt(**decode(row.receipt)))
-        return seen
+        columns = ("key", "body", "receipt")
+        found = pick(connection, tables.batches, columns, self._key, "key", keys)
+        return {row.key: (row.body, Receipt(**decode(row.receipt))) for row in found}
 
     def _take(self, connection: sa.Connection, parcels: Sequence[Parcel]) -> list[Receipt]:
         """Write labels, keys and positions."""
@@ -206,15 +200,9 @@ class Inlet(Reader):
             first = number
         put(connection, tables.labels, ("stream", "row", *Row._fields), taken)
         self._put(connection, tables.waiting, "item", _Entry._fields, waiting.values())
-        connection.execute(
-            tables.streams.update()
-            .where(tables.streams.c.id == self._key)
-            .values(
-                next_row=number,
-                late_labels=stream.late_labels + sum(one.late for one in receipts),
-                moment=now,
-            )
-        )
+        late_labels = stream.late_labels + sum(one.late for one in receipts)
+        moved = {"key": self._key, "row": number, "late": late_labels, "now": now}
+        connection.execute(_MOVED, moved)
         self._sign(connection, parcels, receipts, now)
         return receipts
 
@@ -242,10 +230,8 @@ class Inlet(Reader):
         """Count who is new to the crowd; those parcels that bring more than the rules allow."""
         crowd = tables.crowd
         names = {row.worker for parcel in parcels.values() for row in parcel.rows}
-        here = sa.select(crowd.c.worker).where(
-            crowd.c.stream == self._key, among(connection, crowd.c.worker, names)
-        )
-        known = set(connection.scalars(here))
+        here = pick(connection, crowd, ["worker"], self._key, "worker", names)
+        known = {row.worker for row in here}
         if len(known) == len(names):
             return {}
         stream = self._row(connection)
@@ -282,21 +268,15 @@ class Inlet(Reader):
         """Of these items, those that are closed, and those that are open though answered or cut."""
         answers, opened = tables.answers.c, tables.open_items.c
         closed = {row.item for row in self._of_items(connection, answers.item, items)}
-        again = {
-            row.item
-            for row in self._of_items(
-                connection, opened.item, list(closed), opened.open_until > now
-            )
-        }
-        labels, chunks = tables.labels.c, tables.chunks.c
-        cut = sa.select(chunks.id, chunks.open_until).where(
-            chunks.stream == self._key, chunks.state == "cut"
-        )
-        until = {row.id: row.open_until for row in connection.execute(cut)}
+        held = self._of_items(connection, (opened.item, opened.open_until), list(closed))
+        again = {row.item for row in held if row.open_until > now}
+        labels = tables.labels.c
+        cut = connection.execute(_CUT, {"stream": self._key}).all()
+        until = {row.id: row.open_until for row in cut}
         if until:
-            of_these = among(connection, labels.chunk, until)
-            for row in self._of_items(connection, (labels.item, labels.chunk), items, of_these):
-                (closed if until[row.chunk] is None else again).add(row.item)
+            for row in self._of_items(connection, (labels.item, labels.chunk), items):
+                if row.chunk in until:
+                    (closed if until[row.chunk] is None else again).add(row.item)
         return closed - again, again
 
     def _pairs(self, connection: sa.Connection, items: Sequence[str]) -> set[tuple[str, str]]:
@@ -304,10 +284,20 @@ class Inlet(Reader):
         if self._counts_all:
             return set()
         labels = tables.labels.c
-        found = self._of_items(
-            connection, (labels.item, labels.worker), items, labels.chunk.is_(None)
-        )
-        return {(row.item, row.worker) for row in found}
+        found = self._of_items(connection, (labels.item, labels.worker, labels.chunk), items)
+        return {(row.item, row.worker) for row in found if row.chunk is None}
+
+
+_MOVED = (
+    tables.streams.update()
+    .where(tables.streams.c.id == sa.bindparam("key"))
+    .values(
+        next_row=sa.bindparam("row"), late_labels=sa.bindparam("late"), moment=sa.bindparam("now")
+    )
+)
+_CUT = sa.select(tables.chunks.c.id, tables.chunks.c.open_until).where(
+    tables.chunks.c.stream == sa.bindparam("stream"), tables.chunks.c.state == "cut"
+)
 
 
 def _again(first: Receipt | LimitError) -> Receipt | LimitError:

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from labelquorum.record.tables import encode
 
-__all__ = ["among", "put"]
+__all__ = ["among", "pick", "put"]
 
 
 def among(
@@ -25,6 +25,23 @@ def among(
         return column == sa.any_(sa.bindparam(None, listed, ARRAY(column.type), unique=True))
     given = sa.func.json_each(sa.bindparam(None, encode(listed), sa.Text, unique=True))
     return column.in_(sa.select(given.table_valued("value").c.value))
+
+
+def pick(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    stream: int,
+    key: str,
+    values: Collection[Any],
+) -> Sequence[Any]:
+    """These columns of the rows of a stream whose key is one of these values."""
+    if not values:
+        return []
+    text = _select(connection.dialect.name, table, tuple(columns), key)
+    listed = list(values)
+    given = listed if connection.dialect.name == "postgresql" else encode(listed)
+    return connection.exec_driver_sql(text, (stream, given)).all()
 
 
 def put(
@@ -47,6 +64,15 @@ def put(
     if given:
         text = _insert(connection.dialect.name, table, tuple(columns), tuple(keys))
         connection.exec_driver_sql(text, given)
+
+
+@lru_cache(maxsize=128)
+def _select(dialect: str, table: sa.Table, columns: tuple[str, ...], key: str) -> str:
+    names = ", ".join(f'"{table.c[name].name}"' for name in columns)
+    text = f'SELECT {names} FROM "{table.name}" WHERE "stream" = '
+    if dialect == "postgresql":
+        return f'{text}%s AND "{table.c[key].name}" = ANY(%s)'
+    return f'{text}? AND "{table.c[key].name}" IN (SELECT value FROM json_each(?))'
 
 
 @lru_cache(maxsize=128)

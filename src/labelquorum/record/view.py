@@ -1,6 +1,6 @@
 """What can be read of a stream: answers, chunks, and the model as the library's own."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,7 @@ from labelquorum.ingest.events import LabelSpace
 from labelquorum.record import tables
 from labelquorum.record.chunking import Rules
 from labelquorum.record.rows import Configuration, OpenRow, Work, WorkerRow
-from labelquorum.record.statements import among, put
+from labelquorum.record.statements import among, pick, put
 from labelquorum.record.tables import decode, encode, encode_id
 
 if TYPE_CHECKING:
@@ -162,8 +162,7 @@ class View:
             return self._everything(connection)
 
     def _row(self, connection: sa.Connection) -> Any:
-        streams = tables.streams
-        return connection.execute(sa.select(streams).where(streams.c.id == self._key)).one()
+        return connection.execute(_STREAM, {"stream": self._key}).one()
 
     def _chunk(self, connection: sa.Connection, number: int) -> Any:
         chunks = tables.chunks
@@ -228,15 +227,14 @@ class View:
         )
 
     def _of_items(
-        self, connection: sa.Connection, wanted: Any, items: Sequence[str], *where: Any
-    ) -> Iterator[Any]:
+        self, connection: sa.Connection, wanted: Any, items: Sequence[str]
+    ) -> Sequence[Any]:
         """The rows of a table, or these columns of it, that are of these items."""
         columns = wanted if isinstance(wanted, tuple) else (wanted,)
-        table = wanted if isinstance(wanted, sa.Table) else columns[0].table
-        here = (table.c.stream == self._key, *where)
-        if items:
-            chosen = sa.select(*columns).where(*here, among(connection, table.c.item, items))
-            yield from connection.execute(chosen).all()
+        if isinstance(wanted, sa.Table):
+            columns = tuple(wanted.c)
+        names = [column.name for column in columns]
+        return pick(connection, columns[0].table, names, self._key, "item", items)
 
     def _put(
         self,
@@ -249,6 +247,9 @@ class View:
         """Write rows of the stream, in place of those with the same key."""
         own = ((self._key, *row) for row in rows)
         put(connection, table, ("stream", *columns), own, keys=("stream", key))
+
+
+_STREAM = sa.select(tables.streams).where(tables.streams.c.id == sa.bindparam("stream"))
 
 
 @lru_cache(maxsize=256)
