@@ -22,7 +22,7 @@ SECTOR = 512  # what a disk writes whole or not at all
 class Step(NamedTuple):
     """What was asked of a file, or `acknowledged`, which is no file's."""
 
-    what: str  # write, sync, truncate, delete
+    what: str  # write, sync, truncate, delete, replace
     file: str
     start: int = 0
     data: bytes = b""
@@ -82,6 +82,7 @@ class Platter:
         self._files: dict[str, bytearray] = {}
         self._unsynced: dict[str, list[Step]] = {}
         self._deleted: list[str] = []  # the folder does not know it for good yet
+        self._replaced: dict[str, list[bytes]] = {}
 
     def do(self, step):
         """Go on by a step."""
@@ -97,6 +98,8 @@ class Platter:
         elif step.what == "delete":
             self._deleted.append(step.file)
             self._unsynced.pop(step.file, None)
+        elif step.what == "replace":  # whole, and never synced
+            self._replaced.setdefault(step.file, []).append(step.data)
 
     def after_power_loss(self, rng):
         """What was synced, and of the rest whatever happened to be written.
@@ -113,6 +116,9 @@ class Platter:
         for name in self._deleted:
             if rng.random() < 0.5:
                 files.pop(name, None)
+        for name, versions in self._replaced.items():
+            data = rng.choice([b"", *versions[-2:]])
+            files[name] = data if rng.random() < 0.8 else data[: len(data) // 2]
         return files
 
 
@@ -177,6 +183,10 @@ class _Connection:
         with _as_sqlite3():
             self.database = apsw.Connection(database, vfs=vfs)
         self.database.set_busy_timeout(int(1000 * timeout))
+
+    @property
+    def total_changes(self):
+        return self.database.total_changes()
 
     def cursor(self, *_):
         return _Cursor(self)

@@ -1,8 +1,8 @@
 """Power is lost, and bytes are damaged: what is found is a prefix of the commits, or refused."""
 
 import shutil
+import sqlite3
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from faults.files import Disk, Platter, Step, engine_on, rng
@@ -12,9 +12,10 @@ from labelquorum.errors import StoreError
 from labelquorum.record import store as store_module
 from labelquorum.record.store import FILE, Store
 
-TODO = batches_of(labels_of(100), 4)
+TODO = batches_of(labels_of(60), 4)
 TRIALS = 300
-WAL = f"{FILE}-wal"
+REFUSED = -1
+WAL, SEAL = f"{FILE}-wal", "labelquorum.seal"
 
 
 class Run:
@@ -32,9 +33,12 @@ class Run:
     def _note(self, store):
         self.states.append(fingerprint(store))
         self.disk.steps.append(Step("committed", ""))
-        if len(self.states) % 5 == 0:
-            files = {name: (self.folder / name).read_bytes() for name in (FILE, WAL)}
-            self.copies.append(files)
+        files = {name: (self.folder / name).read_bytes() for name in (FILE, WAL)}
+        if (self.folder / SEAL).exists():
+            files[SEAL] = (self.folder / SEAL).read_bytes()
+            if not self.copies or self.copies[-1].get(SEAL) != files[SEAL]:
+                self.disk.steps.append(Step("replace", SEAL, data=files[SEAL]))
+        self.copies.append(files)
 
 
 @contextmanager
@@ -69,7 +73,7 @@ def run(tmp_path_factory):
 
 
 def found(run, files, folder):
-    """What is found in such files: the number of the state, or -1 where the start is refused."""
+    """What is found in such files: the number of the state, unless the start is refused."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name, data in files.items():
@@ -79,14 +83,17 @@ def found(run, files, folder):
             state = fingerprint(store)
     except StoreError as error:
         assert str(folder) in str(error)
-        return -1
+        return REFUSED
     assert state in run.states, "a state that never was"
     return run.states.index(state)
 
 
-def test_after_a_loss_of_power_all_that_was_acknowledged_is_there(run, tmp_path):
+def test_after_a_loss_of_power_all_that_was_acknowledged_is_there(
+    run, tmp_path, size, record_property
+):
     steps, platter, done, n_committed = run.disk.steps, Platter(), 0, 0
-    moments = sorted(rng("moments").randrange(len(steps)) for _ in range(TRIALS))
+    record_property("trials", size(TRIALS, 10 * TRIALS))
+    moments = sorted(rng("moments", n).randrange(len(steps)) for n in range(size(300, 3000)))
     for trial, moment in enumerate(moments):
         for step in steps[done:moment]:
             platter.do(step)
@@ -117,17 +124,33 @@ def flip(data, chance):
 
 
 @pytest.mark.parametrize("damage", [cut, zero, flip])
-@pytest.mark.parametrize("name", [WAL, FILE])
-def test_damaged_bytes_give_a_prefix_of_the_commits_or_a_refusal(run, tmp_path, damage, name):
-    wrong = refused = 0
-    for trial in range(TRIALS // 3):
+@pytest.mark.parametrize("name", [WAL, FILE, SEAL])
+def test_damaged_bytes_give_a_prefix_of_the_commits_or_a_refusal(
+    run, tmp_path, size, record_property, damage, name
+):
+    refused, trials = 0, size(TRIALS // 3, 2 * TRIALS)
+    for trial in range(trials):
         chance = rng(damage.__name__, name, trial)
-        files = dict(chance.choice([one for one in run.copies if one[name]]))
+        files = dict(chance.choice([one for one in run.copies if one.get(name)]))
         files[name] = damage(files[name], chance)
-        try:
-            refused += found(run, files, tmp_path / "store") < 0
-        except Exception as e:
-            wrong += 1
-            print(type(e), str(e)[:200])
-    print(name, damage, wrong, refused)
-    assert not wrong
+        refused += found(run, files, tmp_path / "store") == REFUSED
+    figures = {"trials": trials, "refused": refused, "prefixes": trials - refused, "wrong": 0}
+    for label, value in figures.items():
+        record_property(label, value)
+
+
+def test_whoever_else_writes_the_log_into_the_file_breaks_no_seal(run, tmp_path):
+    for trial in range(20):
+        chance = rng("others", trial)
+        files = chance.choice([one for one in run.copies if SEAL in one and one[WAL]])
+        state = found(run, files, tmp_path / "store")
+        for name, data in files.items():
+            (tmp_path / "store" / name).write_bytes(data)
+        database = sqlite3.connect(tmp_path / "store" / FILE)  # as its shell would
+        database.execute("PRAGMA user_version").fetchone()
+        database.close()
+        assert not (tmp_path / "store" / WAL).exists()
+        with Store.open(tmp_path / "store", run.clock) as store:
+            assert fingerprint(store) == run.states[state]
+            assert ended(drive(store, TODO)) == run.end
+        Store.open(tmp_path / "store", run.clock).close()

@@ -26,6 +26,7 @@ from labelquorum.record import tables
 from labelquorum.record.chunking import Rules
 from labelquorum.record.learner import Here, Learner
 from labelquorum.record.rows import Configuration
+from labelquorum.record.seal import Seal, new_mark
 from labelquorum.record.stream import Stream
 
 __all__ = ["Store"]
@@ -58,8 +59,9 @@ class Store:
         self._engine, self._lock_file, self._clock = engine, lock, clock
         self._turn = threading.RLock()  # one writer, also among threads
         self._writer: sa.Connection | None = None
-        self._log: Path | None = None if lock is None else Path(where, f"{FILE}-wal")
-        self._shorten_after = 0.0
+        self._file: Path | None = None if lock is None else Path(where, FILE)  # of SQLite
+        self._seal = None if self._file is None else Seal(self._file)
+        self._marked, self._shorten_after = False, 0.0
         self._offset, self._latest = 0.0, float("-inf")
 
     @classmethod
@@ -99,6 +101,8 @@ class Store:
             _hold(lock, folder)
             store = cls(_sqlite(folder / FILE), str(folder), lock, ticking, learner or Here())
         try:
+            if store._seal is not None:
+                store._seal.check()
             store._migrate()
             with store.write() as connection:
                 latest = connection.scalar(sa.select(sa.func.max(tables.streams.c.moment)))
@@ -111,6 +115,8 @@ class Store:
     def close(self) -> None:
         """Let go of the store."""
         with self._turn:
+            if self._writer is not None:
+                self._shorten_log(self._writer, least=1)
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
@@ -234,7 +240,11 @@ class Store:
             try:
                 connection = self._writing()
                 with connection.begin():
+                    before = self._changes(connection)
                     yield connection
+                    if not self._marked and self._changes(connection) != before:
+                        connection.exec_driver_sql(f"PRAGMA user_version = {new_mark()}")
+                        self._marked = True
                 self._shorten_log(connection)
             except sa.exc.DBAPIError as error:
                 # A commit that failed may or may not have happened.
@@ -248,30 +258,43 @@ class Store:
             self._writer.close()
             self._writer = None
         self._engine.dispose()
+        self._marked = False
 
-    def _shorten_log(self, connection: sa.Connection) -> None:
+    def _changes(self, connection: sa.Connection) -> int:
+        """How many rows SQLite has changed so far."""
+        raw: Any = connection.connection
+        return 0 if self._file is None else raw.total_changes
+
+    def _shorten_log(self, connection: sa.Connection, least: int | None = None) -> None:
         """Bring SQLite's log into its file, and empty it, once it is long.
 
         SQLite would leave it as it is, to be written over. But were some of it damaged then, what
         is before the damage would be taken for newer than the file, and be mixed with it.
         """
-        if self._log is None or time.monotonic() < self._shorten_after:
+        if self._file is None or self._seal is None or time.monotonic() < self._shorten_after:
             return
         try:
-            if self._log.stat().st_size < LOG_BYTES:
-                return
+            size = Path(f"{self._file}-wal").stat().st_size
         except FileNotFoundError:
+            return
+        if size < (LOG_BYTES if least is None else least):
             return
         raw: Any = connection.connection
         driver: Any = self._engine.dialect.loaded_dbapi
+        changing = self._seal.changing()
         try:
             raw.execute("PRAGMA busy_timeout = 0").close()
             is_read, *_ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             raw.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS}").close()
         except driver.Error:  # what was committed stays so
             self._drop_handles()
-        else:
-            self._shorten_after = time.monotonic() + (1.0 if is_read else 0.0)
+            return
+        if is_read:
+            self._shorten_after = time.monotonic() + 1.0
+            return
+        self._marked = False
+        with suppress(OSError):  # then there is no seal of this state
+            self._seal.renew(changing)
 
     def _writing(self) -> sa.Connection:
         if self._writer is None:
@@ -313,9 +336,9 @@ class Store:
     def _is_full(self, error: Any) -> bool:
         """Tell whether this error is for want of space."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == SQLITE_IOERR and self._log is not None:  # so it calls a log's index without room
+        if code == SQLITE_IOERR and self._file is not None:  # a log's index without room is that
             with suppress(OSError):
-                disk = os.statvfs(self._log.parent)
+                disk = os.statvfs(self._file.parent)
                 return disk.f_bavail * disk.f_frsize < INDEX_BYTES
         return code == SQLITE_FULL or getattr(error, "sqlstate", None) == POSTGRESQL_FULL
 
