@@ -56,7 +56,9 @@ class Disk(apsw.VFS):
 class _File(apsw.VFSFile):
     def __init__(self, disk, name, flags):
         self._disk = disk
-        self._name = Path(name.filename() if isinstance(name, apsw.URIFilename) else name or "").name
+        self._name = Path(
+            name.filename() if isinstance(name, apsw.URIFilename) else name or ""
+        ).name
         super().__init__("", name, flags)
 
     def xWrite(self, data, offset):

@@ -132,7 +132,9 @@ class Arena:
                 rows = {
                     row.row: (row.chunk, *map(tables.decode, row[1:4]))
                     for row in connection.execute(
-                        sa.select(labels.row, labels.item, labels.worker, labels.label, labels.chunk)
+                        sa.select(
+                            labels.row, labels.item, labels.worker, labels.label, labels.chunk
+                        )
                     )
                 }
                 receipts = {
@@ -145,7 +147,9 @@ class Arena:
         for number, sent in enumerate(todo):
             receipt = receipts[f"{number}"]
             told = acknowledged[f"{number}"]
-            assert told is None or told == [receipt[name] for name in Receipt._fields[:5]], "a receipt that changed"
+            assert told is None or told == [receipt[name] for name in Receipt._fields[:5]], (
+                "a receipt that changed"
+            )
             first, last = receipt["first_row"], receipt["last_row"]
             here = [rows.pop(row, None) for row in range(first or 0, (last or -1) + 1)]
             there = Counter(row[1:] for row in here if row and row[0] is not None)

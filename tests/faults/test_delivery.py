@@ -9,8 +9,17 @@ import time
 
 import pytest
 from faults.learners import Remembering
-from faults.source import RULES, batches_of, drive, ended, labels_of, opened, recorded, replayed
-from faults.source import table_of
+from faults.source import (
+    RULES,
+    batches_of,
+    drive,
+    ended,
+    labels_of,
+    opened,
+    recorded,
+    replayed,
+    table_of,
+)
 
 from labelquorum.errors import ConflictError, StoreError
 from labelquorum.record.chunking import DAY

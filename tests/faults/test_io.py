@@ -10,8 +10,7 @@ from faults.learners import Remembering
 from faults.source import batches_of, drive, ended, labels_of, opened
 
 from labelquorum.errors import StoreError
-from labelquorum.record import store as store_module
-from labelquorum.record import tables
+from labelquorum.record import sqlite, tables
 from labelquorum.record.store import Store
 
 TODO = batches_of(labels_of(4), 8)
@@ -88,7 +87,7 @@ def start(tmp_path_factory):
 def test_whichever_call_fails_nothing_false_is_acknowledged(
     start, tmp_path, monkeypatch, size, record_property, stays, stride
 ):
-    monkeypatch.setattr(store_module, "LOG_BYTES", size(100_000, 20_000))
+    monkeypatch.setattr(sqlite, "LOG_BYTES", size(100_000, 20_000))
     empty, end = start
     number, n_failed, n_raised = 1, 0, 0
     while True:

@@ -57,9 +57,7 @@ quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tables=st.lists(ODD, min_size=1, max_size=3), skip=st.booleans())
 def test_odd_tables_are_refused_by_row_or_leave_the_model_finite(house, tables, skip):
     name = f"s{len(house.streams())}"
-    stream = house.create(
-        name, rules=AT_ONCE, classes=CLASSES, on_bad="skip" if skip else "error"
-    )
+    stream = house.create(name, rules=AT_ONCE, classes=CLASSES, on_bad="skip" if skip else "error")
     for rows in tables:
         before = stream.count()
         try:
@@ -162,9 +160,7 @@ with Store.open(folder) as store:
 """
 
 
-def test_a_flood_of_new_workers_is_refused_and_takes_little_memory(
-    tmp_path, size, record_property
-):
+def test_a_flood_of_new_workers_is_refused_and_takes_little_memory(tmp_path, size, record_property):
     import subprocess
     import sys
 

@@ -9,7 +9,7 @@ from faults.files import Disk, Platter, Step, engine_on, rng
 from faults.source import batches_of, drive, ended, fingerprint, labels_of
 
 from labelquorum.errors import StoreError
-from labelquorum.record import store as store_module
+from labelquorum.record import sqlite
 from labelquorum.record.store import FILE, Store
 
 TODO = batches_of(labels_of(60), 4)
@@ -45,7 +45,7 @@ class Run:
 def small_log():
     """Shorten the log often meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_module, "LOG_BYTES", 600_000)
+        patch.setattr(sqlite, "LOG_BYTES", 600_000)
         yield
 
 

@@ -26,7 +26,7 @@ from labelquorum.record import tables
 from labelquorum.record.chunking import Rules
 from labelquorum.record.learner import Here, Learner
 from labelquorum.record.rows import Configuration
-from labelquorum.record.seal import Seal, new_mark
+from labelquorum.record.sqlite import Log, engine_of
 from labelquorum.record.stream import Stream
 
 __all__ = ["Store"]
@@ -36,12 +36,7 @@ LOCK_FILE = "labelquorum.lock"
 LOCK_NUMBER = 0x6C_61_62_65_6C_71  # "labelq"; PostgreSQL's advisory locks have numbers
 LOCK_SECONDS = 2.0
 """How long to wait for the lock; a process that was just ended may still seem to hold it."""
-LOG_BYTES = 4_000_000
-"""A write-ahead log of this size is brought into SQLite's file."""
-BUSY_SECONDS = 5
-SQLITE_IOERR, SQLITE_FULL, POSTGRESQL_FULL = 10, 13, "53100"
-INDEX_BYTES = 32_768
-"""What SQLite's index of the log takes at least."""
+DISK_FULL = "53100"  # so PostgreSQL calls it
 
 
 class Store:
@@ -59,9 +54,7 @@ class Store:
         self._engine, self._lock_file, self._clock = engine, lock, clock
         self._turn = threading.RLock()  # one writer, also among threads
         self._writer: sa.Connection | None = None
-        self._file: Path | None = None if lock is None else Path(where, FILE)  # of SQLite
-        self._seal = None if self._file is None else Seal(self._file)
-        self._marked, self._shorten_after = False, 0.0
+        self._log = None if lock is None else Log(Path(where, FILE))  # of SQLite
         self._offset, self._latest = 0.0, float("-inf")
 
     @classmethod
@@ -99,10 +92,10 @@ class Store:
                     "Name a folder that can be written to."
                 ) from error
             _hold(lock, folder)
-            store = cls(_sqlite(folder / FILE), str(folder), lock, ticking, learner or Here())
+            store = cls(engine_of(folder / FILE), str(folder), lock, ticking, learner or Here())
         try:
-            if store._seal is not None:
-                store._seal.check()
+            if store._log is not None:
+                store._log.check()
             store._migrate()
             with store.write() as connection:
                 latest = connection.scalar(sa.select(sa.func.max(tables.streams.c.moment)))
@@ -116,8 +109,8 @@ class Store:
         """Let go of the store."""
         with self._turn:
             if self._writer is not None:
-                self._shorten_log(self._writer, least=1)
-            if self._writer is not None:
+                if self._log is not None:
+                    self._log.shorten(self._writer, least=1)
                 self._writer.close()
                 self._writer = None
             self._engine.dispose()
@@ -239,13 +232,10 @@ class Store:
         with self._turn:
             try:
                 connection = self._writing()
-                with connection.begin():
-                    before = self._changes(connection)
+                with self._log.noting(connection) if self._log else connection.begin():
                     yield connection
-                    if not self._marked and self._changes(connection) != before:
-                        connection.exec_driver_sql(f"PRAGMA user_version = {new_mark()}")
-                        self._marked = True
-                self._shorten_log(connection)
+                if self._log and not self._log.shorten(connection):
+                    self._drop_handles()
             except sa.exc.DBAPIError as error:
                 # A commit that failed may or may not have happened.
                 self._drop_handles()
@@ -258,43 +248,6 @@ class Store:
             self._writer.close()
             self._writer = None
         self._engine.dispose()
-        self._marked = False
-
-    def _changes(self, connection: sa.Connection) -> int:
-        """How many rows SQLite has changed so far."""
-        raw: Any = connection.connection
-        return 0 if self._file is None else raw.total_changes
-
-    def _shorten_log(self, connection: sa.Connection, least: int | None = None) -> None:
-        """Bring SQLite's log into its file, and empty it, once it is long.
-
-        SQLite would leave it as it is, to be written over. But were some of it damaged then, what
-        is before the damage would be taken for newer than the file, and be mixed with it.
-        """
-        if self._file is None or self._seal is None or time.monotonic() < self._shorten_after:
-            return
-        try:
-            size = Path(f"{self._file}-wal").stat().st_size
-        except FileNotFoundError:
-            return
-        if size < (LOG_BYTES if least is None else least):
-            return
-        raw: Any = connection.connection
-        driver: Any = self._engine.dialect.loaded_dbapi
-        changing = self._seal.changing()
-        try:
-            raw.execute("PRAGMA busy_timeout = 0").close()
-            is_read, *_ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            raw.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS}").close()
-        except driver.Error:  # what was committed stays so
-            self._drop_handles()
-            return
-        if is_read:
-            self._shorten_after = time.monotonic() + 1.0
-            return
-        self._marked = False
-        with suppress(OSError):  # then there is no seal of this state
-            self._seal.renew(changing)
 
     def _writing(self) -> sa.Connection:
         if self._writer is None:
@@ -323,7 +276,8 @@ class Store:
 
     def _refuse(self, error: sa.exc.DBAPIError) -> NoReturn:
         reason = " ".join(str(error.orig).split())
-        if self._is_full(error.orig):
+        lacks_space = getattr(error.orig, "sqlstate", None) == DISK_FULL
+        if lacks_space or (self._log is not None and self._log.lacks_space(error.orig)):
             raise FullError(
                 f"{self.where}: the disk is full ({reason}). What was not acknowledged can be sent "
                 "again under the same key once there is space."
@@ -332,15 +286,6 @@ class Store:
             f"{self.where}: the database refused ({reason}). What was not acknowledged can be sent "
             "again under the same key once the cause is gone."
         ) from error
-
-    def _is_full(self, error: Any) -> bool:
-        """Tell whether this error is for want of space."""
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == SQLITE_IOERR and self._file is not None:  # a log's index without room is that
-            with suppress(OSError):
-                disk = os.statvfs(self._file.parent)
-                return disk.f_bavail * disk.f_frsize < INDEX_BYTES
-        return code == SQLITE_FULL or getattr(error, "sqlstate", None) == POSTGRESQL_FULL
 
     def _migrate(self) -> None:
         folder = Path(__file__).with_name("migrations")
@@ -394,25 +339,6 @@ def _hold(lock: IO[str], folder: Path) -> None:
     with suppress(OSError):  # a full disk; the lock is held all the same
         os.ftruncate(lock.fileno(), 0)
         os.write(lock.fileno(), _me().encode())
-
-
-def _sqlite(file: Path) -> sa.Engine:
-    engine = sa.create_engine(
-        sa.URL.create("sqlite", database=str(file)), connect_args={"timeout": BUSY_SECONDS}
-    )
-
-    def on_connect(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # transactions begin where we say
-        for setting in ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0"):
-            connection.execute(f"PRAGMA {setting}").close()
-
-    def on_begin(connection: sa.Connection) -> None:
-        writes = connection.get_execution_options().get("writes")
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    sa.event.listen(engine, "connect", on_connect)
-    sa.event.listen(engine, "begin", on_begin)
-    return engine
 
 
 def _postgresql(where: str) -> tuple[sa.Engine, str]:
