@@ -1,4 +1,4 @@
-"""Kill what keeps a stream, again and again, and check the five rules when it has come to its end."""
+"""Kill what keeps a stream, again and again, and check the five rules when it is at its end."""
 
 import json
 import os
@@ -101,8 +101,8 @@ class Arena:
         """Kill victims of one store until its source is at an end, and check it."""
         chance, kills, acknowledged = random.Random(f"{mode} {seed}"), Counter(), {}
         for way in _turns(ways, chance):
-            order = dict(where=str(where), mode=mode, n_items=n_items, seed=seed, grace=grace)
-            order |= {"chance": chance.random(), "acknowledged": list(acknowledged)}
+            order = {"where": str(where), "mode": mode, "n_items": n_items, "seed": seed}
+            order |= {"grace": grace, "chance": chance.random(), "acknowledged": list(acknowledged)}
             if way == OUTSIDE:
                 order["after"] = chance.random() * LONGEST
             else:
@@ -129,13 +129,10 @@ class Arena:
         with Store.open(where, learner=Here()) as store:
             stream = store.stream("s")
             with store.read() as connection:
+                cells = (labels.item, labels.worker, labels.label)
                 rows = {
-                    row.row: (row.chunk, *map(tables.decode, row[1:4]))
-                    for row in connection.execute(
-                        sa.select(
-                            labels.row, labels.item, labels.worker, labels.label, labels.chunk
-                        )
-                    )
+                    row.row: (row.chunk, *map(tables.decode, row[2:]))
+                    for row in connection.execute(sa.select(labels.row, labels.chunk, *cells))
                 }
                 receipts = {
                     row.key: tables.decode(row.receipt)
@@ -147,9 +144,8 @@ class Arena:
         for number, sent in enumerate(todo):
             receipt = receipts[f"{number}"]
             told = acknowledged[f"{number}"]
-            assert told is None or told == [receipt[name] for name in Receipt._fields[:5]], (
-                "a receipt that changed"
-            )
+            kept = [receipt[name] for name in Receipt._fields[:5]]
+            assert told == kept, "a receipt that changed"
             first, last = receipt["first_row"], receipt["last_row"]
             here = [rows.pop(row, None) for row in range(first or 0, (last or -1) + 1)]
             there = Counter(row[1:] for row in here if row and row[0] is not None)

@@ -56,10 +56,10 @@ def test_requests_sent_again_and_out_of_order_count_once(where, tmp_path, record
                 stream.accept(other, f"{number}")
         stream.settle(flush=True)
         chunks = recorded(store)
-        in_chunks, late, held, state = ended(stream)
+        in_chunks, late, _, state = ended(stream)
     record_property("requests sent again", len(sent) - len(TODO))
     assert (in_chunks, late) == (sum(map(len, TODO)), 0)
-    assert sorted(row for rows in chunks.values() for row in rows) == sorted(sum(TODO, []))
+    assert sorted(row for rows in chunks.values() for row in rows) == sorted(labels_of(30))
     assert state == replayed(chunks, tmp_path / "again", RULES.grace)
 
 
@@ -67,12 +67,11 @@ class Jumping:
     """A clock that goes by seconds, and now and then jumps a day back or ten years on."""
 
     def __init__(self, seed):
-        self.time, self.calls, self._chance, self.jumps = 1e9, 0, random.Random(seed), []
+        self.time, self._chance, self.jumps = 1e9, random.Random(seed), []
 
     def __call__(self):
-        self.calls += 1
         self.time += self._chance.random()
-        if self._chance.random() < 0.05:
+        if self._chance.random() < 0.2:
             self.jumps.append(self._chance.choice((-DAY, 3650 * DAY)))
             self.time += self.jumps[-1]
         return self.time
@@ -85,15 +84,11 @@ def test_a_clock_that_jumps_changes_nothing(where, tmp_path, seed):
         opened(store, rules)
         steady = ended(drive(store, TODO))
     clock = Jumping(seed)
-    for _ in range(3):  # over restarts too
-        with Store.open(where, clock, Remembering()) as store:
-            opened(store, rules)
-            half = TODO[: len(TODO) // 2] if clock.calls == 0 else TODO
-            for number in range(int(store.stream("s").position("source") or 0), len(half)):
-                place = str(number + 1)
-                stream = store.stream("s")
-                stream.accept(table_of(half[number]), f"{number}", "source", place)
-                stream.settle()
+    with Store.open(where, clock, Remembering()) as store:
+        stream = opened(store, rules)
+        for number in range(len(TODO) // 2):
+            stream.accept(table_of(TODO[number]), None, "source", f"{number + 1}")
+            stream.settle()
     with Store.open(where, clock, Remembering()) as store:
         assert ended(drive(store, TODO)) == steady
     assert {-DAY, 3650 * DAY} <= set(clock.jumps)

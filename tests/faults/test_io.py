@@ -14,6 +14,7 @@ from labelquorum.record import sqlite, tables
 from labelquorum.record.store import Store
 
 TODO = batches_of(labels_of(4), 8)
+HEAD = 24  # bytes, before each page in the log
 ERRORS = {
     "write": apsw.SQLITE_IOERR_WRITE,
     "sync": apsw.SQLITE_IOERR_FSYNC,
@@ -25,10 +26,13 @@ ERRORS = {
 class Failing:
     """Lets the n-th call fail, and all that follow until it is healed if it is to stay broken."""
 
-    def __init__(self, number, stays):
-        self.number, self.stays, self.seen, self.failed = number, stays, 0, []
+    def __init__(self, number, stays, all_writes):
+        self.number, self.stays, self.all_writes = number, stays, all_writes
+        self.seen, self.failed = 0, []
 
     def __call__(self, step):
+        if not self.all_writes and len(step.data) == HEAD:
+            return None
         self.seen += 1
         if self.seen == self.number or (self.stays and self.failed and self.seen > self.number):
             self.failed.append(step)
@@ -82,7 +86,8 @@ def start(tmp_path_factory):
     return folder / "empty", end
 
 
-# In CI every call fails once, and every fourth stays broken until it is healed.
+# In CI every call fails once but those that write only the head of a page in the log, and every
+# fourth stays broken until it is healed.
 @pytest.mark.parametrize(("stays", "stride"), [(False, 1), (True, 4)])
 def test_whichever_call_fails_nothing_false_is_acknowledged(
     start, tmp_path, monkeypatch, size, record_property, stays, stride
@@ -94,7 +99,7 @@ def test_whichever_call_fails_nothing_false_is_acknowledged(
         folder = tmp_path / "store"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(empty, folder)
-        failing = Failing(number, stays)
+        failing = Failing(number, stays, all_writes=size(False, True))
         reached, raised = drive_until_done(folder, failing)
         assert reached == end, (number, failing.failed)
         if not failing.failed:

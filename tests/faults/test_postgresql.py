@@ -5,7 +5,7 @@ import tempfile
 import threading
 import time
 import warnings
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -93,11 +93,24 @@ class Proxy:
                     client.sendall(data)
 
 
+@contextmanager
+def proxied(home):
+    """The URL of a database by way of a proxy, and the proxy."""
+    url = sa.make_url(home)
+    with (
+        tempfile.TemporaryDirectory(prefix="labelquorum-", dir="/tmp") as folder,
+        closing(Proxy(Path(folder), url.query["host"])) as proxy,
+    ):
+        yield url.set(query={"host": folder}).render_as_string(hide_password=False), proxy
+
+
 @pytest.fixture(scope="module")
 def own():
-    with tempfile.TemporaryDirectory(prefix="labelquorum-", dir="/tmp") as folder:
-        with closing(Server(folder)) as server:
-            yield server
+    with (
+        tempfile.TemporaryDirectory(prefix="labelquorum-", dir="/tmp") as folder,
+        closing(Server(folder)) as server,
+    ):
+        yield server
 
 
 @pytest.fixture
@@ -194,26 +207,18 @@ def test_a_server_that_is_stopped_and_started_again_loses_nothing(
 @pytest.mark.parametrize("point", ["before_accept_commit", "before_cut_commit", "inside_apply"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_of_which_nobody_knows_is_settled_by_its_key(own, home, end, point, when):
-    url = sa.make_url(home)
-    with tempfile.TemporaryDirectory(prefix="labelquorum-", dir="/tmp") as folder:
-        with closing(Proxy(Path(folder), url.query["host"])) as proxy:
-            through = url.set(query={"host": folder}).render_as_string(hide_password=False)
-            with Store.open(through, learner=Remembering()) as store:
-                break_at(point, 2, lambda: setattr(proxy, "when", when))
-                refusals, _ = drive_through(store, end)
+    with proxied(home) as (through, proxy), Store.open(through, learner=Remembering()) as store:
+        break_at(point, 2, lambda: setattr(proxy, "when", when))
+        refusals, _ = drive_through(store, end)
     assert len(refusals) == 1
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_labels_sent_again_after_a_cut_line_count_once(own, home, when):
-    url = sa.make_url(home)
-    with tempfile.TemporaryDirectory(prefix="labelquorum-", dir="/tmp") as folder:
-        with closing(Proxy(Path(folder), url.query["host"])) as proxy:
-            through = url.set(query={"host": folder}).render_as_string(hide_password=False)
-            with Store.open(through, learner=Remembering()) as store:
-                stream = opened(store)
-                proxy.when = when
-                with pytest.raises(StoreError, match="the database refused"):
-                    stream.accept(table_of(TODO[0]), "key")
-                assert stream.accept(table_of(TODO[0]), "key").repeated == (when == "after")
-                assert stream.count()["waiting_labels"] == len(TODO[0])
+    with proxied(home) as (through, proxy), Store.open(through, learner=Remembering()) as store:
+        stream = opened(store)
+        proxy.when = when
+        with pytest.raises(StoreError, match="the database refused"):
+            stream.accept(table_of(TODO[0]), "key")
+        assert stream.accept(table_of(TODO[0]), "key").repeated == (when == "after")
+        assert stream.count()["waiting_labels"] == len(TODO[0])

@@ -140,7 +140,7 @@ def test_damaged_bytes_give_a_prefix_of_the_commits_or_a_refusal(
 
 
 def test_whoever_else_writes_the_log_into_the_file_breaks_no_seal(run, tmp_path):
-    for trial in range(20):
+    for trial in range(5):
         chance = rng("others", trial)
         files = chance.choice([one for one in run.copies if SEAL in one and one[WAL]])
         state = found(run, files, tmp_path / "store")

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from faults import source
 
 from labelquorum.record.faults import arm
-from labelquorum.record.parcel import Sent
+from labelquorum.record.parcel import Receipt, Sent
 from labelquorum.record.store import Store
 
 REPLAYED = 0.3  # of what was acknowledged is sent again
@@ -85,6 +85,7 @@ def free(store, order, say):
             some = [left.pop() for _ in range(min(len(left), chance.randrange(1, 4)))]
             sent = [Sent(source.table_of(todo[n]), f"{n}") for n in some]
             for n, receipt in zip(some, stream.accept_all(sent), strict=True):
+                assert isinstance(receipt, Receipt), receipt
                 say(acknowledged=f"{n}", receipt=receipt[:5])
                 if chance.random() < REPLAYED:
                     left.insert(chance.randrange(len(left) + 1), n)
