@@ -5,7 +5,7 @@
 Authentication, validation and updates are on, and the client runs on the same cores. Requests are
 sent at a set rate, whether or not earlier ones were answered, and a latency counts from the moment
 the request was due: a service that stalls cannot hide it. `--save` keeps the result in
-`results/service.json`, from which `report.py` writes the page of the docs. Run nothing beside it.
+`results/service.json`, from which `service_report.py` writes a page of the docs. Run nothing else.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -403,13 +402,13 @@ def main() -> None:
     for name in given.only or ():
         if name not in todo:
             parser.error(f"there is no part {name!r}. There are {list(todo)}.")
-    shutil.disk_usage(tempfile.gettempdir())
     result: Result = {"parts": {}}
     if given.save and RESULT.exists():
         result = json.loads(RESULT.read_text())
     for name in given.only or todo:
         say(f"{name}…")
-        found = todo[name]()
+        load_before = round(os.getloadavg()[0], 2)
+        found = {"load_before": load_before, **todo[name]()}
         found["measured"] = datetime.now(UTC).isoformat(timespec="seconds")
         result["parts"][name] = found
         say(f"  {json.dumps({k: v for k, v in found.items() if k != 'resident_mb'})}")

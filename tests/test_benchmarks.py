@@ -36,3 +36,20 @@ def test_the_engine_benchmark_prints_one_json_object_and_its_report(tmp_path: Pa
     page = tmp_path / "performance.md"
     run_script("benchmarks/report.py", str(tmp_path / "engine.json"), "-o", str(page))
     assert "## Latency against known workers" in page.read_text()
+
+
+def test_the_service_benchmark_prints_one_json_object_and_its_report(tmp_path: Path) -> None:
+    out = run_script(
+        "benchmarks/service.py", "--quick", "--seconds", "2", "--only", "batches", "restart"
+    )
+    result = json.loads(out)
+    load, restart = result["parts"]["batches"], result["parts"]["restart"]
+    assert load["requests"] == 8 and load["refused"] == 0
+    assert 0 < load["p50_ms"] <= load["p99_ms"] <= load["max_ms"]
+    assert restart["items"] == 5000 and restart["labels"] == 15_000
+    assert len(result["verdicts"]) == 4
+
+    (tmp_path / "service.json").write_text(out)
+    page = tmp_path / "load.md"
+    run_script("benchmarks/service_report.py", str(tmp_path / "service.json"), "-o", str(page))
+    assert "## Starting on a full store" in page.read_text()

@@ -1,0 +1,102 @@
+"""Write docs/load.md from results/service.json.
+
+python3 run.py python benchmarks/service_report.py [RESULT.json] [-o PAGE.md]
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from report import HERE, table, verdicts
+
+PAGE = HERE.parent / "docs" / "load.md"
+
+INTRO = """What `labelquorum serve` bears. This page is written by a command from measured figures;
+nothing on it is typed by hand. A real service on a SQLite store in a folder, asked over loopback by
+a client on the same cores; every request has a key, an idempotency key and three labels an item,
+and every chunk is learned from while the load runs. Requests are sent at a set rate whether or not
+earlier ones were answered, and a latency counts from the moment a request was due. Chunks behind
+are those cut and not learned from yet, looked at while the load runs."""
+
+
+def page(result: dict[str, Any]) -> str:
+    parts, machine = result["parts"], result["machine"]
+    sections = ["# Load", INTRO, verdicts(result["verdicts"])]
+    loads = [parts[name] for name in ("singles", "batches", "steady") if name in parts]
+    if loads:
+        sections.append(f"## Labels sent at a rate\n\n{table(*_loads(loads))}")
+    if "restart" in parts:
+        sections.append(_restart(parts["restart"]))
+    sections.append(
+        f"Made by `{result['command']} --save` and `python3 run.py python "
+        f"benchmarks/service_report.py` on {machine['cores']} cores ({machine['cpu']}), "
+        f"{machine['system']}, Python {machine['python']}, JAX {machine['jax']}, labelquorum "
+        f"{machine['labelquorum']}."
+    )
+    return "\n\n".join(sections) + "\n"
+
+
+def _loads(loads: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    header = [
+        "labels a request",
+        "seconds",
+        "requests a second",
+        "labels a second",
+        "refused",
+        "p50, ms",
+        "p99, ms",
+        "longest, ms",
+        "items a chunk",
+        "chunks behind: p50",
+        "most",
+        "MB after a tenth",
+        "MB at the end",
+        "CPU a request, µs: service",
+        "learner",
+        "load of the machine before",
+    ]
+    lines = [
+        [
+            f"{one['batch']}",
+            f"{one['seconds']:g}",
+            f"{one['requests_per_second']:,.0f}",
+            f"{one['labels_per_second']:,}",
+            f"{one['refused']:,}",
+            f"{one['p50_ms']:.1f}",
+            f"{one['p99_ms']:.1f}",
+            f"{one['max_ms']:.0f}",
+            f"{one['chunk_items']}",
+            f"{one['chunks_behind_p50']:g}",
+            f"{one['chunks_behind_max']:g}",
+            f"{one['resident_mb_tenth']:.0f}",
+            f"{one['resident_mb_end']:.0f}",
+            *(f"{cpu:,}" for cpu in one["cpu_us_per_request"]),
+            f"{one['load_before']:.2f}",
+        ]
+        for one in loads
+    ]
+    return header, lines
+
+
+def _restart(part: dict[str, Any]) -> str:
+    starts = ", ".join(f"{seconds:.2f}" for seconds in part["ready_s"])
+    return (
+        f"## Starting on a full store\n\n{part['items']:,} items answered from {part['labels']:,} "
+        f"labels of {part['workers']:,} workers, {part['store_mb']:,} MB on disk. From the command "
+        f"to `/readyz` saying yes: {starts} seconds. The first page of items then took "
+        f"{part['first_page_s']:.3f} s; {part['resident_mb']:.0f} MB resident."
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("result", nargs="?", type=Path, default=HERE / "results" / "service.json")
+    parser.add_argument("-o", "--output", type=Path, default=PAGE)
+    options = parser.parse_args(arguments)
+    text = page(json.loads(options.result.read_text(encoding="utf-8")))
+    options.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
