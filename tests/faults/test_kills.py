@@ -10,8 +10,8 @@ from faults.kills import WAYS
 KILLS = {
     ("settled", "sqlite"): (60, 1200),
     ("free", "sqlite"): (50, 900),
-    ("settled", "postgresql"): (20, 150),
-    ("free", "postgresql"): (20, 100),
+    ("settled", "postgresql"): (20, 130),
+    ("free", "postgresql"): (20, 90),
 }
 
 

@@ -92,8 +92,10 @@ def test_after_a_loss_of_power_all_that_was_acknowledged_is_there(
     run, tmp_path, size, record_property
 ):
     steps, platter, done, n_committed = run.disk.steps, Platter(), 0, 0
-    record_property("trials", size(TRIALS, 10 * TRIALS))
-    moments = sorted(rng("moments", n).randrange(len(steps)) for n in range(size(300, 3000)))
+    record_property("trials", size(TRIALS, 3 * TRIALS))
+    moments = sorted(
+        rng("moments", n).randrange(len(steps)) for n in range(size(TRIALS, 3 * TRIALS))
+    )
     for trial, moment in enumerate(moments):
         for step in steps[done:moment]:
             platter.do(step)
@@ -128,7 +130,7 @@ def flip(data, chance):
 def test_damaged_bytes_give_a_prefix_of_the_commits_or_a_refusal(
     run, tmp_path, size, record_property, damage, name
 ):
-    refused, trials = 0, size(TRIALS // 3, 2 * TRIALS)
+    refused, trials = 0, size(TRIALS // 3, TRIALS)
     for trial in range(trials):
         chance = rng(damage.__name__, name, trial)
         files = dict(chance.choice([one for one in run.copies if one.get(name)]))
