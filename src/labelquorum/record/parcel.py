@@ -14,7 +14,7 @@ from labelquorum.ingest.formats import read_labels
 from labelquorum.record import tables
 from labelquorum.record.tables import encode, encode_id
 
-__all__ = ["Parcel", "Receipt", "Row", "Sent", "check_names", "prepare"]
+__all__ = ["Parcel", "Receipt", "Row", "Sent", "check_names", "parcel_of", "prepare"]
 
 
 class Sent(NamedTuple):
@@ -64,8 +64,17 @@ def prepare(sent: Sent, space: LabelSpace) -> Parcel:
     labels, key, source, position = sent
     if (source is None) != (position is None):
         raise StateError("`source` and `position` go together. Give both, or neither.")
+    return parcel_of(read_labels(labels, space), key, source, position)
+
+
+def parcel_of(
+    table: LabelTable,
+    key: str | None = None,
+    source: str | None = None,
+    position: str | None = None,
+) -> Parcel:
+    """Make a parcel of labels that were read and checked by the stream's own rules."""
     check_names(key=key, source=source, position=position)
-    table = read_labels(labels, space)
     rows = _rows(table)
     body = sha256(encode(rows).encode()).hexdigest()
     return Parcel(rows, dict(table.skipped), body, key, source, position)

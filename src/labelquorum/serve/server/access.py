@@ -11,9 +11,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.types import Receive, Scope, Send
 
+from labelquorum.errors import LabelQuorumError
 from labelquorum.record.keys import SCOPES, Key, Keys, digest_of
-from labelquorum.serve.server.refusals import Refusal
+from labelquorum.serve.server.refusals import BUG, Refusal, refusal_of, refused
 
 __all__ = ["ROUTES", "Guarded", "Keyring", "Need", "Rates", "bare"]
 
@@ -114,10 +116,28 @@ def bare(endpoint: Bare) -> Bare:
 class Guarded(APIRoute):
     """A route that looks at the key before anything else, and refuses what is not declared."""
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether the endpoint reads its request by itself."""
+        return getattr(self.endpoint, "is_bare", False)
+
+    async def direct(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that was matched with this route, without FastAPI's own parts."""
+        try:
+            _check(ROUTES.get((scope["method"], self.path)) or _UNDECLARED, scope)
+            response = await self.endpoint(Request(scope, receive, send))
+        except (LabelQuorumError, Refusal) as error:
+            refusal = refusal_of(error)
+            response = refused(refusal.status, refusal.sentences, refusal.headers)
+        except Exception:
+            await refused(500, [BUG])(scope, receive, send)
+            raise
+        await response(scope, receive, send)
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, behind the guard."""
         handle = super().get_route_handler()
-        if getattr(self.endpoint, "is_bare", False):
+        if self.is_bare:
             handle = self.endpoint
         needs = {
             method: ROUTES.get((method, self.path), _UNDECLARED) for method in self.methods or ()

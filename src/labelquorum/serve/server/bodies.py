@@ -32,14 +32,15 @@ class Bodies:
     @asynccontextmanager
     async def of(self, request: Request) -> AsyncIterator[bytes]:
         """The body of a request, unpacked, and accounted for until it was worked on."""
-        packing = request.headers.get("content-encoding", "identity").strip().lower()
-        if packing not in ("gzip", "identity"):
+        headers = request.scope["headers_by_name"]
+        packing = headers.get(b"content-encoding", b"identity").strip().lower()
+        if packing not in (b"gzip", b"identity"):
             raise Refusal(
                 415,
-                f"A body may be packed with gzip and nothing else. Got {packing[:40]!r}. "
-                "Send it as it is.",
+                "A body may be packed with gzip and nothing else. "
+                f"Got {packing[:40].decode('latin-1')!r}. Send it as it is.",
             )
-        declared = request.headers.get("content-length", "")
+        declared = headers.get(b"content-length", b"")
         if declared.isdigit() and int(declared) > self._settings.body_bytes:
             self._refuse_large()
         size = 0
@@ -64,7 +65,7 @@ class Bodies:
                 ) from None
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
-            if packing == "gzip":
+            if packing == b"gzip":
                 body = await run_in_threadpool(gunzip, body, self._settings.unpacked_bytes)
                 size += len(body)
                 self._hold(len(body))

@@ -12,9 +12,10 @@ from math import ceil
 from typing import Any
 from urllib.parse import urlsplit
 
+from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from labelquorum.serve.server.access import PUBLIC, Rates
+from labelquorum.serve.server.access import PUBLIC, Guarded, Rates
 from labelquorum.serve.server.refusals import Refusal, refused
 from labelquorum.serve.server.service import Service
 
@@ -38,7 +39,7 @@ _HEADERS = [
 class Gate:
     """An app behind its guards."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: FastAPI, service: Service) -> None:
         settings = service.settings
         self._app, self._keyring = app, service.keyring
         self._metrics, self._log = service.metrics, service.log
@@ -48,6 +49,7 @@ class Gate:
         self._hosts = {name.lower() for name in (*own, *_LOCAL, *settings.allow_host)}
         self._origins = {origin.lower().rstrip("/") for origin in settings.allow_origin}
         self._good_hosts: dict[bytes, None] = {}  # seen before, as they were spelled
+        self._bare = [route for route in app.routes if isinstance(route, Guarded) and route.is_bare]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or answer it here."""
@@ -65,7 +67,7 @@ class Gate:
             await send(message)
 
         try:
-            headers = dict(scope["headers"])
+            headers = scope["headers_by_name"] = dict(scope["headers"])
             self._check_host(headers)
             self._check_origin(scope["method"], headers, scope["scheme"])
             self._check_key(scope, headers)
@@ -74,13 +76,24 @@ class Gate:
             await response(scope, receive, answering)
         else:
             try:
-                await self._app(scope, receive, answering)
+                await (self._express(scope) or self._app)(scope, receive, answering)
             except Exception as error:  # answered by now, in our shape
                 told = "".join(traceback.format_exception(error))
                 path = getattr(scope.get("route"), "path", scope["path"])
                 self._log.write("error", path=path, error=told)
         finally:
             self._write_down(scope, status, time.perf_counter() - started)
+
+    def _express(self, scope: Scope) -> ASGIApp | None:
+        """The short way to a route that reads its request by itself, past FastAPI's own parts."""
+        for route in self._bare:
+            if scope["method"] in (route.methods or ()):
+                found = route.path_regex.match(scope["path"])
+                if found is not None:
+                    scope["path_params"], scope["route"] = found.groupdict(), route
+                    scope["app"] = self._app
+                    return route.direct
+        return None
 
     def _check_host(self, headers: Mapping[bytes, bytes]) -> None:
         """A page elsewhere may give its own name our address; so we answer to our names alone."""

@@ -14,7 +14,7 @@ from labelquorum.ingest.events import LabelSpace, LabelTable
 from labelquorum.ingest.formats import iter_csv, iter_jsonl
 from labelquorum.ingest.names import check_names
 from labelquorum.ingest.records import read_records
-from labelquorum.record.inlet import Sent
+from labelquorum.record.parcel import parcel_of
 from labelquorum.serve.server.access import Guarded, bare
 from labelquorum.serve.server.bodies import SMALL, parse_json, refuse_long_texts
 from labelquorum.serve.server.ids import spellings
@@ -30,7 +30,7 @@ NAME = {"type": "string", "minLength": 1, "maxLength": 256}
 FEW = 500
 """Up to so many labels are worked on at once; more go to a thread, so that others need not wait."""
 
-_KEY = "idempotency-key"
+_KEY = b"idempotency-key"
 _PARAMETERS: list[dict[str, Any]] = [
     {"name": "stream", "in": "path", "required": True, "schema": NAME},
     {
@@ -60,11 +60,14 @@ _PARAMETERS: list[dict[str, Any]] = [
 async def send_labels(request: Request) -> Response:
     """Send labels: one, a list, or a file. They are durable once this is answered."""
     service, known = service_of(request), known_stream(request)
-    on_bad = request.query_params.get("on_bad", "error")
+    headers = request.scope["headers_by_name"]
+    on_bad = "error"
+    if request.scope["query_string"]:
+        on_bad = request.query_params.get("on_bad", "error")
     space = known.spaces.get(on_bad)
     if space is None:
         raise Refusal(422, f"`on_bad` must be error or skip. Got {on_bad[:40]!r}.")
-    kind = request.headers.get("content-type", _JSON).partition(";")[0].strip().lower()
+    kind = _kind_of(headers.get(b"content-type"))
     async with service.bodies.of(request) as body:
         if kind == _JSON:
             table = await _from_json(body, space)
@@ -74,11 +77,11 @@ async def send_labels(request: Request) -> Response:
             raise Refusal(
                 415, f"Labels are read from {[_JSON, *_READERS]}. Got {kind[:40]!r}. Send one."
             )
-        sent = Sent(check_names(table, space), key=_key_of(request.headers.get(_KEY)))
+        table, key = check_names(table, space), _key_of(headers.get(_KEY))
         if len(table.labels) > FEW:
-            parcel = await run_in_threadpool(known.stream.prepare, sent)
+            parcel = await run_in_threadpool(parcel_of, table, key)
         else:
-            parcel = known.stream.prepare(sent)
+            parcel = parcel_of(table, key)
     receipt = await service.pipeline.accept(known.stream, parcel)
     service.metrics.sent(known.stream.name, receipt)
     return Response(
@@ -127,7 +130,7 @@ async def tell_gold(request: Request, stream: str) -> dict[str, Any]:
     service, known = service_of(request), known_stream(request)
     async with service.bodies.of(request) as body:
         truths = _truths(await parse_json(body), known.spaces["error"])
-    key = _key_of(request.headers.get(_KEY))
+    key = _key_of(request.scope["headers_by_name"].get(_KEY))
     receipt = await run_in_threadpool(known.stream.gold, truths, key)
     service.pipeline.wake(known.stream.name)
     service.hub.ring(known.stream.name)
@@ -200,11 +203,15 @@ def _truths(said: Any, space: LabelSpace) -> Mapping[Hashable, Hashable]:
     return truths
 
 
-def _key_of(header: str | None) -> str | None:
-    if header is None:
-        return None
-    try:  # headers are bytes; ours are UTF-8
-        return header.encode("latin-1").decode()
+def _kind_of(header: bytes | None) -> str:
+    if header in (None, b"application/json"):
+        return _JSON
+    return (header or b"").partition(b";")[0].strip().lower().decode("latin-1")
+
+
+def _key_of(header: bytes | None) -> str | None:
+    try:
+        return None if header is None else header.decode()
     except UnicodeError:
         raise Refusal(422, "`Idempotency-Key` must be UTF-8. Send another.") from None
 

@@ -23,7 +23,16 @@ from labelquorum.errors import (
 )
 from labelquorum.serve.server.shapes import ErrorShape
 
-__all__ = ["RETRY_SECONDS", "Refusal", "answer_refusals", "error_responses", "refused", "told"]
+__all__ = [
+    "BUG",
+    "RETRY_SECONDS",
+    "Refusal",
+    "answer_refusals",
+    "error_responses",
+    "refusal_of",
+    "refused",
+    "told",
+]
 
 RETRY_SECONDS = 1
 BUG = "The service could not do this, and wrote down why. Ask whoever runs it."
