@@ -155,7 +155,7 @@ class Inlet(Reader):
                     n_labels, ready_at = entry.n_labels + 1, entry.ready_at
                     if ready_at is None and rules.is_full(n_labels):
                         ready_at = now
-                    waiting[item] = entry._replace(n_labels=n_labels, ready_at=ready_at)
+                    waiting[item] = Entry(item, n_labels, entry.first_row, entry.first_at, ready_at)
             span = (first, number - 1) if number > first else (None, None)
             late = len(parcel.rows) - (number - first)
             receipts.append(Receipt(number - first, late, parcel.skipped, *span))

@@ -55,6 +55,7 @@ class Store:
         self.where, self.learner = where, learner
         self._engine, self._lock_file, self._clock = engine, lock, clock
         self._turn = threading.RLock()  # one writer, also among threads
+        self._tick = threading.Lock()
         self._writer: sa.Connection | None = None
         self._only_looks = False
         self._log = None if lock is None else Log(Path(where, FILE))  # of SQLite
@@ -244,7 +245,7 @@ class Store:
 
     def now(self) -> float:
         """The time, which never goes back, not even over a restart."""
-        with self._turn:
+        with self._tick:  # never that of a transaction: who only asks the time waits for nobody
             moment = self._clock() + self._offset
             if moment < self._latest:
                 self._offset += self._latest - moment

@@ -71,15 +71,13 @@ class Stream(Recall, Truths):
         flush
             Cut what is there, ready or not: no more labels will come.
         """
-        with self._store.read() as connection:
-            if not self._ready(connection, self._store.now(), flush):
-                return None
+        if not flush and not self.due():
+            return None
         with self._store.write() as connection:
-            now = self._store.now()
-            items = self._ready(connection, now, flush)
+            now, stream = self._store.now(), self._row(connection)
+            items = self._chosen(connection, rules_of(stream.rules), now, flush)
             if not items:
                 return None
-            stream = self._row(connection)
             labels, waiting = tables.labels.c, tables.waiting.c
             of_these = among(connection, labels.item, items)
             connection.execute(
@@ -123,6 +121,12 @@ class Stream(Recall, Truths):
             fault("before_cut_commit")
         fault("after_cut")
         return cut
+
+    def due(self) -> int:
+        """How many chunks are to be cut now."""
+        with self._store.read() as connection:
+            rules = rules_of(self._row(connection).rules)
+            return self._due(connection, rules, self._store.now())
 
     def advance(self, chunk: Cut | int) -> Applied:
         """Learn from a chunk that was cut, answer it, and commit; once, however often it is asked.
@@ -239,26 +243,34 @@ class Stream(Recall, Truths):
             self._tell(connection, "rules", rules.as_dict())
         return rules
 
-    def _ready(self, connection: sa.Connection, now: float, flush: bool) -> list[str]:
-        """The items of the chunk that is to be cut now, in the order of their first labels."""
-        waiting = tables.waiting.c
-        rules = rules_of(self._row(connection).rules)
-        here, since = waiting.stream == self._key, rules.waited_since(now)
+    def _is_ready(self, rules: Rules, now: float) -> sa.ColumnElement[bool]:
+        """That an item of the stream is ready, by its labels or by waiting."""
+        waiting, since = tables.waiting.c, rules.waited_since(now)
         ready: sa.ColumnElement[bool] = waiting.ready_at.is_not(None)
         if since is not None:
             ready = ready | (waiting.first_at <= since)
-        if flush:
-            ready = sa.true()
-        else:
-            # Who is ready by waiting is so since the wait was over.
-            waited = waiting.first_at + (rules.max_wait or 0)
-            ready_since = sa.func.min(sa.func.coalesce(waiting.ready_at, waited))
-            n_ready, first = connection.execute(
-                sa.select(sa.func.count(), ready_since).where(here, ready)
-            ).one()
-            if not rules.is_due(n_ready, first, now):
-                return []
-        chosen = sa.select(waiting.item).where(here, ready).order_by(waiting.first_row)
+        return sa.and_(waiting.stream == self._key, ready)
+
+    def _due(self, connection: sa.Connection, rules: Rules, now: float) -> int:
+        """How many chunks are to be cut now."""
+        waiting = tables.waiting.c
+        # Who is ready by waiting is so since the wait was over.
+        waited = waiting.first_at + (rules.max_wait or 0)
+        ready_since = sa.func.min(sa.func.coalesce(waiting.ready_at, waited))
+        n_ready, first = connection.execute(
+            sa.select(sa.func.count(), ready_since).where(self._is_ready(rules, now))
+        ).one()
+        return max(int(n_ready) // rules.chunk_items, int(rules.is_due(n_ready, first, now)))
+
+    def _chosen(
+        self, connection: sa.Connection, rules: Rules, now: float, flush: bool
+    ) -> list[str]:
+        """The items of the chunk that is to be cut now, in the order of their first labels."""
+        waiting = tables.waiting.c
+        if not flush and not self._due(connection, rules, now):
+            return []
+        ready = waiting.stream == self._key if flush else self._is_ready(rules, now)
+        chosen = sa.select(waiting.item).where(ready).order_by(waiting.first_row)
         return list(connection.scalars(chosen.limit(rules.chunk_items)))
 
     def _work(self, connection: sa.Connection, chunk: Any) -> Work:
