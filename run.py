@@ -68,6 +68,10 @@ COMMANDS = {
         "Run the service with a real Label Studio, which is installed for it, end to end.",
         [["python", "experiments/label_studio/check.py"]],
     ),
+    "faults": Command(
+        "Provoke every fault a stream must survive [--long] [--report-only].",
+        [["python", "experiments/faults/measure.py"]],
+    ),
     "python": Command("Run the environment's Python.", [["python"]], at_root=False),
 }
 

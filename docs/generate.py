@@ -46,6 +46,7 @@ PAGES = (
     "docs/tutorial-service.md",
     "docs/label-studio.md",
     "docs/service.md",
+    "docs/faults.md",
 )
 NEED_DATA = ("docs/tutorial-service.md",)
 """Pages whose code reads a data set of the folder that LABELQUORUM_DATA names."""
@@ -58,6 +59,7 @@ BENCHMARK = "python3 run.py python -m labelquorum evaluate --min-truth 100 -o be
 VOTE = "majority_vote"
 REPRODUCE = "python3 run.py reproduce"
 ACCURACY = ROOT / "experiments" / "accuracy" / "results"
+FAULTS = ROOT / "experiments" / "faults" / "results"
 ACCURACY_PARTS = [
     "targets",
     "ten",
@@ -510,7 +512,32 @@ def label_studio() -> str:
     )
 
 
+def faults() -> str:
+    """What `python3 run.py faults --long` wrote."""
+    file = FAULTS / "faults.md"
+    if not file.exists():
+        return "Not measured yet. It is made by `python3 run.py faults --long`.\n"
+    return file.read_text(encoding="utf-8")
+
+
+def fault_points() -> str:
+    """How often a stream was killed at each point."""
+    file = FAULTS / "long.json"
+    if not file.exists():
+        return "Not measured yet. It is made by `python3 run.py faults --long`.\n"
+    tests = json.loads(file.read_text(encoding="utf-8"))["tests"]
+    lines = [["killed", "times"], ["---", "---:"]]
+    for figures in (test["figures"] for test in tests.values()):
+        for name, value in figures.items():
+            if name.startswith("kills at "):
+                point = name.removeprefix("kills at ")
+                lines.append([f"`{point}`" if "_" in point else point, f"{value:,}"])
+    return _table(lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "faults": faults,
+    "fault_points": fault_points,
     **{f"accuracy_{part}": partial(accuracy, part) for part in ACCURACY_PARTS},
     "benchmark_caps": benchmark_caps,
     "benchmark_scores": benchmark_scores,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "ConflictError",
+    "FullError",
     "LabelError",
     "LabelQuorumError",
     "LimitError",
@@ -44,3 +45,7 @@ class ConflictError(StoreError):
 
 class LimitError(StoreError):
     """What was asked goes beyond a limit that was set."""
+
+
+class FullError(StoreError):
+    """The disk of the store is full; what was not acknowledged was not kept."""

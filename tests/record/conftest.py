@@ -4,7 +4,6 @@ import os
 import tempfile
 import uuid
 import warnings
-from contextlib import contextmanager
 
 import pytest
 import sqlalchemy as sa
@@ -31,32 +30,36 @@ def server():
         running.cleanup()
 
 
-@contextmanager
-def made_database(server):
-    """An empty database on a server, until it is no longer needed; its URL."""
+@pytest.fixture
+def databases(server):
+    """Makes empty databases, and gives their URLs."""
     url = sa.make_url(server).set(drivername="postgresql+psycopg")
-    name = f"labelquorum_{uuid.uuid4().hex}"
-    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    engine, names = sa.create_engine(url, isolation_level="AUTOCOMMIT"), []
+
+    def make():
+        names.append(f"labelquorum_{uuid.uuid4().hex}")
+        with engine.connect() as connection:
+            connection.execute(sa.text(f"CREATE DATABASE {names[-1]}"))
+        named = url.set(drivername="postgresql", database=names[-1])
+        return named.render_as_string(hide_password=False)
+
+    yield make
     with engine.connect() as connection:
-        connection.execute(sa.text(f"CREATE DATABASE {name}"))
-    yield url.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
-    with engine.connect() as connection:
-        connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
+        for name in names:
+            connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
     engine.dispose()
 
 
 @pytest.fixture
-def database(server):
+def database(databases):
     """The URL of an empty database."""
-    with made_database(server) as url:
-        yield url
+    return databases()
 
 
 @pytest.fixture
-def other_database(server):
+def other_database(databases):
     """The URL of another empty database."""
-    with made_database(server) as url:
-        yield url
+    return databases()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

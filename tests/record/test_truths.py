@@ -158,9 +158,22 @@ def test_a_truth_finds_its_item_open_however_long_its_chunk_waits(store, clock):
     clock.time += 9
     first, second = stream.cut(), stream.cut()
     stream.advance(first)
-    stream.advance(second)
+    assert stream.advance(second).result["tally"]["gold_items"] == 1  # it was learned from
     assert answer(stream, "t").label == "y"
     assert told(store, "t") == ("y", "x", 3)
+
+
+def test_a_label_that_comes_when_a_truth_is_about_to_close_its_item_is_late(store):
+    stream = store.create("s", rules=OPEN, classes=["x", "y"])
+    stream.accept({"t": {"a": "x"}})
+    stream.settle()
+    stream.gold({"t": "y"})
+    stream.change(grace=0)
+    cut = stream.cut()
+    assert stream.accept({"t": {"b": "x"}}).late == 1
+    stream.advance(cut)
+    stream.settle()
+    assert (answer(stream, "t").label, answer(stream, "t").n_labels) == ("y", 1)
 
 
 def test_a_truth_of_a_chunk_that_is_quarantined_goes_with_the_next_labels(store, monkeypatch):

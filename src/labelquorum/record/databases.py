@@ -9,6 +9,7 @@ import os
 import socket
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -20,6 +21,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from labelquorum.errors import StateError, StoreError
+from labelquorum.record.sqlite import BUSY_SECONDS
 
 __all__ = [
     "FILE",
@@ -62,14 +64,14 @@ def open_sqlite(file: Path, writes: bool = True) -> sa.Engine:
     """Connections to a SQLite file; without `writes`, those that can only read."""
     address = sa.URL.create("sqlite", database=str(file))
     if writes:
-        engine = sa.create_engine(address, connect_args={"timeout": 5})
+        engine = sa.create_engine(address, connect_args={"timeout": BUSY_SECONDS})
     else:
         engine = sa.create_engine(address, creator=lambda: read_only(file))
 
     def on_connect(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # transactions begin where we say
         if writes:
-            for setting in ("journal_mode = WAL", "synchronous = FULL"):
+            for setting in ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0"):
                 connection.execute(f"PRAGMA {setting}").close()
 
     def on_begin(connection: sa.Connection) -> None:
@@ -84,7 +86,7 @@ def open_sqlite(file: Path, writes: bool = True) -> sa.Engine:
 def read_only(file: Path) -> sqlite3.Connection:
     """A connection to a SQLite file that can only read."""
     address = f"file:{quote(str(file.resolve()))}?mode=ro"
-    return sqlite3.connect(address, uri=True, timeout=5, check_same_thread=False)
+    return sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)
 
 
 def open_postgresql(where: str) -> tuple[sa.Engine, str]:
@@ -125,9 +127,9 @@ def hold_folder(lock: IO[str], folder: Path) -> None:
                 lock.close()
                 raise StoreError(_held(folder, holder)) from None
             time.sleep(0.05)
-    lock.truncate(0)
-    lock.write(_me())
-    lock.flush()
+    with suppress(OSError):  # a full disk; the lock is held all the same
+        os.ftruncate(lock.fileno(), 0)
+        os.write(lock.fileno(), _me().encode())
 
 
 def hold_database(connection: sa.Connection, where: str) -> None:

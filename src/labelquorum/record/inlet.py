@@ -235,10 +235,14 @@ class Inlet(Reader):
         cut = connection.execute(_CUT, {"stream": self._key}).all()
         until = {row.id: row.open_until for row in cut}
         if until:
+            last: dict[str, int] = {}  # the chunk each was cut into, which opens or closes it
             for table in (tables.labels.c, tables.gold.c):
                 for row in self._of_items(connection, (table.item, table.chunk), items):
                     if row.chunk in until:
-                        (closed if until[row.chunk] is None else again).add(row.item)
+                        last[row.item] = max(row.chunk, last.get(row.item, 0))
+            again |= last.keys()
+            again -= {item for item, chunk in last.items() if until[chunk] is None}
+            closed |= last.keys()
         return closed - again, again
 
     def _recount(self, connection: sa.Connection, items: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from typing import IO, Any, NoReturn, Self
 
 import sqlalchemy as sa
 
-from labelquorum.errors import StateError, StoreError
+from labelquorum.errors import FullError, StateError, StoreError
 from labelquorum.record import tables
 from labelquorum.record.chunking import Rules
 from labelquorum.record.databases import (
@@ -33,9 +33,12 @@ from labelquorum.record.databases import (
 )
 from labelquorum.record.learner import Here, Learner
 from labelquorum.record.rows import Configuration
+from labelquorum.record.sqlite import Log
 from labelquorum.record.stream import Stream
 
 __all__ = ["Store"]
+
+DISK_FULL = "53100"  # so PostgreSQL calls it
 
 
 class Store:
@@ -54,6 +57,7 @@ class Store:
         self._turn = threading.RLock()  # one writer, also among threads
         self._writer: sa.Connection | None = None
         self._only_looks = False
+        self._log = None if lock is None else Log(Path(where, FILE))  # of SQLite
         self._offset, self._latest = 0.0, float("-inf")
 
     @classmethod
@@ -93,6 +97,8 @@ class Store:
             hold_folder(lock, folder)
             store = cls(open_sqlite(folder / FILE), str(folder), lock, ticking, learner or Here())
         try:
+            if store._log is not None:
+                store._log.check()
             store._migrate()
             with store.write() as connection:
                 latest = connection.scalar(sa.select(sa.func.max(tables.streams.c.moment)))
@@ -141,6 +147,8 @@ class Store:
         """Let go of the store."""
         with self._turn:
             if self._writer is not None:
+                if self._log is not None:
+                    self._log.shorten(self._writer, least=1)
                 self._writer.close()
                 self._writer = None
             self._engine.dispose()
@@ -264,33 +272,35 @@ class Store:
         with self._turn:
             try:
                 connection = self._writing()
-                with connection.begin():
+                with self._log.noting(connection) if self._log else connection.begin():
                     yield connection
+                if self._log and not self._log.shorten(connection):
+                    self._drop_handles()
             except sa.exc.DBAPIError as error:
-                # A commit that failed may or may not have happened, and a handle that failed to
-                # reach the disk is not to be used again.
-                if self._writer is not None:
-                    self._writer.invalidate()
-                    self._writer.close()
-                    self._writer = None
+                # A commit that failed may or may not have happened.
+                self._drop_handles()
                 self._refuse(error)
 
     def compact(self) -> None:
         """Write a SQLite file anew, so that nothing of what was deleted is left in its pages."""
-        if self._engine.dialect.name != "sqlite" or self._only_looks:
+        if self._log is None or self._only_looks:
             return
         with self._turn:
-            connection = self._engine.raw_connection()
             try:
-                for order in ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
-                    connection.cursor().execute(order)
+                self._log.rewrite(self._writing())
             except sqlite3.Error as error:
                 raise StoreError(
                     f"{self.where}: the file could not be written anew ({error}). Make room, and "
                     "run VACUUM."
                 ) from error
-            finally:
-                connection.close()
+
+    def _drop_handles(self) -> None:
+        """Use none of the handles again: one of them failed to reach the disk or the server."""
+        if self._writer is not None:
+            self._writer.invalidate()
+            self._writer.close()
+            self._writer = None
+        self._engine.dispose()
 
     def _writing(self) -> sa.Connection:
         if self._writer is None:
@@ -306,6 +316,12 @@ class Store:
 
     def _refuse(self, error: sa.exc.DBAPIError) -> NoReturn:
         reason = " ".join(str(error.orig).split())
+        lacks_space = getattr(error.orig, "sqlstate", None) == DISK_FULL
+        if lacks_space or (self._log is not None and self._log.lacks_space(error.orig)):
+            raise FullError(
+                f"{self.where}: the disk is full ({reason}). What was not acknowledged can be sent "
+                "again under the same key once there is space."
+            ) from error
         raise StoreError(
             f"{self.where}: the database refused ({reason}). What was not acknowledged can be sent "
             "again under the same key once the cause is gone."

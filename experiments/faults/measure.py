@@ -1,0 +1,134 @@
+"""Every fault a stream must survive, provoked for minutes instead of seconds, and written down.
+
+    python3 run.py faults --long
+
+runs `tests/faults` at the size of a long run, two processes at a time, and writes `results/`: what
+each test measured, and a table of all faults, which docs/faults.md shows. Without `--long` it runs
+them at the size of CI and writes nothing.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+from xml.etree import ElementTree
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+COMMAND = "python3 run.py faults"
+MOST = ("seconds", "MB")  # figures of which the largest is told; of others the sum
+
+
+def run_tests(long: bool, xml: Path) -> int:
+    """Run the tests; give pytest's exit code."""
+    variables = {"LABELQUORUM_CI": "1", "LABELQUORUM_FAULTS": "long" if long else ""}
+    arguments = ["-n", "2", "--dist", "worksteal", "-q", f"--junitxml={xml}", "tests/faults"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env={**os.environ, **variables}
+    ).returncode
+
+
+def read_tests(xml: Path) -> dict[str, dict[str, Any]]:
+    """What each test found, all its cases together, by file and name."""
+    tests: dict[str, dict[str, Any]] = {}
+    for case in ElementTree.parse(xml).iter("testcase"):
+        file = case.get("classname", "").replace(".", "/") + ".py"
+        name = f"{file}::{case.get('name', '').partition('[')[0]}"
+        found = tests.setdefault(name, {"cases": 0, "failed": 0, "seconds": 0.0, "figures": {}})
+        found["cases"] += 1
+        found["failed"] += any(case.find(kind) is not None for kind in ("failure", "error"))
+        found["failed"] += case.find("skipped") is not None
+        found["seconds"] = round(found["seconds"] + float(case.get("time", 0)), 2)
+        for one in case.iter("property"):
+            label, value = one.get("name", ""), float(one.get("value", "nan"))
+            before = found["figures"].get(label)
+            if before is not None:
+                value = max(before, value) if label.startswith(MOST) else before + value
+            found["figures"][label] = int(value) if value == int(value) else value
+    return dict(sorted(tests.items()))
+
+
+def facts(seconds: float) -> dict[str, Any]:
+    """What the figures were made with. No path is in it."""
+    return {
+        "command": f"{COMMAND} --long",
+        "seconds": round(seconds),
+        "labelquorum": version("labelquorum"),
+        "sqlite": sqlite3.sqlite_version,
+        "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        "cores": os.cpu_count(),
+    }
+
+
+def table(told: dict[str, Any]) -> str:
+    """The faults, how each is provoked, where its test is and what was measured, in Markdown."""
+    lines = ["| fault | how it is provoked | test | measured |", "|---|---|---|---|"]
+    plan = tomllib.loads((HERE / "plan.toml").read_text(encoding="utf-8"))
+    for row in plan["fault"]:
+        found = [told["tests"].get(name) for name in row["tests"]]
+        files = dict.fromkeys(name.partition("::")[0] for name in row["tests"])
+        links = ", ".join(f"[{Path(file).stem}](../{file})" for file in files)
+        measured = row.get("elsewhere", "")
+        if found and all(found):
+            measured = _measured(found, row.get("figures", []))
+        elif found:
+            measured = "not measured yet"
+        lines.append(f"| {row['name']} | {row['how']} | {links or '–'} | {measured} |")
+    made = told["made"]
+    return (
+        "\n".join(lines)
+        + f"\n\nMade by `{made['command']}` in {made['seconds'] / 60:.0f} minutes on "
+        f"{made['cores']} cores, SQLite {made['sqlite']}, {made['machine']}.\n"
+    )
+
+
+def _measured(found: list[Any], wanted: list[str]) -> str:
+    cases, failed = (sum(one[name] for one in found) for name in ("cases", "failed"))
+    parts = []
+    for name in wanted:
+        values = [one["figures"][name] for one in found if name in one["figures"]]
+        if values:
+            value = max(values) if name.startswith(MOST) else sum(values)
+            parts.append(f"{value:,} {name}" if name[0].islower() else f"{name} {value:,}")
+    verdict = "held" if not failed else f"**{failed} of {cases} cases failed**"
+    return "; ".join([*parts, verdict if failed else f"all {cases} cases {verdict}"])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog=COMMAND, description=(__doc__ or "").partition("\n")[0], allow_abbrev=False
+    )
+    parser.add_argument("--long", action="store_true", help="for minutes; writes results/")
+    parser.add_argument("--report-only", action="store_true", help="run nothing, write the table")
+    parser.add_argument("--output", type=Path, default=HERE, help="default: beside this file")
+    options = parser.parse_args(arguments)
+    results = options.output / "results"
+    file, code = results / "long.json", 0
+    if not options.report_only:
+        began = perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            xml = Path(folder) / "tests.xml"
+            code = run_tests(options.long, xml)
+            if not options.long or not xml.exists():
+                return code
+            told = {"made": facts(perf_counter() - began), "tests": read_tests(xml)}
+        results.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    elif not file.exists():
+        parser.error(f"there is nothing to report in {results} yet. Run it with --long.")
+    told = json.loads(file.read_text(encoding="utf-8"))
+    (results / "faults.md").write_text(table(told), encoding="utf-8")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

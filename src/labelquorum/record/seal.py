@@ -1,0 +1,140 @@
+"""A seal on SQLite's file: a sum of each page, so that a file that was damaged is not believed.
+
+SQLite sums what is in its log, not what is in its file. While the log takes all that is written,
+the file stands still; so once the log is brought into it, the sums are written beside it, in
+`labelquorum.seal`. The file carries a mark (`PRAGMA user_version`) which the first commit after
+that changes. So a seal is of this very state of the file, or it is known to be of another and says
+nothing: whoever else brings the log into the file, or puts another file in its place, breaks none.
+"""
+
+import json
+import os
+import secrets
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any, NoReturn
+from zlib import crc32
+
+from labelquorum.errors import StoreError
+
+__all__ = ["Seal", "new_mark"]
+
+HEADER = 100  # bytes of the file
+LOG_HEADER, FRAME = 32, 24  # bytes before the log's first frame, and before each page in it
+
+
+def new_mark() -> int:
+    """A mark that no other state of a file has."""
+    return secrets.randbelow(2**31 - 1) + 1
+
+
+class Seal:
+    """The sums of a file's pages, kept beside it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._log = file, Path(f"{file}-wal")
+        self._beside = file.with_suffix(".seal")
+        self._mark, self._sums = 0, array("I")
+
+    def check(self) -> None:
+        """Refuse a file that is not as it was sealed; pages that the log has anew may differ."""
+        size = self._read()
+        if not size:
+            return
+        try:
+            head = self._head()
+        except FileNotFoundError:
+            self._refuse("it is gone")
+        if len(head) < HEADER:
+            self._refuse("it is empty")
+        if _mark(head) != self._mark:
+            self._mark = 0
+            return
+        in_log = self._pages_in_log()
+        with self._file.open("rb", buffering=0) as file:
+            n_pages = os.fstat(file.fileno()).st_size // size
+            for page in range(n_pages, len(self._sums)):
+                if page + 1 not in in_log:
+                    self._refuse(f"page {page + 1} is missing")
+            for page, found in enumerate(_sums(file, size, range(min(n_pages, len(self._sums))))):
+                if found != self._sums[page] and page + 1 not in in_log:
+                    self._refuse(f"page {page + 1} is not as it was written")
+
+    def changing(self) -> set[int] | None:
+        """The pages that change when the log is brought into the file; None for any of them."""
+        try:
+            return self._pages_in_log() if _mark(self._head()) == self._mark else None
+        except OSError:
+            return None
+
+    def renew(self, changed: set[int] | None) -> None:
+        """Seal the file as it is, after these pages have changed and the log was emptied."""
+        head = self._head()
+        size = int.from_bytes(head[16:18], "big")
+        size = 65_536 if size == 1 else size
+        with self._file.open("rb", buffering=0) as file:
+            n_pages = os.fstat(file.fileno()).st_size // size
+            n_known = 0 if changed is None else min(len(self._sums), n_pages)
+            del self._sums[n_known:]
+            again = sorted(page - 1 for page in changed or () if 0 < page <= n_known)
+            for page, found in zip(again, _sums(file, size, again), strict=True):
+                self._sums[page] = found
+            self._sums.extend(_sums(file, size, range(n_known, n_pages)))
+        self._mark = _mark(head)
+        body = self._sums.tobytes()
+        told: dict[str, Any] = {"mark": self._mark, "page": size}
+        told["sha256"] = _digest(told, body)
+        part = self._beside.with_suffix(".part")
+        part.write_bytes(json.dumps(told).encode() + b"\n" + body)
+        part.replace(self._beside)
+
+    def _read(self) -> int:
+        """Read the seal, and give the size of a page; 0 where there is none, or half of one."""
+        try:
+            head, _, body = self._beside.read_bytes().partition(b"\n")
+            told = json.loads(head)
+            if told.pop("sha256") != _digest(told, body):
+                return 0
+            self._mark, self._sums = int(told["mark"]), array("I", body)
+            return int(told["page"])
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            return 0
+
+    def _head(self) -> bytes:
+        with self._file.open("rb") as file:
+            return file.read(HEADER)
+
+    def _pages_in_log(self) -> set[int]:
+        """The pages that the log has; some of them may not count."""
+        pages: set[int] = set()
+        try:
+            with self._log.open("rb", buffering=0) as log:
+                size = int.from_bytes(log.read(LOG_HEADER)[8:12], "big")
+                end = os.fstat(log.fileno()).st_size
+                for place in range(LOG_HEADER, end - FRAME, FRAME + size) if size else ():
+                    pages.add(int.from_bytes(os.pread(log.fileno(), 4, place), "big"))
+        except FileNotFoundError:
+            pass
+        return pages
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise StoreError(
+            f"{self._file}: the file is damaged: {what}. No answer of it can be relied on. "
+            f"Restore a backup, or, to start with nothing, remove {self._beside.name} as well."
+        )
+
+
+def _mark(head: bytes) -> int:
+    return int.from_bytes(head[60:64], "big")  # where the file carries it
+
+
+def _sums(file: IO[bytes], size: int, pages: Sequence[int]) -> Iterator[int]:
+    """The sum of each of these pages."""
+    for page in pages:
+        yield crc32(os.pread(file.fileno(), size, page * size))
+
+
+def _digest(told: Mapping[str, Any], body: bytes) -> str:
+    return sha256(json.dumps(told, sort_keys=True).encode() + body).hexdigest()

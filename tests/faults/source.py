@@ -1,0 +1,99 @@
+"""A source that can be read again, a stream driven from it, and what must hold at the end.
+
+Nothing here starts JAX: that is the learner's.
+"""
+
+from hashlib import sha256
+from random import Random
+
+import sqlalchemy as sa
+
+from labelquorum.ingest.events import LabelTable
+from labelquorum.record import tables
+from labelquorum.record.chunking import Rules
+from labelquorum.record.store import Store
+
+CLASSES = ["a", "b", "c"]
+RULES = Rules(labels_per_item=3, chunk_items=4, max_wait=None, max_chunk_wait=None, grace=1e9)
+
+
+def labels_of(n_items, seed=5, n_workers=7, labels_per_item=4):
+    """Labels of a small crowd in random order, so that some come late: (task, worker, label)."""
+    rng = Random(seed)
+    rows = []
+    for item in range(n_items):
+        truth = rng.choice(CLASSES)
+        for worker in rng.sample(range(n_workers), labels_per_item):
+            right = rng.random() < 0.6 + 0.05 * worker
+            rows.append((f"t{item}", f"w{worker}", truth if right else rng.choice(CLASSES)))
+    rng.shuffle(rows)
+    return rows
+
+
+def batches_of(rows, size=8):
+    """The labels as they are sent."""
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def table_of(rows):
+    """Rows as a table a stream accepts."""
+    return LabelTable(*(list(column) for column in zip(*rows, strict=True)), source="test")
+
+
+def opened(store, rules=RULES):
+    """The stream of a store, made where there is none."""
+    if "s" in store.streams():
+        return store.stream("s")
+    return store.create("s", rules=rules, classes=CLASSES)
+
+
+def drive(store, todo, acknowledged=lambda key, receipt: None):
+    """Read the source from where it was left, to its end, and settle after every table."""
+    stream = opened(store)
+    stream.settle()
+    for number in range(int(stream.position("source") or 0), len(todo)):
+        key, place = f"batch {number}", str(number + 1)
+        receipt = stream.accept(table_of(todo[number]), key, source="source", position=place)
+        acknowledged(key, receipt)
+        stream.settle()
+    stream.settle(flush=True)
+    return stream
+
+
+def ended(stream):
+    """What is known at the end: labels in chunks, late, still held, and the state."""
+    count = stream.count()
+    in_chunks = sum(chunk["n_labels"] for chunk in stream.chunks())
+    return in_chunks, count["late_labels"], count["held_labels"], stream.state_hash()
+
+
+def fingerprint(store):
+    """SHA-256 of every row of every table."""
+    digest = sha256()
+    with store.read() as connection:
+        for table in tables.metadata.sorted_tables:
+            for row in connection.execute(sa.select(table).order_by(*table.primary_key)):
+                digest.update(repr((table.name, *row)).encode())
+    return digest.hexdigest()
+
+
+def recorded(store):
+    """The labels of each chunk, in the order they came; they must have been kept."""
+    labels = tables.labels.c
+    by_chunk = {}
+    with store.read() as connection:
+        cells = (labels.chunk, labels.item, labels.worker, labels.label)
+        for chunk, *row in connection.execute(sa.select(*cells).order_by(labels.row)):
+            by_chunk.setdefault(chunk, []).append(tuple(map(tables.decode, row)))
+    return by_chunk
+
+
+def replayed(chunks, where, grace):
+    """The state of a fresh store that is given these chunks, one after the other."""
+    rules = RULES.changed(labels_per_item=10**6, chunk_items=10**6, grace=grace)
+    with Store.open(where) as store:
+        stream = opened(store, rules)
+        for _, rows in sorted(chunks.items()):
+            stream.accept(table_of(rows))
+            stream.settle(flush=True)
+        return stream.state_hash()
