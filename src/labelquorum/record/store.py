@@ -56,6 +56,8 @@ class Store:
         self._engine, self._lock_file, self._clock = engine, lock, clock
         self._turn = threading.RLock()  # one writer, also among threads
         self._tick = threading.Lock()
+        driver: Any = engine.dialect.loaded_dbapi
+        self._driver_error: type[Exception] = driver.Error
         self._writer: sa.Connection | None = None
         self._only_looks = False
         self._log = None if lock is None else Log(Path(where, FILE))  # of SQLite
@@ -260,9 +262,13 @@ class Store:
             with self._engine.connect() as connection:
                 if self._engine.dialect.name == "postgresql":
                     connection.execution_options(isolation_level="REPEATABLE READ")
-                with connection.begin():
-                    yield connection
-        except sa.exc.DBAPIError as error:
+                try:
+                    with connection.begin():
+                        yield connection
+                except self._driver_error:
+                    connection.invalidate()
+                    raise
+        except (sa.exc.DBAPIError, self._driver_error) as error:
             self._refuse(error)
 
     @contextmanager
@@ -277,7 +283,7 @@ class Store:
                     yield connection
                 if self._log and not self._log.shorten(connection):
                     self._drop_handles()
-            except sa.exc.DBAPIError as error:
+            except (sa.exc.DBAPIError, self._driver_error) as error:
                 # A commit that failed may or may not have happened.
                 self._drop_handles()
                 self._refuse(error)
@@ -315,10 +321,11 @@ class Store:
                     raise
         return self._writer
 
-    def _refuse(self, error: sa.exc.DBAPIError) -> NoReturn:
-        reason = " ".join(str(error.orig).split())
-        lacks_space = getattr(error.orig, "sqlstate", None) == DISK_FULL
-        if lacks_space or (self._log is not None and self._log.lacks_space(error.orig)):
+    def _refuse(self, error: Exception) -> NoReturn:
+        cause = getattr(error, "orig", error)  # the driver's own, or what SQLAlchemy made of it
+        reason = " ".join(str(cause).split())
+        lacks_space = getattr(cause, "sqlstate", None) == DISK_FULL
+        if lacks_space or (self._log is not None and self._log.lacks_space(cause)):
             raise FullError(
                 f"{self.where}: the disk is full ({reason}). What was not acknowledged can be sent "
                 "again under the same key once there is space."
