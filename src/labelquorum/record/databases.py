@@ -110,9 +110,11 @@ def open_postgresql(where: str) -> tuple[sa.Engine, str]:
             f"Got one that starts with {url.drivername}://."
         )
     url = url.set(drivername="postgresql+psycopg")
-    url = url.set(query={**_PATIENCE, **url.query})
+    patient = url.set(query={**_PATIENCE, **url.query})
     try:
-        engine = sa.create_engine(url, connect_args={"application_name": f"labelquorum {_me()}"})
+        engine = sa.create_engine(
+            patient, connect_args={"application_name": f"labelquorum {_me()}"}
+        )
     except ImportError as error:
         raise StoreError(
             "PostgreSQL takes psycopg, which is not installed. Run pip install labelquorum[store]."
