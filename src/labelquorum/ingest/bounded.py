@@ -71,7 +71,7 @@ def gunzip(packed: bytes, most_bytes: int = MOST_BYTES) -> bytes:
                 # A few bytes at a time: zlib hands back a copy of what it did not use.
                 given = view[at : at + _WINDOW]
                 piece = member.decompress(given, _PIECE)
-                left = member.unused_data if member.eof else member.unconsumed_tail
+                left = member.unused_data or member.unconsumed_tail  # the first at its end alone
                 at += len(given) - len(left)
                 size += len(piece)
                 if size > bound:
