@@ -156,3 +156,41 @@ def test_whoever_else_writes_the_log_into_the_file_breaks_no_seal(run, tmp_path)
             assert fingerprint(store) == run.states[state]
             assert ended(drive(store, TODO)) == run.end
         Store.open(tmp_path / "store", run.clock).close()
+
+
+def test_a_log_that_is_damaged_after_it_was_brought_into_the_file_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite, "LOG_BYTES", 100_000)
+    monkeypatch.setattr(sqlite, "READ_SECONDS", 0.0)
+    whole, draw = tmp_path / "whole", rng("a log that is read")
+
+    def labels(n):
+        return {f"{draw.randrange(10**9):09}": {"w": "a"} for _ in range(n)}
+
+    with Store.open(whole) as store:
+        stream = store.create("s", classes=["a", "b"])
+        for _ in range(10):
+            stream.accept(labels(200))
+    with Store.open(whole) as store:
+        stream = store.stream("s")
+        for _ in range(10):
+            with store.read() as connection:  # which keeps the log from being emptied
+                connection.exec_driver_sql("SELECT 1 FROM streams").all()
+                stream.accept(labels(5))
+        count = stream.count()
+        for number in range(12):
+            copy = tmp_path / str(number)
+            copy.mkdir()
+            for file in whole.iterdir():
+                if not file.name.endswith("-shm"):
+                    shutil.copy(file, copy)
+            log = bytearray((copy / WAL).read_bytes())
+            if number:
+                log[draw.randrange(len(log) // 2)] ^= 255
+                (copy / WAL).write_bytes(log)
+                with pytest.raises(StoreError, match="its log"):
+                    Store.open(copy)
+            else:
+                with Store.open(copy) as good:
+                    assert good.stream("s").count() == count
+    with Store.open(whole) as store:
+        assert store.stream("s").count() == count

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelquorum.errors import LabelError, LimitError
-from labelquorum.ingest.bounded import FREE_BYTES, MOST_RATIO, gunzip, read_bounded_parquet
+from labelquorum.ingest import records
+from labelquorum.ingest.bounded import (
+    FREE_BYTES,
+    MOST_MEMBERS,
+    MOST_RATIO,
+    gunzip,
+    read_bounded_parquet,
+)
 from labelquorum.ingest.events import LabelSpace
 from labelquorum.ingest.names import check_names, fault_of_name
 from labelquorum.ingest.records import read_records
@@ -133,3 +140,28 @@ def test_bad_names_are_named_or_skipped():
     kept = check_names(table, LabelSpace(on_bad="skip"))
     assert kept.item_ids == [0, 1] and kept.skipped == {"bad task": 1} and kept.lines == [0, 1]
     assert check_names(kept, LabelSpace()) is kept
+
+
+def test_many_empty_members_are_given_up_before_they_cost_much():
+    empty = gzip.compress(b"")
+    assert gunzip(empty * MOST_MEMBERS) == b""
+    full = gzip.compress(bytes(2**18))  # as much as is unpacked at a time
+    assert len(gunzip(full * 3)) == 3 * 2**18
+    with pytest.raises(LimitError, match="Pack it as one"):
+        gunzip(empty * (MOST_MEMBERS + 1))
+
+
+def test_what_a_parquet_file_says_of_itself_is_bounded():
+    one_list = bytes([0x49, 0xFC, 0x80, 0x80, 0x08]) + bytes(2**17)  # of so many empty structs
+    said = one_list * 9 + b"\0"
+    body = b"PAR1" + said + len(said).to_bytes(4, "little") + b"PAR1"
+    with pytest.raises(LabelError, match="says of itself"):
+        read_bounded_parquet(body)
+
+
+def test_records_with_a_great_many_keys_leave_nothing_behind():
+    before = records._known_shape.cache_info().currsize
+    for number in range(3):
+        noise = {f"{number} {n}": n for n in range(1000)}
+        assert read_records([{**noise, "task": 1, "worker": 2, "label": "a"}]).labels == ["a"]
+    assert records._known_shape.cache_info().currsize == before

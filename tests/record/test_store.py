@@ -215,3 +215,31 @@ def test_the_library_needs_no_database():
         "sys.modules['sqlalchemy'] = None; import labelquorum.learn.estimator"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_store_that_was_closed_writes_no_more(tmp_path):
+    first = Store.open(tmp_path / "store")
+    stream = first.create("s", classes=["a", "b"])
+    first.close()
+    with Store.open(tmp_path / "store") as second:
+        with pytest.raises(StoreError, match="was closed"):
+            stream.accept({"t": {"w": "a"}})
+        assert second.stream("s").count()["held_labels"] == 0
+
+
+def test_who_finds_no_free_connection_is_told_so(tmp_path, monkeypatch):
+    with Store.open(tmp_path / "store") as store:
+        pool = store._engine.pool
+        monkeypatch.setattr(pool, "_timeout", 0.01)
+        held = [store._engine.connect() for _ in range(pool.size() + pool._max_overflow - 1)]
+        with pytest.raises(StoreError, match="too many read"):
+            store.streams()
+        for connection in held:
+            connection.close()
+        assert store.streams() == []
+
+
+@pytest.mark.parametrize("rule", ["labels_per_item", "chunk_items", "max_workers"])
+def test_a_count_no_database_can_hold_is_no_rule(rule):
+    with pytest.raises(StateError, match="from 1 to"):
+        Rules(**{rule: 2**63})

@@ -22,6 +22,7 @@ from labelquorum.record.chunking import DAY, Rules
 from labelquorum.record.inlet import Sent
 from labelquorum.record.rows import WorkerRow
 from labelquorum.record.store import Store
+from labelquorum.record.stream import ATTEMPTS
 from labelquorum.trial import class_conditional_crowd, label_table
 
 AT_ONCE = Rules(labels_per_item=1, chunk_items=1, max_wait=None, max_chunk_wait=None)
@@ -609,3 +610,36 @@ def others(store, stream, n_workers):
                 .where(tables.models.c.stream == stream._key)
                 .values(n_workers=2 + n_workers)
             )
+
+
+def test_a_failure_that_comes_after_the_chunk_was_applied_changes_nothing(store):
+    stream = store.create("s", classes=["a", "b"])
+    stream.accept({"t": {"w": "a"}})
+    stream.gold({"t": "a"})
+    cut = stream.cut(flush=True)
+    stream.advance(cut)
+    before, events = stream.state_hash(), stream.last_event()
+    for _ in range(ATTEMPTS):
+        assert "applied by now" in str(stream._failed(cut.id, RuntimeError("too late")))
+    assert (stream.state_hash(), stream.last_event()) == (before, events)
+    with store.read() as connection:
+        assert stream._truths_of(connection, cut.id) == [('"t"', '"a"')]
+
+
+def test_what_was_learned_of_a_chunk_that_was_set_aside_meanwhile_is_not_applied(store):
+    stream = store.create("s", classes=["a", "b"])
+    stream.accept({"t": {"w": "a"}})
+    cut = stream.cut(flush=True)
+    learned = []
+    learn = store.learner.learn
+
+    def slow(work):
+        learned.append(learn(work))
+        for _ in range(ATTEMPTS):
+            stream._failed(cut.id, RuntimeError("another thread's"))
+        return learned[0]
+
+    store.learner.learn = slow
+    with pytest.raises(StateError, match="quarantined"):
+        stream.advance(cut)
+    assert [row["state"] for row in stream.chunks()] == ["quarantined"] and not stream.answers()

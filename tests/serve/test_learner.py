@@ -1,6 +1,7 @@
 """The learner in a process of its own."""
 
 import os
+import resource
 import signal
 
 import numpy as np
@@ -10,6 +11,7 @@ from labelquorum.errors import StateError, StoreError
 from labelquorum.record.chunking import Rules
 from labelquorum.record.learner import Here
 from labelquorum.record.store import Store
+from labelquorum.serve import learner as learner_module
 from labelquorum.serve.learner import Beside
 from labelquorum.trial import class_conditional_crowd, label_table
 
@@ -105,3 +107,35 @@ def test_a_learner_that_was_closed_is_no_fault_of_the_chunk(tmp_path):
         with pytest.raises(StoreError, match="The learner was closed"):
             stream.advance(cut)
         assert stream.chunks()[0]["attempts"] == 0
+
+
+def test_a_process_with_very_many_files_learns_all_the_same():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    held, learner = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)], Beside()
+    try:
+        assert learner.configure("bila", {"classes": ["a", "b"]}).method == "bila"
+    finally:
+        learner.close()
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_reply_that_was_not_read_answers_no_later_call(beside, monkeypatch):
+    beside.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(learner_module, "_read", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            beside.configure("bila", {"classes": ["a", "b"]})
+    assert '["c","d"]' in beside.configure("bila", {"classes": ["c", "d"]}).settings
+
+
+def test_code_of_the_folder_it_is_started_in_is_not_run(tmp_path, monkeypatch):
+    (tmp_path / "safetensors.py").write_text("raise SystemExit('taken over')")
+    monkeypatch.chdir(tmp_path)
+    learner = Beside()
+    try:
+        assert learner.configure("bila", {"classes": ["a", "b"]}).method == "bila"
+    finally:
+        learner.close()

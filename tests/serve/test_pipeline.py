@@ -118,3 +118,42 @@ def test_items_that_have_waited_long_enough_are_answered_without_another_label(s
     with pipeline:
         assert told.wait(60)
     assert [one.item_id for one in stream.answers()] == ["t"]
+
+
+def test_learning_goes_on_after_the_streams_could_not_be_looked_at(store, monkeypatch):
+    stream, told = store.create("s", rules=RULES), threading.Event()
+    monkeypatch.setattr(pipeline_module, "RETRY_SECONDS", 0.01)
+    whole, faults = store.unsettled, [TimeoutError("no connection is free")]
+
+    def unsettled():
+        if faults:
+            raise faults.pop()
+        return whole()
+
+    monkeypatch.setattr(store, "unsettled", unsettled)
+    stream.accept({task: {worker: label} for task, worker, label in rows()[:1]})
+    stream.change(labels_per_item=1)
+    with Pipeline(store) as pipeline:
+        pipeline.on_change = lambda name: told.set()
+        assert told.wait(30) and not faults
+
+
+def test_who_forgets_and_who_learns_do_not_learn_the_same_chunk_twice(store):
+    stream, learned, here = store.create("s", rules=RULES), [], store.learner.learn
+    for task, worker, label in rows():
+        stream.accept({task: {worker: label}})
+    while stream.cut():
+        pass
+
+    def learn(work):
+        learned.append(work.chunk)
+        return here(work)
+
+    store.learner.learn = learn
+    others = [threading.Thread(target=store.stream("s").settle) for _ in range(2)]
+    for other in others:
+        other.start()
+    stream.forget(rows()[0][1])
+    for other in others:
+        other.join()
+    assert learned == sorted(set(learned))

@@ -26,8 +26,12 @@ MOST_RATIO = 100
 MOST_ROWS = 100_000
 """So many labels are taken at once."""
 
+MOST_MEMBERS = 10_000
+"""Gzip may be several in a row, and each costs something even if there is nothing in it."""
+
 FREE_BYTES = 2**20
-_PIECE = 2**18
+_PIECE, _WINDOW = 2**18, 2**14
+_FOOTER_BYTES = 2**20  # in which a Parquet file says what it is; each may make an object
 
 # How values may be written in a page. Left out are those that spell a value as the end of the one
 # before it, by which a short page becomes long text.
@@ -52,21 +56,29 @@ def gunzip(packed: bytes, most_bytes: int = MOST_BYTES) -> bytes:
     b'task,worker,label'
     """
     pieces: list[bytes] = []
-    size, rest = 0, packed
+    view = memoryview(packed)
+    size = at = n_members = 0
     bound = min(most_bytes, max(FREE_BYTES, MOST_RATIO * len(packed)))
     try:
-        while rest:
+        while at < len(packed):
+            n_members += 1
+            if n_members > MOST_MEMBERS:
+                raise LimitError(
+                    f"The body is gzip of more than {MOST_MEMBERS:,} members. Pack it as one."
+                )
             member = zlib.decompressobj(wbits=31)
             while not member.eof:
-                piece = member.decompress(rest, _PIECE)
-                rest = member.unconsumed_tail
+                # A few bytes at a time: zlib hands back a copy of what it did not use.
+                given = view[at : at + _WINDOW]
+                piece = member.decompress(given, _PIECE)
+                left = member.unused_data or member.unconsumed_tail  # the first at its end alone
+                at += len(given) - len(left)
                 size += len(piece)
                 if size > bound:
                     raise _too_much("The body, unpacked,", size, len(packed), most_bytes)
                 pieces.append(piece)
-                if not piece and not rest and not member.eof:
+                if not piece and at == len(packed) and not member.eof:
                     raise LabelError("The body is gzip that ends too soon. Send it whole.")
-            rest = member.unused_data
     except zlib.error as error:
         raise LabelError(
             f"The body is not gzip ({error}). Send it as it is, without Content-Encoding."
@@ -160,6 +172,8 @@ def _footer(body: bytes) -> dict[int, Any]:
     length = int.from_bytes(body[-8:-4], "little")
     if body[:4] != b"PAR1" or body[-4:] != b"PAR1" or length + 12 > len(body):
         raise ValueError("it does not begin and end as Parquet does")
+    if length > _FOOTER_BYTES:
+        raise ValueError(f"what it says of itself is longer than {_FOOTER_BYTES:,} bytes")
     told, _ = _struct(body, len(body) - 8 - length)
     return told
 
@@ -252,8 +266,8 @@ def _list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
     at += 1
     if length == 15:
         length, at = _varint(data, at)
-    if length > len(data) - at:
-        raise ValueError("it has a list that is longer than itself")
+    if length > min(len(data) - at, _FOOTER_BYTES):
+        raise ValueError("it has a list that is longer than itself, or than any of ours")
     values = []
     for _ in range(length):
         value, at = (data[at] == 1, at + 1) if kind in (1, 2) else _value(data, at, kind, depth)

@@ -32,9 +32,15 @@ class Shape(NamedTuple):
     present: frozenset[str]  # the roles that have a key
 
 
-@lru_cache(maxsize=1000)  # most sources have one shape; memory stays flat whatever is sent
 def shape_of(keys: tuple[str, ...]) -> Shape | Fault:
     """Say under which key a record has each role, and what holds where it has none."""
+    # Most sources have one shape; memory stays flat whatever is sent.
+    if len(keys) > _FEW_KEYS or sum(map(len, keys)) > _SHORT_KEYS:
+        return _shape_of(keys)
+    return _known_shape(keys)
+
+
+def _shape_of(keys: tuple[str, ...]) -> Shape | Fault:
     found = match_columns(keys, SKIP)
     if isinstance(found, Fault):
         return found
@@ -43,6 +49,10 @@ def shape_of(keys: tuple[str, ...]) -> Shape | Fault:
         for role in COLUMN_ALIASES
     )
     return Shape(cells, frozenset(filter(None, map(role_of, keys))))
+
+
+_known_shape = lru_cache(maxsize=1000)(_shape_of)
+_FEW_KEYS, _SHORT_KEYS = 100, 2_000  # keys, and characters of all of them
 
 
 def read_records(

@@ -44,6 +44,15 @@ LOCK_NUMBER = 0x6C_61_62_65_6C_71  # "labelq"; PostgreSQL's advisory locks have 
 LOCK_SECONDS = 2.0
 """How long to wait for the lock; a process that was just ended may still seem to hold it."""
 
+# A server that is cut off says nothing: ask now and then whether it is there, and give up.
+_PATIENCE = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",  # milliseconds
+}
+
 _HOLDER = sa.text(
     "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
     "WHERE l.locktype = 'advisory' AND l.granted "
@@ -101,8 +110,11 @@ def open_postgresql(where: str) -> tuple[sa.Engine, str]:
             f"Got one that starts with {url.drivername}://."
         )
     url = url.set(drivername="postgresql+psycopg")
+    patient = url.set(query={**_PATIENCE, **url.query})
     try:
-        engine = sa.create_engine(url, connect_args={"application_name": f"labelquorum {_me()}"})
+        engine = sa.create_engine(
+            patient, connect_args={"application_name": f"labelquorum {_me()}"}
+        )
     except ImportError as error:
         raise StoreError(
             "PostgreSQL takes psycopg, which is not installed. Run pip install labelquorum[store]."

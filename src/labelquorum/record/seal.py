@@ -5,11 +5,17 @@ the file stands still; so once the log is brought into it, the sums are written 
 `labelquorum.seal`. The file carries a mark (`PRAGMA user_version`) which the first commit after
 that changes. So a seal is of this very state of the file, or it is known to be of another and says
 nothing: whoever else brings the log into the file, or puts another file in its place, breaks none.
+
+Who reads may keep the log from being emptied after it was brought into the file. Were its beginning
+damaged then, what is before the damage would be taken for newer than the file. So before the log is
+brought in, a sum of it is written down in `labelquorum.log`, and it has to be there until it is
+emptied.
 """
 
 import json
 import os
 import secrets
+import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -23,6 +29,7 @@ __all__ = ["Seal", "new_mark"]
 
 HEADER = 100  # bytes of the file
 LOG_HEADER, FRAME = 32, 24  # bytes before the log's first frame, and before each page in it
+PIECE = 1 << 20  # bytes read at a time
 
 
 def new_mark() -> int:
@@ -37,9 +44,12 @@ class Seal:
         self._file, self._log = file, Path(f"{file}-wal")
         self._beside = file.with_suffix(".seal")
         self._mark, self._sums = 0, array("I")
+        self._noted = file.with_suffix(".log")
+        self._summed = (b"", 0, 0)  # of the log: its salt, how many bytes of it, their sum
 
     def check(self) -> None:
         """Refuse a file that is not as it was sealed; pages that the log has anew may differ."""
+        self._check_log()
         size = self._read()
         if not size:
             return
@@ -69,6 +79,49 @@ class Seal:
         except OSError:
             return None
 
+    def note(self) -> None:
+        """Write down what of the log has to be there, before it is brought into the file."""
+        with self._log.open("rb", buffering=0) as log:
+            head = log.read(LOG_HEADER)
+            salt, size = _salt(head), int.from_bytes(head[8:12], "big")
+            end = LOG_HEADER + self._n_frames() * (FRAME + size)
+            known, start, total = self._summed
+            if known != salt or start > end:
+                start, total = 0, 0
+            total = _sum(log, start, end, total)
+        self._summed = (salt, end, total)
+        part = self._noted.with_suffix(".note")
+        with part.open("wb") as file:
+            file.write(json.dumps({"salt": salt.hex(), "bytes": end, "sum": total}).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self._noted)
+        folder = os.open(self._noted.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _check_log(self) -> None:
+        """Refuse a log that is not as it was when it was brought into the file."""
+        try:
+            told = json.loads(self._noted.read_bytes())
+            salt, end, total = bytes.fromhex(told["salt"]), int(told["bytes"]), int(told["sum"])
+            log = self._log.open("rb", buffering=0)
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        with log:
+            head = log.read(LOG_HEADER)
+            if not head or (_salt(head) != salt and _is_whole(head)):
+                return  # it was emptied
+            if _salt(head) != salt or _sum(log, 0, end, 0) != total:
+                self._refuse("its log, of which it has a part, is not as it was written")
+
+    def _n_frames(self) -> int:
+        """How much of the log counts, as its index says."""
+        with Path(f"{self._file}-shm").open("rb") as index:
+            return int.from_bytes(index.read(20)[16:20], sys.byteorder)
+
     def renew(self, changed: set[int] | None) -> None:
         """Seal the file as it is, after these pages have changed and the log was emptied."""
         head = self._head()
@@ -89,6 +142,7 @@ class Seal:
         part = self._beside.with_suffix(".part")
         part.write_bytes(json.dumps(told).encode() + b"\n" + body)
         part.replace(self._beside)
+        self._noted.unlink(missing_ok=True)
 
     def _read(self) -> int:
         """Read the seal, and give the size of a page; 0 where there is none, or half of one."""
@@ -124,6 +178,31 @@ class Seal:
             f"{self._file}: the file is damaged: {what}. No answer of it can be relied on. "
             f"Restore a backup, or, to start with nothing, remove {self._beside.name} as well."
         )
+
+
+def _salt(head: bytes) -> bytes:
+    return head[16:24]  # another each time the log begins anew
+
+
+def _is_whole(head: bytes) -> bool:
+    """Tell whether the header of a log is as SQLite wrote it, by its own sum."""
+    order: Any = "big" if head[3:4] == b"\x83" else "little"
+    first = second = 0
+    for at in range(0, 24, 8):
+        first = (first + int.from_bytes(head[at : at + 4], order) + second) % 2**32
+        second = (second + int.from_bytes(head[at + 4 : at + 8], order) + first) % 2**32
+    return head[24:] == first.to_bytes(4, "big") + second.to_bytes(4, "big")
+
+
+def _sum(file: IO[bytes], start: int, end: int, total: int) -> int:
+    """The sum of these bytes, after those summed before; no sum where some are missing."""
+    while start < end:
+        piece = os.pread(file.fileno(), min(end - start, PIECE), start)
+        if not piece:
+            return -1
+        total = crc32(piece, total)
+        start += len(piece)
+    return total
 
 
 def _mark(head: bytes) -> int:

@@ -73,13 +73,16 @@ class Log:
         """
         least = LOG_BYTES if least is None else least
         try:
-            if time.monotonic() < self._next_try or self._size() < least:
+            too_soon = time.monotonic() < self._next_try and least == LOG_BYTES
+            if too_soon or self._size() < least:
                 return True
         except FileNotFoundError:
             return True
         raw: Any = connection.connection
         driver: Any = connection.dialect.loaded_dbapi
         changing = self._seal.changing()
+        with suppress(OSError):  # a full disk, which an emptied log may help
+            self._seal.note()
         try:
             raw.execute("PRAGMA busy_timeout = 0").close()
             is_read, *_ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -58,8 +58,9 @@ class Store:
         self._tick = threading.Lock()
         driver: Any = engine.dialect.loaded_dbapi
         self._driver_error: type[Exception] = driver.Error
+        self._learning: dict[int, threading.RLock] = {}  # by stream
         self._writer: sa.Connection | None = None
-        self._only_looks = False
+        self._only_looks = self._closed = False
         self._log = None if lock is None else Log(Path(where, FILE))  # of SQLite
         self._offset, self._latest = 0.0, float("-inf")
 
@@ -149,6 +150,7 @@ class Store:
     def close(self) -> None:
         """Let go of the store."""
         with self._turn:
+            self._closed = True
             if self._writer is not None:
                 if self._log is not None:
                     self._log.shorten(self._writer, least=1)
@@ -255,6 +257,10 @@ class Store:
             self._latest = moment
             return moment
 
+    def learning(self, stream: int) -> threading.RLock:
+        """Held by who learns in a stream: two would learn from the same chunk, one in vain."""
+        return self._learning.setdefault(stream, threading.RLock())
+
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """A connection that sees one state of the store."""
@@ -270,6 +276,10 @@ class Store:
                     raise
         except (sa.exc.DBAPIError, self._driver_error) as error:
             self._refuse(error)
+        except sa.exc.TimeoutError as error:  # all connections are in use, for half a minute
+            raise StoreError(
+                f"{self.where}: too many read at the moment. Come back later."
+            ) from error
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
@@ -277,6 +287,8 @@ class Store:
         if self._only_looks:
             raise StoreError(f"{self.where}: the store was opened to be read. Use Store.open.")
         with self._turn:
+            if self._closed:  # the lock is gone, and may be another's by now
+                raise StoreError(f"{self.where}: the store was closed. Open it again.")
             try:
                 connection = self._writing()
                 with self._log.noting(connection) if self._log else connection.begin():

@@ -133,7 +133,10 @@ class Stream(Recall, Truths):
         that names the reason; after three it is quarantined, its labels are kept, and the stream
         goes on without it.
         """
-        number = chunk.id if isinstance(chunk, Cut) else chunk
+        with self._store.learning(self._key):
+            return self._advance(chunk.id if isinstance(chunk, Cut) else chunk)
+
+    def _advance(self, number: int) -> Applied:
         with self._store.read() as connection:
             row = self._chunk(connection, number)
             if row.state == "applied":
@@ -183,18 +186,19 @@ class Stream(Recall, Truths):
         n_labels : of his raw labels, how many were deleted
         """
         name = encode_id(worker, "worker", "forget")
-        while True:
-            self._apply_all()
-            with self._store.write() as connection:
-                if self._is_cut(connection):
-                    continue  # meanwhile
-                n_labels = erase(self, connection, name)
-                if n_labels is None:
-                    raise LabelError(
-                        f"Stream {self.name!r}: worker {worker!r} is not known. Check the id."
-                    )
-                self._tell(connection, "forgot", {"labels": n_labels})
-            return n_labels
+        with self._store.learning(self._key):  # or else there might always be another chunk
+            while True:
+                self._apply_all()
+                with self._store.write() as connection:
+                    if self._is_cut(connection):
+                        continue  # meanwhile
+                    n_labels = erase(self, connection, name)
+                    if n_labels is None:
+                        raise LabelError(
+                            f"Stream {self.name!r}: worker {worker!r} is not known. Check the id."
+                        )
+                    self._tell(connection, "forgot", {"labels": n_labels})
+                return n_labels
 
     def _apply_all(self) -> list[Applied]:
         """Apply all that is cut; what fails is tried until it is set aside."""
@@ -302,6 +306,10 @@ class Stream(Recall, Truths):
             chunk = self._chunk(connection, number)
             if chunk.state == "applied":  # somebody was quicker
                 return _applied(chunk)
+            if chunk.state != "cut":  # its truths and its items went on without it
+                raise StateError(
+                    f"Chunk {number} of stream {self.name!r} is quarantined: {chunk.error}"
+                )
             model = {
                 "version": outcome.version + 1,
                 "classes": outcome.classes,
@@ -391,7 +399,13 @@ class Stream(Recall, Truths):
         chunks = tables.chunks.c
         reason = f"{type(error).__name__}: {error}"[:1000]
         with self._store.write() as connection:
-            attempts = self._chunk(connection, number).attempts + 1
+            chunk = self._chunk(connection, number)
+            if chunk.state != "cut":  # somebody else has applied it, or set it aside
+                return StateError(
+                    f"Chunk {number} of stream {self.name!r} could not be learned from ({reason}), "
+                    f"and is {chunk.state} by now."
+                )
+            attempts = chunk.attempts + 1
             state = "quarantined" if attempts >= ATTEMPTS else "cut"
             connection.execute(
                 tables.chunks.update()

@@ -88,6 +88,9 @@ class Beside:
                 raise RuntimeError(
                     f"the learner ended while it was asked to {name}{reason}"
                 ) from error
+            except BaseException:  # its reply may still come, and is no answer to the next call
+                self._drop()
+                raise
         if isinstance(reply, dict):
             raise raised(reply)
         return reply[0]
@@ -106,7 +109,7 @@ class Beside:
         if self._process is None or self._process.poll() is not None:
             self._drop()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "labelquorum.serve.learner"],
+                [sys.executable, "-P", "-m", "labelquorum.serve.learner"],  # no code of this folder
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for whoever started it
@@ -127,9 +130,10 @@ class Beside:
 def _read(descriptor: int, size: int, deadline: float) -> bytes:
     """So many bytes, by then."""
     parts: list[bytes] = []
+    waiting = select.poll()  # `select.select` knows no descriptor above 1023
+    waiting.register(descriptor, select.POLLIN)
     while size:
-        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
+        if not waiting.poll(1000 * max(0.0, deadline - time.monotonic())):
             raise TimeoutError("it took too long")
         part = os.read(descriptor, min(size, 1 << 20))
         if not part:

@@ -201,7 +201,8 @@ class Pipeline:
                 looked = time.monotonic()
                 try:
                     names |= set(self.store.unsettled())
-                except StoreError:
+                except Exception:  # whatever it is, the thread goes on
+                    log.exception("streams could not be looked at")
                     self._pause()
             for name in sorted(names):
                 if self._stop.is_set():

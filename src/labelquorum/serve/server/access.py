@@ -5,6 +5,7 @@ those before it. `ROUTES` says what every route asks for.
 """
 
 import hmac
+import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -70,11 +71,14 @@ class Keyring:
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self._by_digest: dict[str, Key] = {}
+        self._reading = threading.Lock()  # what was read first must not be put in place last
         self.refresh()
 
     def refresh(self) -> None:
         """Read the keys again; one that was revoked opens nothing from now on."""
-        self._by_digest = {key.digest: key for key in self._keys.all() if key.revoked_at is None}
+        with self._reading:
+            found = self._keys.all()
+            self._by_digest = {key.digest: key for key in found if key.revoked_at is None}
 
     def holds(self, key: Key) -> bool:
         """Tell whether a key still opens what it did."""

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from labelquorum.errors import LimitError
 from labelquorum.ingest.bounded import MOST_ROWS, gunzip
@@ -28,6 +29,16 @@ class Bodies:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.held = 0  # bytes
+        self._unpacking = asyncio.Lock()
+
+    @asynccontextmanager
+    async def alone(self, packed: bytes) -> AsyncIterator[None]:
+        """While something packed is unpacked, whose size nobody knows before: one at a time."""
+        if len(packed) <= SMALL:
+            yield
+            return
+        async with self._unpacking:
+            yield
 
     @asynccontextmanager
     async def of(self, request: Request) -> AsyncIterator[bytes]:
@@ -56,6 +67,8 @@ class Bodies:
                         if size > self._settings.body_bytes:
                             self._refuse_large()
                         parts.append(part)
+            except ClientDisconnect:
+                raise Refusal(400, "The connection ended before the body did.") from None
             except TimeoutError:
                 raise Refusal(
                     408,
@@ -66,9 +79,11 @@ class Bodies:
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
             if packing == b"gzip":
-                body = await run_in_threadpool(gunzip, body, self._settings.unpacked_bytes)
-                size += len(body)
-                self._hold(len(body))
+                async with self.alone(body):
+                    body = await run_in_threadpool(gunzip, body, self._settings.unpacked_bytes)
+                    self.held -= size  # what was packed is gone
+                    size = len(body)
+                    self._hold(size)
             yield body
         finally:
             self.held -= size
@@ -92,14 +107,16 @@ class Bodies:
 
 async def parse_json(body: bytes) -> Any:
     """Parse a JSON body; what is no JSON of ours is refused."""
-    if len(body) > SMALL:
-        # Each of these makes an object that takes far more room than its text.
-        if body.count(b"{") > 2 * MOST_ROWS or body.count(b"[") > 2 * MOST_ROWS:
-            raise _too_many()
-        if body.count(b",") > 16 * MOST_ROWS:
-            raise _too_many()
-        refuse_long_texts(body, b'"')
-        return await run_in_threadpool(_parse, body)
+    return await run_in_threadpool(_parse_large, body) if len(body) > SMALL else _parse(body)
+
+
+def _parse_large(body: bytes) -> Any:
+    # Each of these makes an object that takes far more room than its text.
+    if body.count(b"{") > 2 * MOST_ROWS or body.count(b"[") > 2 * MOST_ROWS:
+        raise _too_many()
+    if body.count(b",") > 16 * MOST_ROWS:
+        raise _too_many()
+    refuse_long_texts(body, b'"')
     return _parse(body)
 
 

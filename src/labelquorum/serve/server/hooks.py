@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from labelquorum.errors import LabelError, LabelQuorumError
 from labelquorum.ingest.events import LabelSpace, LabelTable
-from labelquorum.ingest.label_studio import Version, read_label_studio
+from labelquorum.ingest.label_studio import Heard, Version, read_label_studio
 from labelquorum.ingest.names import check_names
 from labelquorum.ingest.rules import checked
 from labelquorum.record.parcel import Sent
@@ -37,18 +37,10 @@ async def hear_label_studio(
     """Take an event of Label Studio. Its key may be in the header X-LabelQuorum-Key."""
     service, known = service_of(request), known_stream(request)
     async with service.bodies.of(request) as body:
-        heard = read_label_studio(await parse_json(body), control, task)
-    revisions: list[Revision] = []
-    refused: list[LabelQuorumError] = []
-    for version in heard.versions:
-        try:
-            revisions.append(_revision(version, known.spaces["error"]))
-        except LabelError as error:
-            refused.append(error)
-    revisions += [
-        Revision(beginning, Sent(_NOTHING, key=f"{beginning}{_LAST}"))
-        for beginning in heard.deleted
-    ]
+        said = await parse_json(body)
+        # An export may hold a great many annotations, and others need not wait for them.
+        heard = await run_in_threadpool(read_label_studio, said, control, task)
+    revisions, refused = await run_in_threadpool(_revisions, heard, known.spaces["error"])
     done: list[Revised] = []
     for some in range(0, len(revisions), _AT_ONCE):
         part = revisions[some : some + _AT_ONCE]
@@ -66,6 +58,22 @@ async def hear_label_studio(
         "retracted": sum(one.retracted for one in done),
         "skipped": {reason: count for reason, count in skipped.items() if count},
     }
+
+
+def _revisions(heard: Heard, space: LabelSpace) -> tuple[list[Revision], list[LabelQuorumError]]:
+    """What is to be revised, and what is no label of the stream."""
+    revisions: list[Revision] = []
+    refused: list[LabelQuorumError] = []
+    for version in heard.versions:
+        try:
+            revisions.append(_revision(version, space))
+        except LabelError as error:
+            refused.append(error)
+    revisions += [
+        Revision(beginning, Sent(_NOTHING, key=f"{beginning}{_LAST}"))
+        for beginning in heard.deleted
+    ]
+    return revisions, refused
 
 
 def _revision(version: Version, space: LabelSpace) -> Revision:

@@ -61,7 +61,11 @@ class _Channel:
                 self._newest = await run_in_threadpool(last_event, self.stream)
             while self._stale:
                 self._stale = False
-                found = await run_in_threadpool(self.stream.events, self._newest, _AT_ONCE)
+                try:
+                    found = await run_in_threadpool(self.stream.events, self._newest, _AT_ONCE)
+                except BaseException:
+                    self._stale = True  # for the next who asks
+                    raise
                 self._held.extend((event["id"], _spelled(event)) for event in found)
                 if found:
                     self._newest = found[-1]["id"]

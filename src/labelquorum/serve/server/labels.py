@@ -14,7 +14,7 @@ from labelquorum.ingest.events import LabelSpace, LabelTable
 from labelquorum.ingest.formats import iter_csv, iter_jsonl
 from labelquorum.ingest.names import check_names
 from labelquorum.ingest.records import read_records
-from labelquorum.record.parcel import parcel_of
+from labelquorum.record.parcel import Parcel, parcel_of
 from labelquorum.serve.server.access import Guarded, bare
 from labelquorum.serve.server.bodies import SMALL, parse_json, refuse_long_texts
 from labelquorum.serve.server.ids import spellings
@@ -72,16 +72,17 @@ async def send_labels(request: Request) -> Response:
         if kind == _JSON:
             table = await _from_json(body, space)
         elif kind in _READERS:
-            table = await run_in_threadpool(_READERS[kind], body, space)
+            async with service.bodies.alone(body if kind == _PARQUET else b""):
+                table = await run_in_threadpool(_READERS[kind], body, space)
         else:
             raise Refusal(
                 415, f"Labels are read from {[_JSON, *_READERS]}. Got {kind[:40]!r}. Send one."
             )
-        table, key = check_names(table, space), _key_of(headers.get(_KEY))
+        key = _key_of(headers.get(_KEY))
         if len(table.labels) > FEW:
-            parcel = await run_in_threadpool(parcel_of, table, key)
+            parcel = await run_in_threadpool(_parcel, table, space, key)
         else:
-            parcel = parcel_of(table, key)
+            parcel = _parcel(table, space, key)
     receipt = await service.pipeline.accept(known.stream, parcel)
     service.metrics.sent(known.stream.name, receipt)
     return Response(
@@ -129,7 +130,8 @@ async def tell_gold(request: Request, stream: str) -> dict[str, Any]:
     """Tell true labels, which then count: `{"task": "label"}`, or rows of task and label."""
     service, known = service_of(request), known_stream(request)
     async with service.bodies.of(request) as body:
-        truths = _truths(await parse_json(body), known.spaces["error"])
+        said = await parse_json(body)
+        truths = await run_in_threadpool(_truths, said, known.spaces["error"])
     key = _key_of(request.scope["headers_by_name"].get(_KEY))
     receipt = await run_in_threadpool(known.stream.gold, truths, key)
     service.pipeline.wake(known.stream.name)
@@ -157,6 +159,10 @@ async def _from_json(body: bytes, space: LabelSpace) -> LabelTable:
     return read_records(said, space, "body")
 
 
+def _parcel(table: LabelTable, space: LabelSpace, key: str | None) -> Parcel:
+    return parcel_of(check_names(table, space), key)
+
+
 class _Body(BytesIO):
     """A body as a file, with a name for messages."""
 
@@ -177,11 +183,11 @@ def _from_text(
     return read
 
 
-_JSON = "application/json"
+_JSON, _PARQUET = "application/json", "application/vnd.apache.parquet"
 _READERS: dict[str, Callable[[bytes, LabelSpace], LabelTable]] = {
     "application/x-ndjson": _from_text(iter_jsonl),
     "text/csv": _from_text(iter_csv),
-    "application/vnd.apache.parquet": read_bounded_parquet,
+    _PARQUET: read_bounded_parquet,
 }
 
 
