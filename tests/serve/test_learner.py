@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from labelquorum.errors import StateError, StoreError
 from labelquorum.record.chunking import Rules
 from labelquorum.record.learner import Here
 from labelquorum.record.store import Store
-from labelquorum.serve.learner import Beside
+from labelquorum.serve.learner import LENGTH_BYTES, Beside
 from labelquorum.trial import class_conditional_crowd, label_table
 
 RULES = Rules(labels_per_item=3, chunk_items=5, max_wait=None, max_chunk_wait=None, grace=1e9)
@@ -105,3 +107,14 @@ def test_a_learner_that_was_closed_is_no_fault_of_the_chunk(tmp_path):
         with pytest.raises(StoreError, match="The learner was closed"):
             stream.advance(cut)
         assert stream.chunks()[0]["attempts"] == 0
+
+
+def test_a_learner_whose_asker_is_gone_ends_without_a_traceback():
+    program = [sys.executable, "-m", "labelquorum.serve.learner"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        process.stdout.close()
+        process.stdin.write((0).to_bytes(LENGTH_BYTES, "big"))
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
