@@ -245,7 +245,7 @@ def test_an_unknown_class_is_an_error_that_names_the_line_or_is_counted(
     form: Form, tmp_path: Path
 ) -> None:
     source = form.write([*GOOD[:3], ("q4", "eve", "Cat")], tmp_path)
-    sentence = "label 'Cat' is not one of the classes \\['cat', 'dog'\\]. Fix the"
+    sentence = "label 'Cat' is not one of the classes \\['cat', 'dog'\\]. Correct it, add it"
     with pytest.raises(LabelError, match=f"{form.place} {form.first + 3}: {sentence}"):
         form.read(source, LabelSpace(classes=("cat", "dog")))
     table = form.read(source, LabelSpace(classes=("cat", "dog"), on_bad="skip"))

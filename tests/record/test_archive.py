@@ -139,7 +139,7 @@ def test_a_file_that_is_no_backup_is_refused(tmp_path):
     (tmp_path / "text").write_text("no database " * 1000)
     sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE t (x)").connection.close()
     for name, sentence in (
-        ("text", "not a database"),
+        ("text", "no store, nor a backup of one .*not a database"),
         ("other.db", "no store, nor a backup"),
         ("none", "no such backup"),
     ):

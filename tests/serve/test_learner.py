@@ -3,6 +3,8 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from labelquorum.record.chunking import Rules
 from labelquorum.record.learner import Here
 from labelquorum.record.store import Store
 from labelquorum.serve import learner as learner_module
-from labelquorum.serve.learner import Beside
+from labelquorum.serve.learner import LENGTH_BYTES, Beside
 from labelquorum.trial import class_conditional_crowd, label_table
 
 RULES = Rules(labels_per_item=3, chunk_items=5, max_wait=None, max_chunk_wait=None, grace=1e9)
@@ -139,3 +141,14 @@ def test_code_of_the_folder_it_is_started_in_is_not_run(tmp_path, monkeypatch):
         assert learner.configure("bila", {"classes": ["a", "b"]}).method == "bila"
     finally:
         learner.close()
+
+
+def test_a_learner_whose_asker_is_gone_ends_without_a_traceback():
+    program = [sys.executable, "-m", "labelquorum.serve.learner"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        process.stdout.close()
+        process.stdin.write((0).to_bytes(LENGTH_BYTES, "big"))
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0

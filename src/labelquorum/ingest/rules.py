@@ -62,6 +62,9 @@ MOST_WEIGHT = 1e6
 SKIP = "Correct it, or choose on_bad='skip' to leave such rows out and count them."
 """The next step after most bad rows."""
 
+CLASSES = SKIP.replace(",", ", add it to the classes if they are yours to choose,", 1)
+"""The next step after a label of no class."""
+
 NAMED_ROWS = 20
 """So many bad rows are named by one error."""
 
@@ -280,12 +283,7 @@ def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str) -> str:
             f" The class {twin!r} is {_kind(twin)} and the label {_kind(label)}: write both alike."
             for twin in twins
         )
-        remedy = (
-            "Fix the file, or pass --classes."
-            if raw.unit == "line"
-            else "Fix the table, or pass classes= (--classes on the command line)."
-        )
-        return f"label {shown(label)} is not one of the classes {some!r}.{hint} {remedy}"
+        return f"label {shown(label)} is not one of the classes {some!r}.{hint} {CLASSES}"
     fault, role = reason.split()
     got = ", ".join(
         f"{role} {shown(getattr(raw, COLUMNS[role])[row])}"

@@ -183,6 +183,10 @@ def _refusing(name: str) -> Iterator[None]:
         yield
     except (sqlite3.Error, sa.exc.DBAPIError) as error:
         reason = " ".join(str(getattr(error, "orig", error)).split())
+        if getattr(getattr(error, "orig", error), "sqlite_errorname", None) == "SQLITE_NOTADB":
+            raise StoreError(
+                f"{name}: this is no store, nor a backup of one ({reason}). Check the path."
+            ) from error
         raise StoreError(
             f"{name}: the database refused ({reason}). Nothing was changed; try again once the "
             "cause is gone."

@@ -164,8 +164,13 @@ def main() -> None:
             reply = pack([calls[name](*arguments)])
         except Exception as error:
             reply = pack(told(error))
-        replies.write(reply)
-        replies.flush()
+        try:
+            replies.write(reply)
+            replies.flush()
+        except BrokenPipeError:  # who asked was killed; the store will ask again
+            with suppress(OSError):  # of what could not be sent
+                replies.close()
+            return
 
 
 if __name__ == "__main__":

@@ -147,6 +147,11 @@ NONSENSE = {
 }
 
 
+def test_gzip_that_is_not_declared_is_told_as_such(admin, stream):
+    answer = send(admin, stream, gzip.compress(b"task,worker,label\nt,ann,owl\n"), "text/csv")
+    assert answer.status_code == 422 and "Send Content-Encoding: gzip" in answer.json()["error"]
+
+
 @pytest.mark.parametrize("name", NONSENSE)
 def test_nonsense_is_refused_in_the_one_shape(admin, stream, name):
     body, status = NONSENSE[name]

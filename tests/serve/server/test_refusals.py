@@ -112,3 +112,25 @@ def test_a_service_whose_store_refuses_is_not_ready(running, admin, monkeypatch)
 def test_text_that_is_far_longer_than_any_name_is_refused_unread(admin, stream, kind, body):
     answer = admin.post(f"{stream}/labels", content=body, headers={"Content-Type": kind})
     assert answer.status_code == 422 and "No name is so long" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (
+            {"name": "s", "classes": ["owl"]},
+            "`classes` in the body: nothing of this name belongs there; "
+            "/openapi.json lists what does. Got ['owl'].",
+        ),
+        ({}, "`name` in the body: this is needed. Got {}."),
+        (
+            {"name": "s", "rules": {"retention": "forever"}},
+            "`rules.retention` in the body: it must be one of ['discard', 'keep_days', 'keep']. "
+            "Got 'forever'.",
+        ),
+    ],
+    ids=["unknown", "missing", "choice"],
+)
+def test_a_field_that_breaks_a_rule_is_told_in_our_words(admin, body, sentence):
+    answer = admin.post("/v1/streams", json=body)
+    assert answer.status_code == 422 and answer.json()["error"] == sentence

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -44,6 +45,16 @@ class Program:
         out, rest = self.process.communicate(timeout=60)
         self.said += rest.splitlines()
         return out
+
+
+def test_a_port_that_is_taken_is_told_in_a_sentence_and_no_key_is_made(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        told = CliRunner().invoke(app, ["serve", str(tmp_path / "data"), "--port", port])
+    assert told.exit_code == 1 and told.stdout == ""
+    assert f"127.0.0.1:{port}: the service cannot listen there (Address already" in told.stderr
+    with Store.open(tmp_path / "data") as store:
+        assert not Keys(store).all()
 
 
 def test_the_first_start_shows_a_key_once_and_labels_survive_the_end(tmp_path):

@@ -90,9 +90,11 @@ def _serve(store: str, learner: "Beside", settings: "Settings") -> None:
     from labelquorum.record.store import Store
     from labelquorum.serve.pipeline import Pipeline
     from labelquorum.serve.server.app import create_app
+    from labelquorum.serve.server.running import check_free
     from labelquorum.serve.server.running import serve as run
 
     with Store.open(store, learner=learner) as opened:
+        check_free(settings)
         if not Keys(opened).all():
             tell(
                 "This is the first start. Here is the key for everything; it is not shown again. "

@@ -22,6 +22,9 @@ SMALL = 2**16
 
 _WINDOW = 2**15
 
+GZIP = b"\x1f\x8b"
+"""So does a gzip file begin, and none of the formats."""
+
 
 class Bodies:
     """Reads bodies, and knows how much of them is in memory."""
@@ -78,6 +81,12 @@ class Bodies:
                 ) from None
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
+            if packing == b"identity" and body.startswith(GZIP):
+                raise Refusal(
+                    422,
+                    "The body is gzip, and no header says so. Send Content-Encoding: gzip with it, "
+                    "and the Content-Type of what is packed.",
+                )
             if packing == b"gzip":
                 async with self.alone(body):
                     body = await run_in_threadpool(gunzip, body, self._settings.unpacked_bytes)
@@ -100,7 +109,7 @@ class Bodies:
     def _refuse_large(self) -> NoReturn:
         raise Refusal(
             413,
-            f"A body may have {self._settings.body_bytes:,} bytes. Send it in parts.",
+            f"A body may have {self._settings.body_bytes:,} bytes at most. Send it in parts.",
             headers={"Connection": "close"},
         )
 

@@ -5,6 +5,7 @@
 
 import errno
 import json
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -112,7 +113,21 @@ def told(error: Mapping[str, Any], place: str) -> str:
         path = path[1:]
     name = ".".join(path) or place
     got = repr(error.get("input"))[:80]
-    return f"`{name}` in the {place}: {error['msg']}. Got {got}."
+    return f"`{name}` in the {place}: {_rule(error)}. Got {got}."
+
+
+def _rule(error: Mapping[str, Any]) -> str:
+    """The rule that is broken, in our words where pydantic's name no remedy."""
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return "nothing of this name belongs there; /openapi.json lists what does"
+    if kind == "missing":
+        return "this is needed"
+    if kind == "string_pattern_mismatch":
+        choices = re.search(r"'\^\((\w+(?:\|\w+)*)\)\$'", error["msg"])
+        if choices:
+            return f"it must be one of {choices[1].split('|')}"
+    return str(error["msg"])
 
 
 def _is_full(error: BaseException | None) -> bool:

@@ -10,11 +10,12 @@ from types import FrameType
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from labelquorum.errors import StateError
 from labelquorum.serve.server.app import App
 from labelquorum.serve.server.logs import log_config
 from labelquorum.serve.server.settings import Settings
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server", "check_free", "serve"]
 
 HEADER_BYTES = 2**16
 """No request line and headers are longer."""
@@ -127,6 +128,23 @@ class Server(uvicorn.Server):
         self._app.service.hub.close()
         await super().shutdown(sockets)
         self._app.service.log.write("stopped")
+
+
+def check_free(settings: Settings) -> None:
+    """Refuse an address that cannot be listened on, before anything is begun."""
+    host, port = settings.host, settings.port
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                tried.bind(address)
+    except OSError as error:
+        raise StateError(
+            f"{host}:{port}: the service cannot listen there ({error.strerror}). "
+            "Choose another --port, or 0 for a free one."
+        ) from error
 
 
 def serve(app: App, settings: Settings) -> None:
