@@ -100,7 +100,8 @@ class Arena:
     def killed(self, where, seed, mode, ways=WAYS, n_items=12, grace=1e9):
         """Kill victims of one store until its source is at an end, and check it."""
         chance, kills, acknowledged = random.Random(f"{mode} {seed}"), Counter(), {}
-        for way in _turns(ways, chance):
+        for turn, way in enumerate(_turns(ways, chance)):
+            assert turn < 10 * n_items, "it comes to no end"
             order = {"where": str(where), "mode": mode, "n_items": n_items, "seed": seed}
             order |= {"grace": grace, "chance": chance.random(), "acknowledged": list(acknowledged)}
             if way == OUTSIDE:
