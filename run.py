@@ -64,6 +64,10 @@ COMMANDS = {
         "Measure every target of accuracy [--smoke] [--only PART …] [--report-only] [--jobs N].",
         [["python", "experiments/accuracy/measure.py"]],
     ),
+    "label-studio": Command(
+        "Run the service with a real Label Studio, which is installed for it, end to end.",
+        [["python", "experiments/label_studio/check.py"]],
+    ),
     "faults": Command(
         "Provoke every fault a stream must survive [--long] [--report-only].",
         [["python", "experiments/faults/measure.py"]],
@@ -76,7 +80,7 @@ def help_text() -> str:
     """List the commands."""
     purposes = {name: command.purpose for name, command in COMMANDS.items()}
     purposes["lock"] = "Pin the dependencies of pyproject.toml again [--upgrade]. Needs uv."
-    lines = "\n".join(f"  {name:11}{purpose}" for name, purpose in purposes.items())
+    lines = "\n".join(f"  {name:14}{purpose}" for name, purpose in purposes.items())
     return f"""usage: python3 run.py COMMAND [ARGUMENTS]
 
 {lines}

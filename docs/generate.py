@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -42,9 +43,17 @@ PAGES = (
     "docs/accuracy.md",
     "docs/confidence.md",
     "docs/store.md",
+    "docs/tutorial-service.md",
+    "docs/label-studio.md",
+    "docs/service.md",
     "docs/faults.md",
 )
+NEED_DATA = ("docs/tutorial-service.md",)
+"""Pages whose code reads a data set of the folder that LABELQUORUM_DATA names."""
+PORT = "8765"
+"""Where pages have the service listen; while they are run, a port that is free."""
 RESULTS = ROOT / "experiments" / "www2021"
+STUDIO = ROOT / "experiments" / "label_studio" / "results" / "measured.json"
 CONFIDENCE = ROOT / "experiments" / "confidence" / "results" / "measured.json"
 BENCHMARK = "python3 run.py python -m labelquorum evaluate --min-truth 100 -o benchmarks/online"
 VOTE = "majority_vote"
@@ -70,8 +79,12 @@ FENCE = re.compile(
 
 def render(page: str) -> str:
     """Make a page anew from itself: its tables filled in, its code run."""
+    text = fill_tables((ROOT / page).read_text(encoding="utf-8"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
     with tempfile.TemporaryDirectory() as folder:
-        return run_code(fill_tables((ROOT / page).read_text(encoding="utf-8")), Path(folder), page)
+        return run_code(text.replace(PORT, port), Path(folder), page).replace(port, PORT)
 
 
 # ── code ─────────────────────────────────────────────────────────────────────────────────────
@@ -103,8 +116,14 @@ def run_code(text: str, folder: Path, page: str = "page") -> str:
         output = "".join(f"{line.rstrip()}\n" for line in printed.getvalue().splitlines())
         return f"```python\n{code}```\n" + (f"\n```text\n{output}```\n" if output else "")
 
-    with chdir(folder), _quiet_shell():
-        return FENCE.sub(replace, text)
+    try:
+        with chdir(folder), _quiet_shell():
+            return FENCE.sub(replace, text)
+    finally:
+        for value in namespace.values():
+            if isinstance(value, subprocess.Popen) and value.poll() is None:
+                value.kill()  # a page that failed half-way leaves nothing running
+                value.communicate()
 
 
 def _run_shell(block: str) -> str:
@@ -225,16 +244,23 @@ def commands() -> str:
     from labelquorum.serve.cli import app
 
     group: Any = get_command(app)
-    parts = [_parameters(group)]
-    for name, command in group.commands.items():
-        if not command.hidden:
-            paragraphs = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
-            parts.append("\n\n".join([f"### labelquorum {name}", *paragraphs]) + "\n")
-            parts.append(_parameters(command))
-            if command.epilog:
-                example = command.epilog.removeprefix("Example: ").rstrip(".")
-                parts.append(f"Example: `{example}`\n")
+    parts = [_parameters(group), *_commands(group, "labelquorum")]
     return "\n".join(part for part in parts if part)
+
+
+def _commands(group: Any, above: str) -> Iterator[str]:
+    for name, command in group.commands.items():
+        if command.hidden:
+            continue
+        paragraphs = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
+        yield "\n\n".join([f"### {above} {name}", *paragraphs]) + "\n"
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{above} {name}")
+            continue
+        yield _parameters(command)
+        if command.epilog:
+            example = command.epilog.removeprefix("Example: ").rstrip(".")
+            yield f"Example: `{example}`\n"
 
 
 def _parameters(command: Any) -> str:
@@ -277,6 +303,26 @@ def _default(parameter: Any) -> str:
     if default is None or default is False or callable(default):
         return ""
     return f"`{default}`"
+
+
+def routes() -> str:
+    """Every route of the service, the key it takes and what it is for."""
+    from labelquorum.serve.server.access import ROUTES
+    from labelquorum.serve.server.app import PARTS
+
+    said = {
+        (method, route.path): (route.endpoint.__doc__ or "").partition("\n")[0]
+        for part in PARTS
+        for route in part.router.routes
+        for method in route.methods
+    }
+    reach = {"stream": "", "any": ", any stream", "all": ", all streams"}
+    lines = [["route", "key", "what"], ["---"] * 3]
+    for (method, path), need in ROUTES.items():
+        key = "none" if need is None else f"{need.scope}{reach[need.reach]}"
+        shown = path.replace(":path", "")
+        lines.append([f"`{method} {shown}`", key, said[method, path]])
+    return _table(lines)
 
 
 def more() -> str:
@@ -452,6 +498,20 @@ def accuracy(part: str) -> str:
     return re.sub(r"\]\((\w+\.svg)\)", rf"]({folder}/\1)", file.read_text(encoding="utf-8"))
 
 
+def label_studio() -> str:
+    """What a run with a real Label Studio showed."""
+    told = json.loads(STUDIO.read_text(encoding="utf-8"))
+    rows = [[what, "held" if held else "**failed**"] for what, held in told["checks"].items()]
+    did = ", ".join(f"{count} {what}" for what, count in told["annotations"].items())
+    return (
+        _table([["check", ""], ["---", "---"], *rows])
+        + f"\nAnnotations: {did} while the hook was off. {told['events']} events came by the hook, "
+        f"the slowest was answered in {told['slowest_event_ms']} ms; {told['answered']} tasks have "
+        f"their consensus. With Label Studio {told['label_studio']}, labelquorum "
+        f"{told['labelquorum']}, Python {told['python']}.\n\nMade by `{told['command']}`.\n"
+    )
+
+
 def faults() -> str:
     """What `python3 run.py faults --long` wrote."""
     file = FAULTS / "faults.md"
@@ -488,10 +548,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "benchmark_missing": benchmark_missing,
     "coverage": coverage,
     "gain": gain,
+    "label_studio": label_studio,
     "asking": asking,
     "results": results,
     "presets": presets,
     "commands": commands,
+    "routes": routes,
     "more": more,
 }
 """What stands between the marks of each name."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from labelquorum.learn.generative import GenerativeModel
     from labelquorum.learn.merging import merge
+    from labelquorum.serve.client import Client
     from labelquorum.trial.checks import check_aggregator
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "MMCE",
     "SBIC",
     "BiLA",
+    "Client",
     "DawidSkene",
     "Encoder",
     "GenerativeModel",
@@ -71,7 +73,7 @@ __all__ = [
 
 __version__ = version("labelquorum")
 
-# What needs JAX is imported when first used, so that `labelquorum --help` answers at once.
+# What needs JAX or httpx is imported when first used, so that `labelquorum --help` answers at once.
 _LATER = {
     "BiLA": "labelquorum.learn.estimator",
     "BCC": "labelquorum.learn.estimator",
@@ -94,6 +96,7 @@ _LATER = {
     "Encoder": "labelquorum.learn.encoder",
     "GenerativeModel": "labelquorum.learn.generative",
     "MajorityVote": "labelquorum.learn.estimator",
+    "Client": "labelquorum.serve.client",
     "check_aggregator": "labelquorum.trial.checks",
     "load": "labelquorum.learn.estimator",
     "merge": "labelquorum.learn.merging",

@@ -3,6 +3,8 @@
 Every message says where, what, the rule, what we got, and what to do next.
 """
 
+from collections.abc import Sequence
+
 __all__ = [
     "ConflictError",
     "FullError",
@@ -19,7 +21,14 @@ class LabelQuorumError(Exception):
 
 
 class LabelError(LabelQuorumError, ValueError):
-    """The labels, or how they were described to us, break a rule."""
+    """The labels, or how they were described to us, break a rule.
+
+    `sentences` has one for each of the first bad rows; the message is the first of them.
+    """
+
+    def __init__(self, sentence: str = "", others: Sequence[str] = ()) -> None:
+        super().__init__(sentence)
+        self.sentences = (sentence, *others)
 
 
 class StateError(LabelQuorumError, ValueError):

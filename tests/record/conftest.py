@@ -56,6 +56,12 @@ def database(databases):
     return databases()
 
 
+@pytest.fixture
+def other_database(databases):
+    """The URL of another empty database."""
+    return databases()
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def where(request, tmp_path):
     """Where an empty store may be: once for each database."""

@@ -413,6 +413,20 @@ def test_an_item_stays_open_for_a_label_that_came_in_time(store, clock, waits):
     assert {one.item_id: one.n_labels for one in stream.answers()} == {"t": 3, "u": 2}
 
 
+def test_a_label_is_late_when_rules_that_changed_are_about_to_close_its_item(store):
+    rules = Rules(labels_per_item=1, chunk_items=1, grace=FOREVER)
+    stream = store.create("s", rules=rules, classes=["x", "y"])
+    stream.accept({"t": {"a": "x"}})
+    stream.settle()
+    stream.accept({"t": {"b": "x"}})
+    stream.change(grace=0)
+    cut = stream.cut()
+    assert stream.accept({"t": {"c": "y"}}).late == 1
+    stream.advance(cut)
+    stream.settle()
+    assert stream.answers()[0].n_labels == 2
+
+
 def test_a_waiting_label_can_be_retracted(store):
     stream = store.create("s", rules=Rules(labels_per_item=2, chunk_items=1))
     stream.accept({"t": {"a": 0}, "u": {"a": 1, "b": 0}})
@@ -432,6 +446,19 @@ def test_an_item_that_loses_a_label_is_as_ready_as_if_it_had_never_come(store):
     assert stream.cut() is None
     stream.accept({"t": {"c": 1}})
     assert stream.cut().n_labels == 2
+
+
+def test_an_open_item_stays_ready_when_one_of_its_late_labels_is_retracted(store, clock):
+    rules = Rules(labels_per_item=2, chunk_items=1, grace=10)
+    stream = store.create("s", rules=rules, classes=["x", "y"])
+    stream.accept({"t": {"a": "x", "b": "x"}})
+    stream.settle()
+    clock.time += 9
+    stream.accept({"t": {"c": "y", "d": "y"}})
+    clock.time += 9  # they came in time
+    stream.retract("t", "c")
+    stream.settle()
+    assert stream.answers()[0].n_labels == 3
 
 
 # ── retention ────────────────────────────────────────────────────────────────────────────

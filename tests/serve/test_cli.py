@@ -29,12 +29,19 @@ VOTE = ("--method", "majority_vote")  # compiles nothing
 CHUNKS = ("--chunk-items", str(CHUNK_ITEMS))
 COMMANDS = [
     "aggregate",
+    "backup",
     "datasets",
     "demo",
     "doctor",
     "evaluate",
+    "export",
+    "forget",
+    "refine",
+    "restore",
+    "run",
     "simulate",
     "stream",
+    "streams",
     "version",
     "workers",
 ]

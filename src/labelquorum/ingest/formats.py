@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.events import COLUMN_ALIASES, LabelSpace, LabelTable
+from labelquorum.ingest.records import shape_of
 from labelquorum.ingest.rules import (
     ANY_LABEL,
     COLUMNS,
@@ -28,8 +29,6 @@ from labelquorum.ingest.rules import (
     Fault,
     checked,
     find_columns,
-    match_columns,
-    role_of,
     shown,
 )
 from labelquorum.ingest.tables import (
@@ -68,7 +67,6 @@ TextSource = str | os.PathLike[str] | Iterable[str] | Iterable[bytes]
 
 _ROWS = 10_000
 _ALL_ROWS = 2**62
-_SHAPES = 1000  # sets of keys remembered, so that memory stays flat whatever is sent
 
 
 class _Parsed(NamedTuple):
@@ -318,7 +316,6 @@ def _parse_wide(name: str, lines: Iterator[str]) -> _Parsed:
 
 def _parse_jsonl(name: str, lines: Iterator[str]) -> _Parsed:
     present = set(NEEDED)
-    shapes: dict[tuple[str, ...], list[tuple[str | None, Any]] | Fault] = {}
 
     def rows() -> Iterator[tuple[Any, ...] | Fault]:
         for line, text in enumerate(lines, 1):
@@ -333,30 +330,14 @@ def _parse_jsonl(name: str, lines: Iterator[str]) -> _Parsed:
                 rule = f"every line is a JSON object. Got {text.strip()[:80]}"
                 yield Fault(line, "malformed row", f"{rule}. {SKIP}")
                 continue
-            keys = tuple(event)
-            if keys not in shapes:  # most files have one shape, so this is done once
-                if len(shapes) == _SHAPES:
-                    shapes.clear()
-                shapes[keys] = _shape(keys)
-                present.update(filter(None, map(role_of, keys)))
-            shape = shapes[keys]
+            shape = shape_of(tuple(event))
             if isinstance(shape, Fault):
                 yield shape._replace(line=line)
             else:
-                yield (line, *(event.get(key, default) for key, default in shape))
+                present.update(shape.present)
+                yield (line, *(event.get(key, default) for key, default in shape.cells))
 
     return _Parsed(tuple(COLUMN_ALIASES), present, rows())
-
-
-def _shape(keys: tuple[str, ...]) -> list[tuple[str | None, Any]] | Fault:
-    """Say under which key an object has each role, and what holds where it has none."""
-    found = match_columns(keys, SKIP)
-    if isinstance(found, Fault):
-        return found
-    return [
-        (keys[found[role]] if role in found else None, 1.0 if role == "weight" else None)
-        for role in COLUMN_ALIASES
-    ]
 
 
 def _parse_by_look(name: str, lines: Iterator[str]) -> _Parsed:

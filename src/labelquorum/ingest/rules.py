@@ -14,8 +14,9 @@ A reader collects columns as it finds them; `checked` makes a sound `LabelTable`
 """
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from heapq import nsmallest
 from itertools import compress
 from math import isfinite
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from labelquorum.ingest.events import COLUMN_ALIASES, LabelSpace, LabelTable, is
 __all__ = [
     "ANY_LABEL",
     "COLUMNS",
+    "NAMED_ROWS",
     "NEEDED",
     "SKIP",
     "Fault",
@@ -59,6 +61,9 @@ MOST_WEIGHT = 1e6
 
 SKIP = "Correct it, or choose on_bad='skip' to leave such rows out and count them."
 """The next step after most bad rows."""
+
+NAMED_ROWS = 20
+"""So many bad rows are named by one error."""
 
 _ROLES = {alias: role for role, aliases in COLUMN_ALIASES.items() for alias in aliases}
 _UNUSABLE = object()  # stands for a cell that cannot be an id, such as a list
@@ -148,10 +153,10 @@ def checked(raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = ()) ->
     if raw.timestamps is not None:
         columns["timestamps"] = [_moment(value) for value in raw.timestamps]
 
-    if space.on_bad == "error":
-        _raise_first(raw, space, bad, faults)
     if not bad and not faults:
         return raw._replace(**columns)
+    if space.on_bad == "error":
+        _raise_bad(raw, space, bad, faults)
     good = [row not in bad for row in range(len(raw.labels))]
     columns["lines"] = range(len(good)) if raw.lines is None else raw.lines
     skipped = Counter(raw.skipped) + Counter(bad.values()) + Counter(f.reason for f in faults)
@@ -245,20 +250,24 @@ def _moment(value: Any) -> Any:
     return number if isfinite(number) else None if is_missing(value) else value
 
 
-def _raise_first(
+def _raise_bad(
     raw: LabelTable,
     space: LabelSpace,
     bad: Mapping[int, str],
     faults: Sequence[Fault],
 ) -> None:
-    """Raise the error of the first bad row, if there is one."""
+    """Raise an error that names the first bad rows, if there are any."""
     lines = range(len(raw.labels)) if raw.lines is None else raw.lines
-    first = min(faults, default=None)
-    row = min((row for row, reason in bad.items() if reason != "abstained"), default=None)
-    if row is not None and (first is None or lines[row] < first.line):
-        first = Fault(lines[row], bad[row], _sentence(raw, space, row, bad[row]))
-    if first is not None:
-        raise LabelError(f"{raw.source} {raw.unit} {first.line}: {first.sentence}")
+    rows = nsmallest(NAMED_ROWS, (row for row, reason in bad.items() if reason != "abstained"))
+    found = [Fault(lines[row], bad[row], _sentence(raw, space, row, bad[row])) for row in rows]
+    if found or faults:
+        first = nsmallest(NAMED_ROWS, [*faults, *found])
+        raise LabelError(*_told(f"{raw.source} {raw.unit} {f.line}: {f.sentence}" for f in first))
+
+
+def _told(sentences: Iterable[str]) -> tuple[str, list[str]]:
+    first, *others = sentences
+    return first, others
 
 
 def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str) -> str:

@@ -3,24 +3,24 @@
 What becomes of labels that are late, repeated or taken back is told in `chunking.py`.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, LimitError
+from labelquorum.errors import ConflictError, LabelQuorumError, LimitError
 from labelquorum.record import tables
 from labelquorum.record.faults import fault
 from labelquorum.record.parcel import Parcel, Receipt, Row, Sent, prepare
 from labelquorum.record.reader import Reader
-from labelquorum.record.statements import pick, put
-from labelquorum.record.tables import decode, encode, encode_id
+from labelquorum.record.statements import among, pick, put
+from labelquorum.record.tables import decode, encode
 from labelquorum.record.view import rules_of
 
-__all__ = ["Inlet", "Receipt", "Sent"]
+__all__ = ["Entry", "Inlet", "Receipt", "Sent"]
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """An item that waits."""
 
     item: str
@@ -106,44 +106,6 @@ class Inlet(Reader):
         fault("after_accept")
         return [outcome for outcome in outcomes if outcome is not None]
 
-    def retract(self, task: Hashable, worker: Hashable) -> int:
-        """Take back a worker's labels of a task that is not cut yet; say how many there were."""
-        item = encode_id(task, "task", "retract")
-        labels, waiting = tables.labels.c, tables.waiting.c
-        his = sa.and_(
-            labels.stream == self._key,
-            labels.item == item,
-            labels.chunk.is_(None),
-            labels.worker == encode_id(worker, "worker", "retract"),
-        )
-        with self._store.write() as connection:
-            n_gone = connection.execute(tables.labels.delete().where(his)).rowcount
-            if not n_gone:
-                raise LabelError(
-                    f"No label of worker {worker!r} on task {task!r} is waiting: it never came, "
-                    "or its chunk was cut. Check both ids, or send a correction."
-                )
-            here = sa.and_(waiting.stream == self._key, waiting.item == item)
-            left = connection.execute(
-                sa.select(labels.row, labels.worker).where(
-                    labels.stream == self._key, labels.item == item, labels.chunk.is_(None)
-                )
-            ).all()
-            if not left:
-                connection.execute(tables.waiting.delete().where(here))
-                return n_gone
-            n_labels = len(left) if self._counts_all else len({row.worker for row in left})
-            entry: dict[str, int | None] = {
-                "n_labels": n_labels,
-                "first_row": min(row.row for row in left),
-            }
-            closed, again = self._answered(connection, [item], self._store.now())
-            rules = rules_of(self._row(connection).rules)
-            if not closed and not again and not rules.is_full(n_labels):
-                entry["ready_at"] = None
-            connection.execute(tables.waiting.update().where(here).values(entry))
-        return n_gone
-
     def position(self, source: str) -> str | None:
         """How far a source was read."""
         positions = tables.positions.c
@@ -169,8 +131,8 @@ class Inlet(Reader):
         rules = rules_of(stream.rules)
         items = list(dict.fromkeys(row.item for parcel in parcels for row in parcel.rows))
         waiting = {
-            row.item: _Entry(*row)
-            for row in self._of_items(connection, _columns(tables.waiting, _Entry._fields), items)
+            row.item: Entry(*row)
+            for row in self._of_items(connection, _columns(tables.waiting, Entry._fields), items)
         }
         pairs = self._pairs(connection, list(waiting))
         others = [item for item in items if item not in waiting]
@@ -186,7 +148,7 @@ class Inlet(Reader):
                 taken.append((self._key, number, *row))
                 entry = waiting.get(item)
                 if entry is None:
-                    entry = _Entry(item, 0, number, now, now if item in again else None)
+                    entry = Entry(item, 0, number, now, now if item in again else None)
                 number += 1
                 if self._counts_all or pair not in pairs:
                     pairs.add(pair)
@@ -199,7 +161,7 @@ class Inlet(Reader):
             receipts.append(Receipt(number - first, late, parcel.skipped, *span))
             first = number
         put(connection, tables.labels, ("stream", "row", *Row._fields), taken)
-        self._put(connection, tables.waiting, "item", _Entry._fields, waiting.values())
+        self._put(connection, tables.waiting, "item", Entry._fields, waiting.values())
         late_labels = stream.late_labels + sum(one.late for one in receipts)
         moved = {"key": self._key, "row": number, "late": late_labels, "now": now}
         connection.execute(_MOVED, moved)
@@ -270,14 +232,48 @@ class Inlet(Reader):
         closed = {row.item for row in self._of_items(connection, answers.item, items)}
         held = self._of_items(connection, (opened.item, opened.open_until), list(closed))
         again = {row.item for row in held if row.open_until > now}
-        labels = tables.labels.c
         cut = connection.execute(_CUT, {"stream": self._key}).all()
         until = {row.id: row.open_until for row in cut}
         if until:
-            for row in self._of_items(connection, (labels.item, labels.chunk), items):
-                if row.chunk in until:
-                    (closed if until[row.chunk] is None else again).add(row.item)
+            last: dict[str, int] = {}  # the chunk each was cut into, which opens or closes it
+            for table in (tables.labels.c, tables.gold.c):
+                for row in self._of_items(connection, (table.item, table.chunk), items):
+                    if row.chunk in until:
+                        last[row.item] = max(row.chunk, last.get(row.item, 0))
+            again |= last.keys()
+            again -= {item for item, chunk in last.items() if until[chunk] is None}
+            closed |= last.keys()
         return closed - again, again
+
+    def _recount(self, connection: sa.Connection, items: Sequence[str]) -> None:
+        """Make waiting items as ready as if labels that are gone now had never come."""
+        waiting, labels, gold = tables.waiting.c, tables.labels.c, tables.gold.c
+        entries = {
+            row.item: Entry(*row)
+            for row in self._of_items(connection, _columns(tables.waiting, Entry._fields), items)
+        }
+        closed, again = self._answered(connection, items, self._store.now())
+        answered = closed | again  # what came in time finds its item open, however long it waits
+        told = self._of_items(connection, (gold.item, gold.chunk), items)
+        # By a truth, without any label.
+        wanted = answered.intersection(row.item for row in told if row.chunk is None)
+        columns = (labels.item, labels.row, labels.worker, labels.chunk)
+        left: dict[str, list[Any]] = {item: [] for item in entries}
+        for row in self._of_items(connection, columns, items):
+            if row.chunk is None:
+                left[row.item].append(row)
+        rules = rules_of(self._row(connection).rules)
+        for item, rows in left.items():
+            n_labels = len(rows) if self._counts_all else len({row.worker for row in rows})
+            first = min((row.row for row in rows), default=entries[item].first_row)
+            entries[item] = entries[item]._replace(n_labels=n_labels, first_row=first)
+            if item not in answered and not rules.is_full(n_labels):
+                entries[item] = entries[item]._replace(ready_at=None)
+        gone = [item for item, rows in left.items() if not rows and item not in wanted]
+        idle = among(connection, waiting.item, gone)
+        connection.execute(tables.waiting.delete().where(waiting.stream == self._key, idle))
+        kept = [entry for item, entry in entries.items() if item not in gone]
+        self._put(connection, tables.waiting, "item", Entry._fields, kept)
 
     def _pairs(self, connection: sa.Connection, items: Sequence[str]) -> set[tuple[str, str]]:
         """Who has labelled which of these waiting items."""

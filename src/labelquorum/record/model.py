@@ -20,17 +20,25 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import id_key, make_chunk
 from labelquorum.ingest.events import LabelTable
 from labelquorum.ingest.ledger import Ledger, Note, OpenItem
-from labelquorum.ingest.roster import Roster
+from labelquorum.ingest.roster import Intake, Roster
 from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.door import Estimator
 from labelquorum.learn.estimator import estimator
 from labelquorum.learn.memory import Memory, learn_chunk, memory_parts, remember
 from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.snapshot import Snapshot, state_arrays, state_from_arrays
-from labelquorum.record.rows import AnswerRow, Configuration, OpenRow, Outcome, Work, WorkerRow
+from labelquorum.record.rows import (
+    AnswerRow,
+    Configuration,
+    LabelRow,
+    OpenRow,
+    Outcome,
+    Work,
+    WorkerRow,
+)
 from labelquorum.record.tables import decode, encode, encode_id
 
-__all__ = ["configure", "estimator_of", "learn", "snapshot_of"]
+__all__ = ["configure", "estimator_of", "kept_table", "learn", "snapshot_of"]
 
 _ROWS = "rows/"  # what a state calls the numbers of single workers
 
@@ -91,6 +99,8 @@ def learn(work: Work) -> Outcome:
     known = memory.roster.worker_ids[:]
     gold = {decode(item): decode(truth) for item, truth in work.gold}
     intake = memory.roster.read(table_of(work), memory.ledger, gold)
+    if not intake.chunk.n_labels:
+        return _nothing_learned(work, intake)
     step = learn_chunk(memory, model._aggregator, intake, model._seed)
     memory = remember(memory, step)
     classes, chunk = memory.roster.classes, intake.chunk
@@ -120,17 +130,39 @@ def learn(work: Work) -> Outcome:
             for i in intake.order.tolist()
         ],
         open_items=_open_rows(memory.ledger, places) if work.keeps_open else [],
-        result=encode(
-            {
-                "loss": [float(loss) for loss in getattr(step.info, "losses", [])[-1:]],
-                "tally": {**intake.tally._asdict(), "skipped": dict(intake.tally.skipped)},
-            }
-        ),
+        result=_result(getattr(step.info, "losses", [])[-1:], intake),
     )
+
+
+def _nothing_learned(work: Work, intake: Intake) -> Outcome:
+    """Truths of items whose labels were all forgotten: there is nothing to hold them against."""
+    assert work.shared is not None
+    return Outcome(
+        version=work.version,
+        classes=work.classes,
+        n_workers=work.n_workers,
+        n_chunks=work.n_chunks,
+        shared=work.shared,
+        workers=[],
+        answers=[],
+        open_items=list(work.open_items) if work.keeps_open else [],
+        result=_result([], intake),
+    )
+
+
+def _result(losses: Sequence[Any], intake: Intake) -> str:
+    """What learning did, for people."""
+    tally = {**intake.tally._asdict(), "skipped": dict(intake.tally.skipped)}
+    return encode({"loss": [float(loss) for loss in losses], "tally": tally})
 
 
 def table_of(work: Work) -> LabelTable:
     """The labels of a chunk, as they came."""
+    return kept_table(work.labels, f"chunk {work.chunk}")
+
+
+def kept_table(kept: Sequence[LabelRow], source: str) -> LabelTable:
+    """Labels that were kept, as they came."""
     known: dict[str, Any] = {}
 
     def values(texts: Iterable[str | None]) -> list[Any]:
@@ -141,9 +173,9 @@ def table_of(work: Work) -> LabelTable:
             column.append(None if text is None else known[text])
         return column
 
-    if not work.labels:
+    if not kept:
         return LabelTable([], [], [])
-    rows, items, workers, labels, weights, groups, moments = zip(*work.labels, strict=True)
+    rows, items, workers, labels, weights, groups, moments = zip(*kept, strict=True)
     weighted = any(weight is not None for weight in weights)
     return LabelTable(
         values(items),
@@ -152,7 +184,7 @@ def table_of(work: Work) -> LabelTable:
         weights=[1.0 if w is None else w for w in weights] if weighted else None,
         groups=values(groups) if any(groups) else None,
         timestamps=values(moments) if any(moments) else None,
-        source=f"chunk {work.chunk}",
+        source=source,
         lines=list(rows),
         unit="row",
     )
@@ -212,7 +244,7 @@ def _leaves(
     """The numbers of these workers, (P, …) each; for classes he had not met, a worker has zeros."""
     shapes = _blank(method, n_classes)
     leaves = {name: np.zeros((len(workers), *shape)) for name, shape in shapes.items()}
-    for size in {row.n_classes for row in workers}:
+    for size in {row.n_classes for row in workers} - {0}:  # who was forgotten has zeros
         here = [k for k, row in enumerate(workers) if row.n_classes == size]
         numbers = np.frombuffer(b"".join(workers[k].state for k in here), np.float64)
         numbers = numbers.reshape(len(here), -1)

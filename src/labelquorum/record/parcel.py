@@ -14,7 +14,7 @@ from labelquorum.ingest.formats import read_labels
 from labelquorum.record import tables
 from labelquorum.record.tables import encode, encode_id
 
-__all__ = ["Parcel", "Receipt", "Row", "Sent", "prepare"]
+__all__ = ["Parcel", "Receipt", "Row", "Sent", "check_names", "parcel_of", "prepare"]
 
 
 class Sent(NamedTuple):
@@ -64,15 +64,29 @@ def prepare(sent: Sent, space: LabelSpace) -> Parcel:
     labels, key, source, position = sent
     if (source is None) != (position is None):
         raise StateError("`source` and `position` go together. Give both, or neither.")
-    for what, value in (("key", key), ("source", source), ("position", position)):
+    return parcel_of(read_labels(labels, space), key, source, position)
+
+
+def parcel_of(
+    table: LabelTable,
+    key: str | None = None,
+    source: str | None = None,
+    position: str | None = None,
+) -> Parcel:
+    """Make a parcel of labels that were read and checked by the stream's own rules."""
+    check_names(key=key, source=source, position=position)
+    rows = _rows(table)
+    body = sha256(encode(rows).encode()).hexdigest()
+    return Parcel(rows, dict(table.skipped), body, key, source, position)
+
+
+def check_names(**names: object) -> None:
+    """Refuse a key, a source or a position that cannot be kept."""
+    for what, value in names.items():
         if value is not None and not _is_name(value):
             raise StateError(
                 f"`{what}` must be text of 1 to {tables.NAME_BYTES} bytes. Got {str(value)[:40]!r}."
             )
-    table = read_labels(labels, space)
-    rows = _rows(table)
-    body = sha256(encode(rows).encode()).hexdigest()
-    return Parcel(rows, dict(table.skipped), body, key, source, position)
 
 
 def _rows(table: LabelTable) -> list[Row]:

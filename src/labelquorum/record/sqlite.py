@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from labelquorum.record.seal import Seal, new_mark
 
-__all__ = ["Log", "engine_of"]
+__all__ = ["BUSY_SECONDS", "Log"]
 
 LOG_BYTES = 4_000_000
 """A log of this size is brought into the file."""
@@ -28,26 +28,6 @@ READ_SECONDS = 1.0
 IO_ERROR, FULL = 10, 13  # as SQLite numbers them
 INDEX_BYTES = 32_768
 """What the index of the log takes at least."""
-
-
-def engine_of(file: Path) -> sa.Engine:
-    """The engine of a file."""
-    engine = sa.create_engine(
-        sa.URL.create("sqlite", database=str(file)), connect_args={"timeout": BUSY_SECONDS}
-    )
-
-    def on_connect(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # transactions begin where we say
-        for setting in ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0"):
-            connection.execute(f"PRAGMA {setting}").close()
-
-    def on_begin(connection: sa.Connection) -> None:
-        writes = connection.get_execution_options().get("writes")
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    sa.event.listen(engine, "connect", on_connect)
-    sa.event.listen(engine, "begin", on_begin)
-    return engine
 
 
 class Log:
@@ -106,6 +86,16 @@ class Log:
         with suppress(OSError):  # then this state of the file has none
             self._seal.renew(changing)
         return True
+
+    def rewrite(self, connection: sa.Connection) -> None:
+        """Write the file anew, so that nothing of what was deleted is left in its pages."""
+        raw: Any = connection.connection
+        # A new mark first: until the file is sealed again, the old seal says nothing.
+        for order in (f"user_version = {new_mark()}", "wal_checkpoint(TRUNCATE)"):
+            raw.execute(f"PRAGMA {order}").close()
+        raw.execute("VACUUM").close()
+        self._marked = True
+        self.shorten(connection, least=1)
 
     def lacks_space(self, error: Any) -> bool:
         """Tell whether an error of SQLite is for want of space."""

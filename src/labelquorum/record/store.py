@@ -5,37 +5,39 @@ which holds a lock that says who it is. Everything is written in transactions, a
 returns was committed before it returned.
 """
 
-import fcntl
 import os
-import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
 from labelquorum.errors import FullError, StateError, StoreError
 from labelquorum.record import tables
 from labelquorum.record.chunking import Rules
+from labelquorum.record.databases import (
+    FILE,
+    LOCK_FILE,
+    hold_database,
+    hold_folder,
+    is_url,
+    newest_version,
+    open_postgresql,
+    open_sqlite,
+    upgrade,
+    version_of,
+)
 from labelquorum.record.learner import Here, Learner
 from labelquorum.record.rows import Configuration
-from labelquorum.record.sqlite import Log, engine_of
+from labelquorum.record.sqlite import Log
 from labelquorum.record.stream import Stream
 
 __all__ = ["Store"]
 
-FILE = "labelquorum.db"
-LOCK_FILE = "labelquorum.lock"
-LOCK_NUMBER = 0x6C_61_62_65_6C_71  # "labelq"; PostgreSQL's advisory locks have numbers
-LOCK_SECONDS = 2.0
-"""How long to wait for the lock; a process that was just ended may still seem to hold it."""
 DISK_FULL = "53100"  # so PostgreSQL calls it
 
 
@@ -54,6 +56,7 @@ class Store:
         self._engine, self._lock_file, self._clock = engine, lock, clock
         self._turn = threading.RLock()  # one writer, also among threads
         self._writer: sa.Connection | None = None
+        self._only_looks = False
         self._log = None if lock is None else Log(Path(where, FILE))  # of SQLite
         self._offset, self._latest = 0.0, float("-inf")
 
@@ -78,8 +81,8 @@ class Store:
         """
         start = time.time() - time.monotonic()
         ticking = clock or (lambda: start + time.monotonic())
-        if isinstance(where, str) and "://" in where:
-            engine, shown = _postgresql(where)
+        if is_url(where):
+            engine, shown = open_postgresql(str(where))
             store = cls(engine, shown, None, ticking, learner or Here())
         else:
             folder = Path(where)
@@ -91,8 +94,8 @@ class Store:
                     f"{folder}: no store can be kept there ({error.strerror or error}). "
                     "Name a folder that can be written to."
                 ) from error
-            _hold(lock, folder)
-            store = cls(engine_of(folder / FILE), str(folder), lock, ticking, learner or Here())
+            hold_folder(lock, folder)
+            store = cls(open_sqlite(folder / FILE), str(folder), lock, ticking, learner or Here())
         try:
             if store._log is not None:
                 store._log.check()
@@ -100,6 +103,41 @@ class Store:
             with store.write() as connection:
                 latest = connection.scalar(sa.select(sa.func.max(tables.streams.c.moment)))
             store._latest = float("-inf") if latest is None else latest
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    @classmethod
+    def look(cls, where: str | os.PathLike[str], learner: Learner | None = None) -> "Store":
+        """Open a store that is there to read it, also while another process writes to it.
+
+        Parameters
+        ----------
+        where
+            A folder, or the URL of a PostgreSQL database.
+        learner
+            Who is asked what only the model knows; this process unless given.
+        """
+        if is_url(where):
+            engine, shown = open_postgresql(str(where))
+        else:
+            engine, shown = open_sqlite(Path(where) / FILE, writes=False), str(where)
+            if not (Path(where) / FILE).is_file():
+                raise StoreError(f"{shown}: there is no store in this folder. Check the path.")
+        store = cls(engine, shown, None, time.time, learner or Here())
+        store._only_looks = True
+        try:
+            with store.read() as connection:
+                present, newest = version_of(connection), newest_version()
+            if present is None:
+                raise StoreError(f"{shown}: there is no store in this database. Check the URL.")
+            if present != newest:
+                remedy = "Open it once to write." if present < newest else "Update labelquorum."
+                raise StoreError(
+                    f"{shown}: the store has tables of version {present}, and this version of "
+                    f"labelquorum reads {newest}. {remedy}"
+                )
         except BaseException:
             store.close()
             raise
@@ -229,6 +267,8 @@ class Store:
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """A transaction; it is committed when the block is left without an error."""
+        if self._only_looks:
+            raise StoreError(f"{self.where}: the store was opened to be read. Use Store.open.")
         with self._turn:
             try:
                 connection = self._writing()
@@ -240,6 +280,19 @@ class Store:
                 # A commit that failed may or may not have happened.
                 self._drop_handles()
                 self._refuse(error)
+
+    def compact(self) -> None:
+        """Write a SQLite file anew, so that nothing of what was deleted is left in its pages."""
+        if self._log is None or self._only_looks:
+            return
+        with self._turn:
+            try:
+                self._log.rewrite(self._writing())
+            except sqlite3.Error as error:
+                raise StoreError(
+                    f"{self.where}: the file could not be written anew ({error}). Make room, and "
+                    "run VACUUM."
+                ) from error
 
     def _drop_handles(self) -> None:
         """Use none of the handles again: one of them failed to reach the disk or the server."""
@@ -254,25 +307,12 @@ class Store:
             self._writer = self._engine.connect().execution_options(writes=True)
             if self._engine.dialect.name == "postgresql":
                 try:
-                    self._hold_database(self._writer)
+                    hold_database(self._writer, self.where)
                 except BaseException:
                     self._writer.close()
                     self._writer = None
                     raise
         return self._writer
-
-    def _hold_database(self, connection: sa.Connection) -> None:
-        """Take the lock of a PostgreSQL database, which ends with the connection."""
-        ask = sa.select(sa.func.pg_try_advisory_lock(LOCK_NUMBER))
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            with connection.begin():
-                if connection.scalar(ask):
-                    return
-                holder = connection.scalar(_HOLDER, {"number": LOCK_NUMBER})
-            if time.monotonic() > deadline:
-                raise StoreError(_held(self.where, holder or "another process"))
-            time.sleep(0.05)
 
     def _refuse(self, error: sa.exc.DBAPIError) -> NoReturn:
         reason = " ".join(str(error.orig).split())
@@ -288,77 +328,17 @@ class Store:
         ) from error
 
     def _migrate(self) -> None:
-        folder = Path(__file__).with_name("migrations")
-        config = Config()
-        config.set_main_option("script_location", str(folder).replace("%", "%%"))
-        config.set_main_option("path_separator", "os")
-        newest = ScriptDirectory.from_config(config).get_current_head()
+        newest = newest_version()
         with self.write() as connection:
-            present = MigrationContext.configure(connection).get_current_revision()
+            present = version_of(connection)
             if present == newest:
                 return
-            if present is not None and newest is not None and present > newest:
+            if present is not None and present > newest:
                 raise StoreError(
                     f"{self.where}: the store has tables of version {present}, this version of "
                     f"labelquorum knows up to {newest}. Update labelquorum."
                 )
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-
-
-_HOLDER = sa.text(
-    "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
-    "WHERE l.locktype = 'advisory' AND l.granted "
-    "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
-    "AND (l.classid::bigint << 32 | l.objid::bigint) = :number"
-)
-
-
-def _me() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"
-
-
-def _held(where: object, holder: str) -> str:
-    return f"{where}: the store is in use by {holder}. Stop it first, or choose another store."
-
-
-def _hold(lock: IO[str], folder: Path) -> None:
-    """Take the lock of a folder and write down whose it is, or say who has it."""
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                lock.seek(0)
-                holder = lock.read().strip() or "another process"
-                lock.close()
-                raise StoreError(_held(folder, holder)) from None
-            time.sleep(0.05)
-    with suppress(OSError):  # a full disk; the lock is held all the same
-        os.ftruncate(lock.fileno(), 0)
-        os.write(lock.fileno(), _me().encode())
-
-
-def _postgresql(where: str) -> tuple[sa.Engine, str]:
-    try:
-        url = sa.make_url(where)
-    except sa.exc.ArgumentError:
-        url = sa.URL.create("unknown")
-    if url.drivername.partition("+")[0] not in ("postgresql", "postgres"):
-        raise StateError(
-            "A store is a folder or a URL that starts with postgresql://. "
-            f"Got one that starts with {url.drivername}://."
-        )
-    url = url.set(drivername="postgresql+psycopg")
-    try:
-        engine = sa.create_engine(url, connect_args={"application_name": f"labelquorum {_me()}"})
-    except ImportError as error:
-        raise StoreError(
-            "PostgreSQL takes psycopg, which is not installed. Run pip install labelquorum[store]."
-        ) from error
-    return engine, url.set(drivername="postgresql").render_as_string(hide_password=True)
+            upgrade(connection)
 
 
 def _check_name(name: object) -> None:

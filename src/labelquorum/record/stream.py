@@ -7,16 +7,17 @@ the answers, and deletes the raw labels. So a chunk is applied once or not at al
 acknowledged is never lost.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from labelquorum.errors import ConflictError, StateError, StoreError
+from labelquorum.errors import ConflictError, LabelError, StateError, StoreError
 from labelquorum.record import tables
 from labelquorum.record.chunking import DAY, Rules
 from labelquorum.record.faults import fault
-from labelquorum.record.inlet import Inlet
+from labelquorum.record.forgetting import erase
+from labelquorum.record.recall import Recall
 from labelquorum.record.rows import (
     AnswerRow,
     LabelRow,
@@ -27,7 +28,8 @@ from labelquorum.record.rows import (
     worker_places,
 )
 from labelquorum.record.statements import among
-from labelquorum.record.tables import decode, encode
+from labelquorum.record.tables import decode, encode, encode_id
+from labelquorum.record.truths import Truths
 from labelquorum.record.view import rules_of
 
 __all__ = ["ATTEMPTS", "Applied", "Cut", "Stream"]
@@ -58,7 +60,7 @@ class Applied(NamedTuple):
     result: Mapping[str, Any]
 
 
-class Stream(Inlet):
+class Stream(Recall, Truths):
     """One stream of a store; made by `Store.create` and `Store.stream`."""
 
     def cut(self, flush: bool = False) -> Cut | None:
@@ -87,6 +89,7 @@ class Stream(Inlet):
             )
             of_these = among(connection, waiting.item, items)
             connection.execute(tables.waiting.delete().where(waiting.stream == self._key, of_these))
+            self._cut_truths(connection, items, stream.next_chunk)
             first, last, n_labels = connection.execute(
                 sa.select(sa.func.min(labels.row), sa.func.max(labels.row), sa.func.count()).where(
                     labels.stream == self._key, labels.chunk == stream.next_chunk
@@ -94,8 +97,8 @@ class Stream(Inlet):
             ).one()
             cut = Cut(
                 stream.next_chunk,
-                first,
-                last,
+                stream.next_row if first is None else first,  # of truths alone
+                stream.next_row - 1 if last is None else last,
                 len(items),
                 n_labels,
                 self._settings["seed"],
@@ -165,6 +168,34 @@ class Stream(Inlet):
         """
         while self.cut(flush):
             pass
+        return self._apply_all()
+
+    def forget(self, worker: Hashable) -> int:
+        """Remove a worker: his row, his labels, his part in open items, his id.
+
+        Chunks that are cut are applied first. What he contributed to shared numbers and to answers
+        stays: it names nobody.
+
+        Returns
+        -------
+        n_labels : of his raw labels, how many were deleted
+        """
+        name = encode_id(worker, "worker", "forget")
+        while True:
+            self._apply_all()
+            with self._store.write() as connection:
+                if self._is_cut(connection):
+                    continue  # meanwhile
+                n_labels = erase(self, connection, name)
+                if n_labels is None:
+                    raise LabelError(
+                        f"Stream {self.name!r}: worker {worker!r} is not known. Check the id."
+                    )
+                self._tell(connection, "forgot", {"labels": n_labels})
+            return n_labels
+
+    def _apply_all(self) -> list[Applied]:
+        """Apply all that is cut; what fails is tried until it is set aside."""
         applied = []
         for number in self.to_apply():
             for _ in range(ATTEMPTS):
@@ -177,10 +208,13 @@ class Stream(Inlet):
 
     def to_apply(self) -> list[int]:
         """The chunks that are cut and not applied, in order."""
-        chunks = tables.chunks.c
         with self._store.read() as connection:
-            cut = sa.select(chunks.id).where(chunks.stream == self._key, chunks.state == "cut")
-            return list(connection.scalars(cut.order_by(chunks.id)))
+            return self._is_cut(connection)
+
+    def _is_cut(self, connection: sa.Connection) -> list[int]:
+        chunks = tables.chunks.c
+        cut = sa.select(chunks.id).where(chunks.stream == self._key, chunks.state == "cut")
+        return list(connection.scalars(cut.order_by(chunks.id)))
 
     def change(self, **changes: Any) -> Rules:
         """Change some of the rules from now on; items that are ready stay so."""
@@ -236,7 +270,8 @@ class Stream(Inlet):
             .order_by(labels.row)
         )
         rows = [LabelRow(*row) for row in found.all()]
-        items = list(dict.fromkeys(row.item for row in rows))
+        truths = self._truths_of(connection, chunk.id)
+        items = list(dict.fromkeys([*(row.item for row in rows), *(item for item, _ in truths)]))
         open_rows = [
             OpenRow(row.item, row.evidence, row.note)
             for row in self._of_items(connection, tables.open_items, items)
@@ -251,7 +286,7 @@ class Stream(Inlet):
             workers=self._workers(connection, names, places),
             open_items=sorted(open_rows),
             labels=rows,
-            gold=[],
+            gold=truths,
             keeps_open=chunk.open_until is not None,
         )
 
@@ -281,8 +316,10 @@ class Stream(Inlet):
                 )
             self._put(connection, tables.workers, "place", WorkerRow._fields, outcome.workers)
             fault("inside_apply")
+            self._note_emitted(connection, number)
             given = ((*row, number) for row in outcome.answers)
             self._put(connection, tables.answers, "item", (*AnswerRow._fields, "chunk"), given)
+            self._apply_truths(connection, number, outcome)
             self._close(connection, chunk, outcome)
             kept = self._discard(connection, chunk)
             connection.execute(
@@ -317,19 +354,18 @@ class Stream(Inlet):
             )
         # A late label that was accepted in time finds its item open, however long it waits.
         waits = sa.exists().where(waiting.stream == self._key, waiting.item == items.item)
-        is_cut = sa.exists().where(
-            labels.stream == self._key,
-            labels.item == items.item,
-            chunks.stream == self._key,
-            chunks.id == labels.chunk,
-            chunks.state == "cut",
-            chunks.id != chunk.id,
-        )
-        connection.execute(
-            tables.open_items.delete().where(
-                items.stream == self._key, items.open_until <= chunk.cut_at, ~waits, ~is_cut
+        over = [items.stream == self._key, items.open_until <= chunk.cut_at, ~waits]
+        for table in (labels, tables.gold.c):
+            is_cut = sa.exists().where(
+                table.stream == self._key,
+                table.item == items.item,
+                chunks.stream == self._key,
+                chunks.id == table.chunk,
+                chunks.state == "cut",
+                chunks.id != chunk.id,
             )
-        )
+            over.append(~is_cut)
+        connection.execute(tables.open_items.delete().where(*over))
 
     def _discard(self, connection: sa.Connection, chunk: Any) -> int:
         """Delete raw labels by the rule of retention; 1 where those of this chunk stay."""
@@ -367,6 +403,7 @@ class Stream(Inlet):
                 .values(attempts=attempts, error=reason, state=state)
             )
             if state == "quarantined":
+                self._free_truths(connection, number)
                 self._tell(connection, "quarantined", {"chunk": number, "error": reason})
         ending = " It is quarantined, and the stream goes on without it."
         return StateError(

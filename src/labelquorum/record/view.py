@@ -74,12 +74,29 @@ class View:
         found = connection.execute(query.order_by(answers.item).limit(limit))
         return [given(row) for row in found]
 
-    def chunks(self) -> list[Mapping[str, Any]]:
-        """All chunks that were cut, and what became of each."""
+    def chunks(self, after: int = 0, limit: int | None = None) -> list[Mapping[str, Any]]:
+        """Chunks that were cut, and what became of each.
+
+        Parameters
+        ----------
+        after
+            Those that follow the chunk of this number.
+        limit
+            At most so many; all unless given.
+        """
         chunks = tables.chunks.c
-        query = sa.select(tables.chunks).where(chunks.stream == self._key).order_by(chunks.id)
+        query = sa.select(tables.chunks).where(chunks.stream == self._key, chunks.id > after)
         with self._store.read() as connection:
-            return [{**row._mapping} for row in connection.execute(query)]
+            found = connection.execute(query.order_by(chunks.id).limit(limit))
+            return [{**row._mapping} for row in found]
+
+    def classes(self) -> list[Hashable]:
+        """The classes known so far, in the order of every probability."""
+        models = tables.models.c
+        with self._store.read() as connection:
+            found = connection.scalar(sa.select(models.classes).where(models.stream == self._key))
+        known: list[Hashable] = decode(found or "[]")
+        return known
 
     def count(self) -> dict[str, int]:
         """How many labels and items wait, were late, were answered; the model's version."""
@@ -109,6 +126,13 @@ class View:
         )
         with self._store.read() as connection:
             return [{**row._mapping, "body": decode(row.body)} for row in connection.execute(query)]
+
+    def last_event(self) -> int:
+        """The number of the last event; 0 where there was none."""
+        events = tables.events.c
+        last = sa.select(sa.func.max(events.id)).where(events.stream == self._key)
+        with self._store.read() as connection:
+            return connection.scalar(last) or 0
 
     def snapshot(self) -> "Snapshot":
         """The whole model, every worker, as `BiLA.save` would write it."""
@@ -200,12 +224,18 @@ class View:
         still_open = sa.select(items.item, items.evidence, items.note).where(
             items.stream == self._key
         )
+        shared = self._shared(connection)
+        known = {row.place: WorkerRow(*row) for row in connection.execute(everybody)}
         return Work(
             method=self.configuration.method,
             settings=self.configuration.settings,
             chunk=0,
-            **self._shared(connection),
-            workers=sorted(WorkerRow(*row) for row in connection.execute(everybody)),
+            **shared,
+            # A worker who was forgotten leaves an empty place.
+            workers=[
+                known.get(place) or WorkerRow(place, "null", 0, b"", 0, 0)
+                for place in range(shared["n_workers"])
+            ],
             open_items=sorted(OpenRow(*row) for row in connection.execute(still_open)),
             labels=[],
             gold=[],

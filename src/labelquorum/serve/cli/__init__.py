@@ -1,7 +1,8 @@
 """The command line: data to standard output, everything else to standard error.
 
 A file a noun: `settings` (the options commands share), `answers` (`aggregate`), `stream`,
-`reports` (`workers`, `doctor`), `datasets`, `evaluate`, `simulate`. What takes long to import is
+`reports` (`workers`, `doctor`), `datasets`, `evaluate`, `simulate`, `run`, `serve` (and `keys`),
+`store` (`streams`, `backup`, `restore`, `export`, `refine`, `forget`). What takes long to import is
 imported by the command that needs it, so that `--help` is there at once.
 """
 
@@ -16,8 +17,11 @@ from labelquorum.serve.cli.answers import aggregate
 from labelquorum.serve.cli.datasets import datasets
 from labelquorum.serve.cli.evaluate import evaluate
 from labelquorum.serve.cli.reports import doctor, workers
+from labelquorum.serve.cli.run import run
+from labelquorum.serve.cli.serve import keys, serve
 from labelquorum.serve.cli.settings import Seed, tell
 from labelquorum.serve.cli.simulate import simulate
+from labelquorum.serve.cli.store import backup, export, forget, refine, restore, streams
 from labelquorum.serve.cli.stream import stream
 
 __all__ = ["app", "main"]
@@ -62,6 +66,18 @@ app.command(
 app.command(
     epilog="Example: labelquorum evaluate mydata --methods bila,dawid_skene --orders 10 --json",
 )(evaluate)
+app.command(epilog="Example: labelquorum serve data --port 8000")(serve)
+app.add_typer(keys, name="keys")
+
+app.command(epilog="Example: labelquorum run birds incoming --store data --chunk-items 20")(run)
+app.command(epilog="Example: labelquorum streams data")(streams)
+app.command(
+    epilog="Example: labelquorum export birds --store data -o birds.parquet",
+)(export)
+app.command(epilog="Example: labelquorum refine birds --store data -o differ.csv")(refine)
+app.command(epilog="Example: labelquorum backup data -o monday.backup")(backup)
+app.command(epilog="Example: labelquorum restore monday.backup data-again")(restore)
+app.command(epilog="Example: labelquorum forget ann --stream birds --store data")(forget)
 
 
 @app.command(epilog="Example: labelquorum demo --output pictures --seed 7")

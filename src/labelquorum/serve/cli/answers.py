@@ -3,9 +3,7 @@
 import csv
 import io
 import json
-import os
-from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -108,9 +106,11 @@ def aggregate(
 
 def answers(model: "Estimator") -> list[Row]:
     """Give the last chunk's answers, a row a task, in order of appearance."""
+    from labelquorum.ingest.writing import names_of
+
     labels, probas = model.labels_, model.probas_
     classes = probas.columns.tolist()
-    columns = [PROBABILITY + name for name in _names(classes)]
+    columns = [PROBABILITY + name for name in names_of(classes)]
     position = {label: c for c, label in enumerate(classes)}
     probs = probas.to_numpy().astype(float).round(DECIMALS).tolist()
     return [
@@ -152,21 +152,10 @@ def encoding_of(path: Path | None, option: str) -> Encoding:
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())  # before the model is saved, which says it was answered
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    from labelquorum.ingest.writing import replacing
 
-
-def _names(classes: Sequence[Hashable]) -> list[str]:
-    """Name classes as text; where the text of two is the same (1 and "1"), as Python does."""
-    seen = Counter(map(str, classes))
-    return [str(label) if seen[str(label)] == 1 else repr(label) for label in classes]
+    with replacing(path) as beside:  # on disk before the model is saved, which says it was answered
+        beside.write_bytes(data)
 
 
 def _encoding(output: Path | None, labels: Sequence[str]) -> Encoding:

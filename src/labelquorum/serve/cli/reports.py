@@ -19,13 +19,14 @@ from labelquorum.serve.cli.settings import (
     Abstain,
     AsJson,
     Classes,
-    Labels,
+    MaybeLabels,
     open_source,
     parse_abstain,
     parse_classes,
 )
 
 if TYPE_CHECKING:
+    from labelquorum.ingest.doctor import Finding
     from labelquorum.learn.door import Estimator
 
 __all__ = ["doctor", "workers"]
@@ -33,6 +34,7 @@ __all__ = ["doctor", "workers"]
 Row = Mapping[str, Any]
 
 SHOWN = 20  # workers in a table
+BROKEN = "broken"  # what `record.checkup` calls a fault of the store itself
 STYLES = {"ok": "green", "note": "cyan", "warning": "yellow"}
 
 
@@ -88,32 +90,62 @@ def workers(
 
 
 def doctor(
-    labels: Labels,
+    labels: MaybeLabels = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            "-s",
+            metavar="STORE",
+            show_default=False,
+            help="Examine a store instead: a folder, or the URL of a PostgreSQL database.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     classes: Classes = None,
     abstain: Abstain = None,
 ) -> None:
-    """Say what is odd in files of labels, a sentence each.
+    """Say what is odd in files of labels, or in a store, a sentence each.
 
     Duplicates, missing labels, tasks with one label, workers who share no
     task with others, who always give one answer, ids that look alike, and
     more. Several files are taken as one input. Odd is not wrong: the exit
     code is 0 if the files can be read.
+
+    Of a store: whether its file is sound and its rules are kept, the version
+    of SQLite, who writes to it, free space, and what of each stream waits, is
+    stuck or quarantined. The exit code is 1 if the store itself is broken.
     """
+    if (store is None) == (not labels):
+        raise typer.BadParameter("Name files of labels, or a store with --store.")
+    findings = _examine_files(labels or [], classes, abstain) if store is None else _examine(store)
+    if as_json:
+        _print_json([finding._asdict() for finding in findings])
+    else:
+        console = Console(soft_wrap=True, highlight=False)
+        for finding in findings:
+            mark = Text(f"{finding.severity:8}", STYLES[finding.severity])
+            console.print(mark + Text(finding.sentence))
+    if store is not None and any(finding.name == BROKEN for finding in findings):
+        raise typer.Exit(1)
+
+
+def _examine_files(
+    labels: Sequence[str], classes: str | None, abstain: str | None
+) -> list["Finding"]:
     from labelquorum.ingest.doctor import examine
     from labelquorum.ingest.formats import iter_labels
 
     known = parse_classes(classes)
     fixed = None if known is None else tuple(known)
     space = LabelSpace(fixed, on_bad="skip", abstain=parse_abstain(abstain))
-    findings = examine(chain.from_iterable(iter_labels(open_source(n), space) for n in labels))
-    if as_json:
-        _print_json([finding._asdict() for finding in findings])
-        return
-    console = Console(soft_wrap=True, highlight=False)
-    for finding in findings:
-        mark = Text(f"{finding.severity:8}", STYLES[finding.severity])
-        console.print(mark + Text(finding.sentence))
+    return examine(chain.from_iterable(iter_labels(open_source(n), space) for n in labels))
+
+
+def _examine(store: str) -> list["Finding"]:
+    from labelquorum.record.checkup import examine_store
+
+    return examine_store(store)
 
 
 def _bounds(estimator: "Estimator", workers: Sequence[Hashable]) -> dict[Hashable, dict[str, Any]]:

@@ -19,6 +19,7 @@ __all__ = [
     "AsJson",
     "Classes",
     "Labels",
+    "MaybeLabels",
     "Method",
     "ModelFile",
     "OnBadRow",
@@ -47,16 +48,15 @@ def in_a_folder(path: Path | None) -> Path | None:
     return path
 
 
-Labels = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="LABELS",
-        show_default=False,
-        help="Files with one row a label and the columns task, worker, label: .csv, .jsonl or "
-        ".parquet; .wide.csv has a row a task and a column a worker. .gz may follow; "
-        "- is standard input.",
-    ),
-]
+_LABELS = typer.Argument(
+    metavar="LABELS",
+    show_default=False,
+    help="Files with one row a label and the columns task, worker, label: .csv, .jsonl or "
+    ".parquet; .wide.csv has a row a task and a column a worker. .gz may follow; "
+    "- is standard input.",
+)
+Labels = Annotated[list[str], _LABELS]
+MaybeLabels = Annotated[list[str] | None, _LABELS]
 ModelFile = Annotated[
     Path | None,
     typer.Option(

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from io import UnsupportedOperation
 from select import select
 from socket import socketpair
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Self
 
 import typer
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from labelquorum.ingest.events import LabelTable
     from labelquorum.learn.door import Estimator
 
-__all__ = ["stream"]
+__all__ = ["Alarm", "stream"]
 
 TAKEN = 1 << 16  # bytes taken at a time, if so many are there
 
@@ -128,21 +128,17 @@ def _emit(estimator: "Estimator", encoding: Encoding, header: bool) -> list[Row]
     return rows
 
 
-class _Input:
-    """An input until it ends, a line is bad, or Ctrl-C or SIGTERM asks to stop.
+class Alarm:
+    """Ctrl-C and SIGTERM as a wish to stop: they break off nothing but the waiting for more.
 
-    Whichever comes first looks like the end of the input, so that every line that was taken is
-    answered as usual. A signal breaks off nothing but the waiting for more; a second one does
-    what it always does.
+    A second signal does what it always does.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.error: LabelQuorumError | None = None
-        self._stream = stream
-        self._asked = False
+    def __init__(self) -> None:
+        self.asked = False
         self._undo = ExitStack()
 
-    def __enter__(self) -> "_Input":
+    def __enter__(self) -> Self:
         # A signal leaves a byte to be read, so it is seen even if it comes before the wait.
         alarm, bell = (self._undo.enter_context(end) for end in socketpair())
         bell.setblocking(False)
@@ -155,23 +151,43 @@ class _Input:
     def __exit__(self, *_: object) -> None:
         self._undo.close()
 
+    def wait(self, *files: int, seconds: float | None = None) -> bool:
+        """Wait for one of these files, so long, or for a signal; tell whether a file has more."""
+        ready = select([*files, self._alarm], [], [], seconds)[0]
+        self.asked = self.asked or self._alarm in ready
+        return not self.asked and bool(ready)
+
+    def read(self, stream: IO[bytes], seconds: float | None = None) -> bytes | None:
+        """What is there; nothing at the end or if a signal came, None if it took too long."""
+        try:
+            number = stream.fileno()
+        except UnsupportedOperation:  # no file of the system, so there is nothing to wait for
+            return stream.read(TAKEN)
+        if self.wait(number, seconds=seconds):
+            return os.read(number, TAKEN)
+        return b"" if self.asked else None
+
+
+class _Input(Alarm):
+    """An input until it ends, a line is bad, or Ctrl-C or SIGTERM asks to stop.
+
+    Whichever comes first looks like the end of the input, so that every line that was taken is
+    answered as usual.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__()
+        self.error: LabelQuorumError | None = None
+        self._stream = stream
+
     def lines(self) -> Iterator[bytes]:
         """Give the lines as they arrive."""
         rest = b""
-        while part := self._take():
+        while part := self.read(self._stream):
             *whole, rest = (rest + part).split(b"\n")
             yield from (line + b"\n" for line in whole)
-        if rest and not self._asked:  # half a line is none, unless the input ends there
+        if rest and not self.asked:  # half a line is none, unless the input ends there
             yield rest
-
-    def _take(self) -> bytes:
-        """Wait for more, and take what is there; nothing at the end."""
-        try:
-            number = self._stream.fileno()
-        except UnsupportedOperation:  # no file of the system, so there is nothing to wait for
-            return self._stream.read(TAKEN)
-        self._asked = self._alarm in select([number, self._alarm], [], [])[0]
-        return b"" if self._asked else os.read(number, TAKEN)
 
     def sound(self, tables: Iterator["LabelTable"]) -> Iterator["LabelTable"]:
         """Give the tables before the first bad line, and keep what is to be said about it."""

@@ -1,0 +1,141 @@
+"""The body of a request, read within its limits: size, time, packing, and all bodies together."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
+
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+
+from labelquorum.errors import LimitError
+from labelquorum.ingest.bounded import MOST_ROWS, gunzip
+from labelquorum.serve.server.refusals import RETRY_SECONDS, Refusal
+from labelquorum.serve.server.settings import Settings
+
+__all__ = ["Bodies", "parse_json", "refuse_long_texts"]
+
+SMALL = 2**16
+"""Up to here a body is worked on at once; more goes to a thread, so that others need not wait."""
+
+_WINDOW = 2**15
+
+
+class Bodies:
+    """Reads bodies, and knows how much of them is in memory."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.held = 0  # bytes
+
+    @asynccontextmanager
+    async def of(self, request: Request) -> AsyncIterator[bytes]:
+        """The body of a request, unpacked, and accounted for until it was worked on."""
+        headers = request.scope["headers_by_name"]
+        packing = headers.get(b"content-encoding", b"identity").strip().lower()
+        if packing not in (b"gzip", b"identity"):
+            raise Refusal(
+                415,
+                "A body may be packed with gzip and nothing else. "
+                f"Got {packing[:40].decode('latin-1')!r}. Send it as it is.",
+            )
+        declared = headers.get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > self._settings.body_bytes:
+            self._refuse_large()
+        size = 0
+        try:
+            parts: list[bytes] = []
+            try:
+                async with asyncio.timeout(self._settings.read_seconds):
+                    async for part in request.stream():
+                        if not part:
+                            continue
+                        size += len(part)
+                        self._hold(len(part))
+                        if size > self._settings.body_bytes:
+                            self._refuse_large()
+                        parts.append(part)
+            except TimeoutError:
+                raise Refusal(
+                    408,
+                    f"The body took longer than {self._settings.read_seconds:g} seconds. "
+                    "Send it in parts.",
+                    headers={"Connection": "close"},
+                ) from None
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+            if packing == b"gzip":
+                body = await run_in_threadpool(gunzip, body, self._settings.unpacked_bytes)
+                size += len(body)
+                self._hold(len(body))
+            yield body
+        finally:
+            self.held -= size
+
+    def _hold(self, size: int) -> None:
+        self.held += size
+        if self.held > self._settings.waiting_bytes:
+            raise Refusal(
+                503,
+                "Too many large bodies are being read at the moment. Come back in a second.",
+                headers={"Retry-After": str(RETRY_SECONDS)},
+            )
+
+    def _refuse_large(self) -> NoReturn:
+        raise Refusal(
+            413,
+            f"A body may have {self._settings.body_bytes:,} bytes. Send it in parts.",
+            headers={"Connection": "close"},
+        )
+
+
+async def parse_json(body: bytes) -> Any:
+    """Parse a JSON body; what is no JSON of ours is refused."""
+    if len(body) > SMALL:
+        # Each of these makes an object that takes far more room than its text.
+        if body.count(b"{") > 2 * MOST_ROWS or body.count(b"[") > 2 * MOST_ROWS:
+            raise _too_many()
+        if body.count(b",") > 16 * MOST_ROWS:
+            raise _too_many()
+        refuse_long_texts(body, b'"')
+        return await run_in_threadpool(_parse, body)
+    return _parse(body)
+
+
+def refuse_long_texts(body: bytes, mark: bytes) -> None:
+    """Refuse, before anything is made of it, a body with a text far longer than any name.
+
+    Parameters
+    ----------
+    body
+        What was sent.
+    mark
+        What ends a text in it: a quote, or a line break.
+    """
+    for start in range(0, len(body) - _WINDOW, _WINDOW):
+        if body.find(mark, start, start + _WINDOW) < 0:
+            raise Refusal(
+                422, f"The body has a text of more than {_WINDOW:,} bytes. No name is so long."
+            )
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        return _DECODER.decode(body.decode("utf-8-sig"))
+    except RecursionError:
+        reason = "it is nested too deep"
+    except ValueError as error:
+        reason = str(error)
+    raise Refusal(422, f"The body is not JSON: {reason}. Correct it.")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number that JSON knows")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _too_many() -> LimitError:
+    return LimitError(f"At most {MOST_ROWS:,} labels are taken at once. Send them in parts.")

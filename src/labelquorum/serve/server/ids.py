@@ -1,0 +1,67 @@
+"""Ids in addresses, and where a page ends."""
+
+import base64
+import binascii
+import json
+from collections.abc import Hashable
+from typing import Any
+
+from labelquorum.ingest.names import fault_of_name
+from labelquorum.serve.server.refusals import Refusal
+
+__all__ = ["after_cursor", "cursor_of", "spellings"]
+
+
+def spellings(segment: str, what: str) -> list[Hashable]:
+    """What a part of an address may name: the text, then the number it reads as.
+
+    Parameters
+    ----------
+    segment
+        As it was in the address.
+    what
+        Its name in errors.
+
+    Examples
+    --------
+    >>> spellings("7", "task"), spellings("owl", "task")
+    (['7', 7], ['owl'])
+    """
+    if not segment.strip() or "\ufffd" in segment:
+        raise Refusal(422, f"The address has no {what} in it, or one that is not UTF-8.")
+    fault = fault_of_name(segment)
+    if fault is not None:
+        raise Refusal(422, f"The {what} in the address {fault}. No {what} is called so.")
+    found: list[Hashable] = [segment]
+    if segment[0] in "-0123456789":
+        try:
+            number = json.loads(segment, parse_constant=float)
+        except ValueError:
+            return found
+        if isinstance(number, float) and number.is_integer():
+            number = int(number)
+        if number == number and fault_of_name(number) is None:
+            found.append(number)
+    return found
+
+
+def cursor_of(place: Any) -> str:
+    """Where a page ended, as it is told to the reader."""
+    text = json.dumps(place, ensure_ascii=False)
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def after_cursor(cursor: str | None, kind: type | tuple[type, ...]) -> Any:
+    """Where the page before ended; None where there was none."""
+    if cursor is None:
+        return None
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        place = json.loads(base64.b64decode(padded, b"-_", validate=True))
+        if isinstance(place, kind) and not isinstance(place, bool) and not fault_of_name(place):
+            return place
+    except (binascii.Error, ValueError, RecursionError):
+        pass
+    raise Refusal(
+        422, f"`cursor` must be the `next` of the page before. Got {cursor[:40]!r}. Leave it out."
+    )

@@ -1,0 +1,167 @@
+"""Answers out: items, why they are what they are, what is pending, chunks, the model."""
+
+from collections.abc import Hashable, Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from labelquorum.record.reader import Undecided
+from labelquorum.record.stream import Stream
+from labelquorum.record.view import Given
+from labelquorum.serve.server.access import Guarded
+from labelquorum.serve.server.ids import after_cursor, cursor_of, spellings
+from labelquorum.serve.server.refusals import Refusal, error_responses
+from labelquorum.serve.server.service import known_stream, service_of
+from labelquorum.serve.server.shapes import ChunkPage, ItemPage, ItemShape, PendingList
+
+__all__ = ["Cursor", "Limit", "router"]
+
+router = APIRouter(route_class=Guarded)
+STREAM = "/v1/streams/{stream}"
+Cursor = Annotated[str | None, Query(max_length=1024, description="The `next` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Share = Annotated[float | None, Query(ge=0, le=1)]
+
+
+@router.get(
+    f"{STREAM}/items",
+    response_model=ItemPage,
+    response_model_exclude_unset=True,
+    responses=error_responses(401, 403, 404, 422, 429, 503),
+)
+def list_items(
+    request: Request,
+    stream: str,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    undecided: Annotated[bool, Query(description="Those with labels and no answer yet.")] = False,
+    confidence_below: Share = None,
+    changed_since: Annotated[
+        int | None, Query(ge=0, le=2**62, description="The number of a chunk.")
+    ] = None,
+) -> dict[str, Any]:
+    """Items by page, in the order of their ids as text."""
+    known = known_stream(request).stream
+    after = after_cursor(cursor, (str, int, float))
+    found: list[Any]
+    if undecided:
+        if confidence_below is not None or changed_since is not None:
+            raise Refusal(422, "What is undecided has no confidence and no chunk. Ask for one.")
+        found = known.undecided(after, limit + 1)
+    else:
+        found = known.items(after, limit + 1, confidence_below, changed_since)
+    page = found[:limit]
+    more = len(found) > limit
+    return {
+        "items": [_item(one) for one in page],
+        "next": cursor_of(page[-1].item_id) if more else None,
+    }
+
+
+@router.get(
+    f"{STREAM}/items/{{task:path}}",
+    response_model=ItemShape,
+    responses=error_responses(401, 403, 404, 422, 429, 503),
+)
+async def read_item(request: Request, stream: str, task: str) -> dict[str, Any]:
+    """One item: its answer, how sure, and why, as long as its labels are held."""
+    known = known_stream(request).stream
+    for spelled in spellings(task, "task"):
+        found = await run_in_threadpool(known.item, spelled)
+        if found is not None:
+            reasons = await service_of(request).ask(_reasons, known, spelled, found)
+            return _item(found) | reasons
+    raise Refusal(404, f"Stream {stream!r} has no task {task!r}. See its items.")
+
+
+@router.get(
+    f"{STREAM}/pending",
+    response_model=PendingList,
+    responses=error_responses(401, 403, 404, 422, 429, 503),
+)
+def list_pending(
+    request: Request,
+    stream: str,
+    threshold: Annotated[float, Query(ge=0, le=1)] = 0.95,
+    limit: Limit = 100,
+) -> dict[str, Any]:
+    """Items of which we are less sure than the threshold, the least sure first."""
+    found = known_stream(request).stream.pending(threshold, limit)
+    return {"items": [{**_item(given), "open": is_open} for given, is_open in found]}
+
+
+@router.get(
+    f"{STREAM}/chunks",
+    response_model=ChunkPage,
+    responses=error_responses(401, 403, 404, 422, 429, 503),
+)
+def list_chunks(
+    request: Request, stream: str, cursor: Cursor = None, limit: Limit = 100
+) -> dict[str, Any]:
+    """Chunks that were cut, by number, and what became of each."""
+    known = known_stream(request).stream
+    after = after_cursor(cursor, int)
+    found = known.chunks(after or 0, limit + 1)
+    page = found[:limit]
+    return {
+        "chunks": [_chunk(one) for one in page],
+        "next": cursor_of(page[-1]["id"]) if len(found) > limit else None,
+    }
+
+
+@router.get(
+    f"{STREAM}/model",
+    response_class=Response,
+    responses={
+        200: {
+            "content": {
+                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
+            },
+            "description": "A file that labelquorum.load reads.",
+        },
+        **error_responses(401, 403, 404, 422, 429, 503),
+    },
+)
+async def read_model(request: Request, stream: str) -> Response:
+    """The whole model as a file."""
+    file = await service_of(request).ask(known_stream(request).stream.model_file)
+    headers = {"Content-Disposition": 'attachment; filename="model.lq"'}
+    return Response(file, media_type="application/octet-stream", headers=headers)
+
+
+def _item(one: Given | Undecided) -> dict[str, Any]:
+    if isinstance(one, Undecided):
+        return {
+            "task": one.item_id,
+            "label": None,
+            "confidence": None,
+            "labels": one.n_labels,
+            "chunk": None,
+        }
+    return {
+        "task": one.item_id,
+        "label": one.label,
+        "confidence": one.confidence,
+        "labels": one.n_labels,
+        "chunk": one.chunk,
+    }
+
+
+def _reasons(stream: Stream, task: Hashable, found: Given | Undecided) -> dict[str, Any]:
+    if isinstance(found, Undecided):
+        return {"probabilities": None, "open": True, "why": None}
+    why = stream.explain(task)
+    probs = [float(p) for p in found.probs]
+    names = [str(label) for label in stream.classes()][: len(probs)]
+    return {
+        "probabilities": dict(zip(names, probs, strict=True)),
+        "open": why is not None,
+        "why": why,
+    }
+
+
+def _chunk(row: Mapping[str, Any]) -> dict[str, Any]:
+    same = ("id", "state", "first_row", "last_row", "seed", "configuration", "cut_at")
+    told = {name: row[name] for name in (*same, "attempts", "error", "version")}
+    return told | {"items": row["n_items"], "labels": row["n_labels"]}

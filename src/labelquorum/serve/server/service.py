@@ -1,0 +1,114 @@
+"""What all routes share: the store, who feeds it, and what is remembered of its streams."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+
+from labelquorum.errors import LabelQuorumError
+from labelquorum.ingest.events import LabelSpace
+from labelquorum.record.glance import model_version
+from labelquorum.record.keys import Keys
+from labelquorum.record.store import Store
+from labelquorum.record.stream import Stream
+from labelquorum.serve.server.access import Keyring
+from labelquorum.serve.server.bodies import Bodies
+from labelquorum.serve.server.hub import Hub
+from labelquorum.serve.server.logs import Log
+from labelquorum.serve.server.metrics import Metrics
+from labelquorum.serve.server.refusals import RETRY_SECONDS, Refusal
+from labelquorum.serve.server.settings import Settings
+
+__all__ = ["Known", "Service", "known_stream", "service_of"]
+
+Answer = TypeVar("Answer")
+ASKING, MOST_ASKING = 4, 64
+"""So many questions for the learner are under way, and so many wait."""
+
+
+class Known:
+    """A stream, and how its rows are read."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        space = stream._space
+        self.spaces: dict[str, LabelSpace] = {
+            on_bad: replace(space, on_bad=on_bad) for on_bad in ("error", "skip")
+        }
+
+
+class Service:
+    """What all routes share."""
+
+    def __init__(self, store: Store, pipeline: Any, settings: Settings, log: Log) -> None:
+        self.store, self.pipeline, self.settings, self.log = store, pipeline, settings, log
+        self.keys = Keys(store)
+        self.keyring = Keyring(self.keys)
+        self.metrics = Metrics()
+        self.bodies = Bodies(settings)
+        self.hub = Hub(settings, self.metrics)
+        self.metrics.watch(self._gauged)
+        self.creating = threading.Lock()
+        self._asking = CapacityLimiter(ASKING)
+        # One process writes to a store, so nobody else makes streams.
+        self._known = {name: Known(store.stream(name)) for name in store.streams()}
+
+    def start(self) -> None:
+        """Begin to take labels, in the loop that serves."""
+        self.hub.open()
+        self.pipeline.on_change = self.hub.ring
+        self.pipeline.start()
+
+    async def stop(self) -> None:
+        """Commit what was taken, and end."""
+        self.hub.close()
+        await run_in_threadpool(self.pipeline.stop)
+
+    async def ask(self, question: Callable[..., Answer], *about: Any) -> Answer:
+        """Ask what only the learner knows, in a thread; few at a time, so that reads go on."""
+        if self._asking.statistics().tasks_waiting >= MOST_ASKING:
+            raise _later("Too many ask the model at the moment. Come back in a second.")
+        try:
+            return await to_thread.run_sync(question, *about, limiter=self._asking)
+        except LabelQuorumError:
+            raise
+        except RuntimeError as error:  # the learner's process has died; there will be another
+            raise _later(
+                f"The model could not be asked ({error}). Come back in a second."
+            ) from error
+
+    def _gauged(self) -> Iterator[tuple[str, str, float]]:
+        """What is measured when it is asked for: its name, the stream, the value."""
+        for name, known in list(self._known.items()):
+            yield "chunks_behind", name, self.pipeline.behind(name)
+            yield "model_version", name, model_version(known.stream)
+
+    def known(self, name: str) -> Known:
+        """A stream by its name."""
+        found = self._known.get(name)
+        if found is None:
+            raise Refusal(404, f"There is no stream {name[:256]!r}. See GET /v1/streams.")
+        return found
+
+    def add(self, stream: Stream) -> None:
+        """Know one more stream."""
+        self._known[stream.name] = Known(stream)
+
+
+def service_of(request: Request) -> Service:
+    """What all routes share."""
+    service: Service = request.app.state.service
+    return service
+
+
+def known_stream(request: Request) -> Known:
+    """The stream in the address of a request."""
+    return service_of(request).known(request.path_params["stream"])
+
+
+def _later(sentence: str) -> Refusal:
+    return Refusal(503, sentence, headers={"Retry-After": str(RETRY_SECONDS)})

@@ -1,0 +1,136 @@
+"""Streams: which there are, how they learn and cut, what they hold."""
+
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from labelquorum.ingest.names import fault_of_name
+from labelquorum.record.chunking import Rules
+from labelquorum.record.stream import Stream
+from labelquorum.serve.server.access import Guarded
+from labelquorum.serve.server.bodies import parse_json
+from labelquorum.serve.server.refusals import Refusal, error_responses, told
+from labelquorum.serve.server.service import Service, known_stream, service_of
+from labelquorum.serve.server.shapes import (
+    NewStream,
+    RulesShape,
+    StreamList,
+    StreamShape,
+    json_body,
+)
+
+__all__ = ["read_shape", "router"]
+
+router = APIRouter(route_class=Guarded)
+Shape = TypeVar("Shape", bound=BaseModel)
+MOST_CLASSES = 1000
+_NOT_SETTINGS = ("self", "name", "method", "rules")
+
+
+@router.get("/v1/streams", response_model=StreamList, responses=error_responses(401, 403, 429, 503))
+def list_streams(request: Request) -> dict[str, list[str]]:
+    """The streams that the key may read."""
+    only = request.scope["key"].stream
+    names = service_of(request).store.streams()
+    return {"streams": [name for name in names if only in (None, name)]}
+
+
+@router.post(
+    "/v1/streams",
+    status_code=201,
+    response_model=StreamShape,
+    responses=error_responses(401, 403, 408, 409, 413, 415, 422, 429, 503, 507),
+    openapi_extra={"requestBody": json_body(NewStream)},
+)
+async def create_stream(request: Request) -> dict[str, Any]:
+    """Make a stream."""
+    service = service_of(request)
+    wanted = await read_shape(request, NewStream)
+    return await service.ask(_create, service, wanted)
+
+
+@router.get(
+    "/v1/streams/{stream}",
+    response_model=StreamShape,
+    responses=error_responses(401, 403, 404, 422, 429, 503),
+)
+def read_stream(request: Request, stream: str) -> dict[str, Any]:
+    """One stream: what it learns by, when it cuts, what it holds."""
+    return _told(known_stream(request).stream)
+
+
+@router.patch(
+    "/v1/streams/{stream}",
+    response_model=StreamShape,
+    responses=error_responses(401, 403, 404, 408, 413, 415, 422, 429, 503, 507),
+    openapi_extra={"requestBody": json_body(RulesShape)},
+)
+async def change_rules(request: Request, stream: str) -> dict[str, Any]:
+    """Change some of the rules from now on."""
+    known = known_stream(request)
+    wanted = await read_shape(request, RulesShape)
+    changes = wanted.model_dump(exclude_unset=True)
+    await run_in_threadpool(lambda: known.stream.change(**changes))
+    service_of(request).log.write("rules", stream=stream, changes=changes)
+    service_of(request).pipeline.wake(stream)
+    service_of(request).hub.ring(stream)
+    return await run_in_threadpool(_told, known.stream)
+
+
+async def read_shape(request: Request, shape: type[Shape]) -> Shape:
+    """The body of a request, as it should look."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if kind.lower() != "application/json":
+        raise Refusal(415, f"The body must be application/json. Got {kind[:40]!r}.")
+    async with service_of(request).bodies.of(request) as body:
+        said = await parse_json(body)
+    try:
+        return shape.model_validate(said, strict=True)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False)
+        raise Refusal(422, *(told(one, "body") for one in faults[:20])) from None
+
+
+def _create(service: Service, wanted: NewStream) -> dict[str, Any]:
+    fault = fault_of_name(wanted.name)
+    if fault or "/" in wanted.name or not wanted.name.strip(". "):
+        raise Refusal(
+            422,
+            f"The name of a stream {fault or 'must be more than dots, and have no slash'}. "
+            f"Got {wanted.name[:40]!r}. Choose another.",
+        )
+    for name in _NOT_SETTINGS:
+        if name in wanted.settings:
+            raise Refusal(422, f"`settings` has no {name!r}. Leave it out.")
+    _check_classes(wanted.settings.get("classes"))
+    rules = Rules().changed(**wanted.rules.model_dump(exclude_unset=True))
+    with service.creating:
+        if wanted.name in service.store.streams():
+            raise Refusal(409, f"There is a stream {wanted.name!r} already. Choose another name.")
+        stream = service.store.create(wanted.name, wanted.method, rules=rules, **wanted.settings)
+        service.add(stream)
+    service.log.write("created", stream=wanted.name)
+    return _told(stream)
+
+
+def _check_classes(classes: Any) -> None:
+    if classes is None:
+        return
+    if not isinstance(classes, list) or len(classes) > MOST_CLASSES:
+        raise Refusal(422, f"`classes` must be a list of at most {MOST_CLASSES} names.")
+    for one in classes:
+        fault = fault_of_name(one) if isinstance(one, str | int | float) else "is no text or number"
+        if fault or (isinstance(one, str) and not one.strip()):
+            raise Refusal(422, f"A class {fault or 'is empty'}. Got {str(one)[:40]!r}. Rename it.")
+
+
+def _told(stream: Stream) -> dict[str, Any]:
+    return {
+        "name": stream.name,
+        "method": stream.configuration.method,
+        "settings": stream._settings,
+        "rules": stream.rules.as_dict(),
+        "counts": stream.count(),
+    }
