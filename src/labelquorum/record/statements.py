@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from labelquorum.record.tables import encode
 
-__all__ = ["among", "any_row", "pick", "put"]
+__all__ = ["among", "any_row", "change", "pick", "put"]
 
 
 def among(
@@ -71,9 +71,23 @@ def put(
     keys
         Columns of a unique index.
     """
+    _many(connection, _insert(connection.dialect.name, table, tuple(columns), tuple(keys)), rows)
+
+
+def change(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    keys: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+) -> None:
+    """Set columns of rows that are there; each row gives the columns, and then the keys."""
+    _many(connection, _update(connection.dialect.name, table, tuple(columns), tuple(keys)), rows)
+
+
+def _many(connection: sa.Connection, text: str, rows: Iterable[Sequence[Any]]) -> None:
     given = [tuple(row) for row in rows]
     if given:
-        text = _insert(connection.dialect.name, table, tuple(columns), tuple(keys))
         cursor = connection.connection.cursor()
         try:
             cursor.executemany(text, given)
@@ -100,6 +114,14 @@ def _select(dialect: str, table: sa.Table, columns: tuple[str, ...], key: str) -
     if dialect == "postgresql":
         return f'{text}%s AND "{table.c[key].name}" = ANY(%s)'
     return f'{text}? AND "{table.c[key].name}" IN (SELECT value FROM json_each(?))'
+
+
+@lru_cache(maxsize=128)
+def _update(dialect: str, table: sa.Table, columns: tuple[str, ...], keys: tuple[str, ...]) -> str:
+    mark = "%s" if dialect == "postgresql" else "?"
+    values = ", ".join(f'"{table.c[name].name}" = {mark}' for name in columns)
+    found = " AND ".join(f'"{table.c[name].name}" = {mark}' for name in keys)
+    return f'UPDATE "{table.name}" SET {values} WHERE {found}'
 
 
 @lru_cache(maxsize=128)

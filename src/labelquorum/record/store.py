@@ -312,6 +312,8 @@ class Store:
     def _writing(self) -> sa.Connection:
         if self._writer is None:
             self._writer = self._engine.connect().execution_options(writes=True)
+            if self._log is not None:
+                self._log.prepare(self._writer)
             if self._engine.dialect.name == "postgresql":
                 try:
                     hold_database(self._writer, self.where)
