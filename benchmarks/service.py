@@ -365,7 +365,8 @@ def verdicts(found: dict[str, Result]) -> list[Result]:
     rows: list[Result] = []
 
     def add(promise: str, measured: float, limit: float, holds: bool) -> None:
-        rows.append({"promise": promise, "measured": measured, "limit": limit, "holds": holds})
+        row = {"promise": promise, "measured": float(measured), "limit": limit}
+        rows.append({**row, "holds": bool(holds)})
 
     for name, unit, least, slowest in (
         ("singles", "requests_per_second", SINGLE_RATE, 50),

@@ -40,7 +40,11 @@ def test_what_unpacks_to_too_much_is_given_up():
     assert len(gunzip(packed)) == FREE_BYTES
 
 
-@pytest.mark.parametrize("packed", [b"abc", gzip.compress(b"abc")[:-1], b"\x1f\x8b"])
+@pytest.mark.parametrize(
+    "packed",
+    [b"abc", gzip.compress(b"abc")[:-1], b"\x1f\x8b"],
+    ids=["text", "cut off", "two bytes"],
+)
 def test_what_is_no_gzip_is_refused(packed):
     with pytest.raises(LabelError):
         gunzip(packed)

@@ -134,6 +134,7 @@ class Inlet(Reader):
             row.item: Entry(*row)
             for row in self._of_items(connection, _columns(tables.waiting, Entry._fields), items)
         }
+        before = dict(waiting)
         pairs = self._pairs(connection, list(waiting))
         others = [item for item in items if item not in waiting]
         closed, again = self._answered(connection, others, now)
@@ -155,18 +156,32 @@ class Inlet(Reader):
                     n_labels, ready_at = entry.n_labels + 1, entry.ready_at
                     if ready_at is None and rules.is_full(n_labels):
                         ready_at = now
-                    waiting[item] = entry._replace(n_labels=n_labels, ready_at=ready_at)
+                    waiting[item] = Entry(item, n_labels, entry.first_row, entry.first_at, ready_at)
             span = (first, number - 1) if number > first else (None, None)
             late = len(parcel.rows) - (number - first)
             receipts.append(Receipt(number - first, late, parcel.skipped, *span))
             first = number
         put(connection, tables.labels, ("stream", "row", *Row._fields), taken)
-        self._put(connection, tables.waiting, "item", Entry._fields, waiting.values())
+        self._wait(connection, before, waiting)
         late_labels = stream.late_labels + sum(one.late for one in receipts)
         moved = {"key": self._key, "row": number, "late": late_labels, "now": now}
         connection.execute(_MOVED, moved)
         self._sign(connection, parcels, receipts, now)
         return receipts
+
+    def _wait(
+        self, connection: sa.Connection, before: Mapping[str, Entry], after: Mapping[str, Entry]
+    ) -> None:
+        """Write down what waits: rows that are new, and of others what has changed."""
+        new = [(self._key, *entry) for item, entry in after.items() if item not in before]
+        put(connection, tables.waiting, ("stream", *Entry._fields), new)
+        changed = [
+            (after[item].n_labels, after[item].ready_at, self._key, item)
+            for item, entry in before.items()
+            if after[item] != entry
+        ]
+        columns, keys = ("n_labels", "ready_at"), ("stream", "item")
+        change(connection, tables.waiting, columns, keys, changed)
 
     def _sign(
         self,

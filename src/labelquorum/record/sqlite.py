@@ -21,6 +21,8 @@ __all__ = ["BUSY_SECONDS", "Log"]
 
 LOG_BYTES = 4_000_000
 """A log of this size is brought into the file."""
+CACHE_BYTES = 64 << 20
+"""So much of the file the connection that writes keeps in memory."""
 BUSY_SECONDS = 5.0
 """How long to wait for somebody else's lock."""
 READ_SECONDS = 1.0
@@ -37,6 +39,11 @@ class Log:
         self._file, self._seal = file, Seal(file)
         self._marked = False  # the file's mark was changed since it was sealed
         self._next_try = 0.0
+
+    def prepare(self, connection: sa.Connection) -> None:
+        """Give the connection that writes room to keep what it has read."""
+        raw: Any = connection.connection
+        raw.execute(f"PRAGMA cache_size = -{CACHE_BYTES // 1024}").close()
 
     def check(self) -> None:
         """Refuse a file that was damaged."""

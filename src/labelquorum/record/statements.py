@@ -1,10 +1,11 @@
 """Statements for many values at once, the same in SQLite and PostgreSQL.
 
-Each is one text however many values there are, so a database prepares it once, and rows go to the
-driver as they are.
+Each is one text however many values there are, so a database prepares it once. Labels pass here by
+the thousand a second, so rows go straight to the driver, within the transaction that is going on.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +14,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from labelquorum.record.tables import encode
 
-__all__ = ["among", "pick", "put"]
+__all__ = ["among", "any_row", "change", "pick", "put"]
 
 
 def among(
@@ -41,7 +42,17 @@ def pick(
     text = _select(connection.dialect.name, table, tuple(columns), key)
     listed = list(values)
     given = listed if connection.dialect.name == "postgresql" else encode(listed)
-    return connection.exec_driver_sql(text, (stream, given)).all()
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(text, (stream, given))
+        return list(map(_row(tuple(columns)), cursor.fetchall()))
+    finally:
+        cursor.close()
+
+
+def any_row(connection: sa.Connection, table: sa.Table, stream: int) -> bool:
+    """Tell whether a stream has a row in a table at all."""
+    return connection.execute(_first(table), {"stream": stream}).first() is not None
 
 
 def put(
@@ -60,10 +71,40 @@ def put(
     keys
         Columns of a unique index.
     """
+    _many(connection, _insert(connection.dialect.name, table, tuple(columns), tuple(keys)), rows)
+
+
+def change(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    keys: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+) -> None:
+    """Set columns of rows that are there; each row gives the columns, and then the keys."""
+    _many(connection, _update(connection.dialect.name, table, tuple(columns), tuple(keys)), rows)
+
+
+def _many(connection: sa.Connection, text: str, rows: Iterable[Sequence[Any]]) -> None:
     given = [tuple(row) for row in rows]
     if given:
-        text = _insert(connection.dialect.name, table, tuple(columns), tuple(keys))
-        connection.exec_driver_sql(text, given)
+        cursor = connection.connection.cursor()
+        try:
+            cursor.executemany(text, given)
+        finally:
+            cursor.close()
+
+
+@lru_cache(maxsize=128)
+def _first(table: sa.Table) -> sa.Select[Any]:
+    return sa.select(table.c.stream).where(table.c.stream == sa.bindparam("stream")).limit(1)
+
+
+@lru_cache(maxsize=128)
+def _row(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
+    kind: Any = namedtuple("Picked", columns)  # type: ignore[misc]  # not known before
+    make: Callable[[Sequence[Any]], Any] = kind._make
+    return make
 
 
 @lru_cache(maxsize=128)
@@ -73,6 +114,14 @@ def _select(dialect: str, table: sa.Table, columns: tuple[str, ...], key: str) -
     if dialect == "postgresql":
         return f'{text}%s AND "{table.c[key].name}" = ANY(%s)'
     return f'{text}? AND "{table.c[key].name}" IN (SELECT value FROM json_each(?))'
+
+
+@lru_cache(maxsize=128)
+def _update(dialect: str, table: sa.Table, columns: tuple[str, ...], keys: tuple[str, ...]) -> str:
+    mark = "%s" if dialect == "postgresql" else "?"
+    values = ", ".join(f'"{table.c[name].name}" = {mark}' for name in columns)
+    found = " AND ".join(f'"{table.c[name].name}" = {mark}' for name in keys)
+    return f'UPDATE "{table.name}" SET {values} WHERE {found}'
 
 
 @lru_cache(maxsize=128)

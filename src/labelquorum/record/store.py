@@ -55,6 +55,9 @@ class Store:
         self.where, self.learner = where, learner
         self._engine, self._lock_file, self._clock = engine, lock, clock
         self._turn = threading.RLock()  # one writer, also among threads
+        self._tick = threading.Lock()
+        driver: Any = engine.dialect.loaded_dbapi
+        self._driver_error: type[Exception] = driver.Error
         self._writer: sa.Connection | None = None
         self._only_looks = False
         self._log = None if lock is None else Log(Path(where, FILE))  # of SQLite
@@ -244,7 +247,7 @@ class Store:
 
     def now(self) -> float:
         """The time, which never goes back, not even over a restart."""
-        with self._turn:
+        with self._tick:  # never that of a transaction: who only asks the time waits for nobody
             moment = self._clock() + self._offset
             if moment < self._latest:
                 self._offset += self._latest - moment
@@ -259,9 +262,13 @@ class Store:
             with self._engine.connect() as connection:
                 if self._engine.dialect.name == "postgresql":
                     connection.execution_options(isolation_level="REPEATABLE READ")
-                with connection.begin():
-                    yield connection
-        except sa.exc.DBAPIError as error:
+                try:
+                    with connection.begin():
+                        yield connection
+                except self._driver_error:
+                    connection.invalidate()
+                    raise
+        except (sa.exc.DBAPIError, self._driver_error) as error:
             self._refuse(error)
 
     @contextmanager
@@ -276,7 +283,7 @@ class Store:
                     yield connection
                 if self._log and not self._log.shorten(connection):
                     self._drop_handles()
-            except sa.exc.DBAPIError as error:
+            except (sa.exc.DBAPIError, self._driver_error) as error:
                 # A commit that failed may or may not have happened.
                 self._drop_handles()
                 self._refuse(error)
@@ -305,6 +312,8 @@ class Store:
     def _writing(self) -> sa.Connection:
         if self._writer is None:
             self._writer = self._engine.connect().execution_options(writes=True)
+            if self._log is not None:
+                self._log.prepare(self._writer)
             if self._engine.dialect.name == "postgresql":
                 try:
                     hold_database(self._writer, self.where)
@@ -314,10 +323,11 @@ class Store:
                     raise
         return self._writer
 
-    def _refuse(self, error: sa.exc.DBAPIError) -> NoReturn:
-        reason = " ".join(str(error.orig).split())
-        lacks_space = getattr(error.orig, "sqlstate", None) == DISK_FULL
-        if lacks_space or (self._log is not None and self._log.lacks_space(error.orig)):
+    def _refuse(self, error: Exception) -> NoReturn:
+        cause = getattr(error, "orig", error)  # the driver's own, or what SQLAlchemy made of it
+        reason = " ".join(str(cause).split())
+        lacks_space = getattr(cause, "sqlstate", None) == DISK_FULL
+        if lacks_space or (self._log is not None and self._log.lacks_space(cause)):
             raise FullError(
                 f"{self.where}: the disk is full ({reason}). What was not acknowledged can be sent "
                 "again under the same key once there is space."

@@ -8,6 +8,7 @@ acknowledged is never lost.
 """
 
 from collections.abc import Hashable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -27,7 +28,7 @@ from labelquorum.record.rows import (
     WorkerRow,
     worker_places,
 )
-from labelquorum.record.statements import among
+from labelquorum.record.statements import among, any_row, pick
 from labelquorum.record.tables import decode, encode, encode_id
 from labelquorum.record.truths import Truths
 from labelquorum.record.view import rules_of
@@ -71,30 +72,25 @@ class Stream(Recall, Truths):
         flush
             Cut what is there, ready or not: no more labels will come.
         """
-        with self._store.read() as connection:
-            if not self._ready(connection, self._store.now(), flush):
-                return None
+        if not flush and not self.due():
+            return None
         with self._store.write() as connection:
-            now = self._store.now()
-            items = self._ready(connection, now, flush)
+            now, stream = self._store.now(), self._row(connection)
+            items = self._chosen(connection, rules_of(stream.rules), now, flush)
             if not items:
                 return None
-            stream = self._row(connection)
             labels, waiting = tables.labels.c, tables.waiting.c
             of_these = among(connection, labels.item, items)
-            connection.execute(
+            n_labels = connection.execute(
                 tables.labels.update()
                 .where(labels.stream == self._key, labels.chunk.is_(None), of_these)
                 .values(chunk=stream.next_chunk)
-            )
+            ).rowcount
             of_these = among(connection, waiting.item, items)
             connection.execute(tables.waiting.delete().where(waiting.stream == self._key, of_these))
             self._cut_truths(connection, items, stream.next_chunk)
-            first, last, n_labels = connection.execute(
-                sa.select(sa.func.min(labels.row), sa.func.max(labels.row), sa.func.count()).where(
-                    labels.stream == self._key, labels.chunk == stream.next_chunk
-                )
-            ).one()
+            here = {"key": self._key, "number": stream.next_chunk}
+            first, last = connection.execute(_SPAN, here).one()
             cut = Cut(
                 stream.next_chunk,
                 stream.next_row if first is None else first,  # of truths alone
@@ -123,6 +119,12 @@ class Stream(Recall, Truths):
             fault("before_cut_commit")
         fault("after_cut")
         return cut
+
+    def due(self) -> int:
+        """How many chunks are to be cut now."""
+        with self._store.read() as connection:
+            rules = rules_of(self._row(connection).rules)
+            return self._due(connection, rules, self._store.now())
 
     def advance(self, chunk: Cut | int) -> Applied:
         """Learn from a chunk that was cut, answer it, and commit; once, however often it is asked.
@@ -239,37 +241,41 @@ class Stream(Recall, Truths):
             self._tell(connection, "rules", rules.as_dict())
         return rules
 
-    def _ready(self, connection: sa.Connection, now: float, flush: bool) -> list[str]:
-        """The items of the chunk that is to be cut now, in the order of their first labels."""
-        waiting = tables.waiting.c
-        rules = rules_of(self._row(connection).rules)
-        here, since = waiting.stream == self._key, rules.waited_since(now)
+    def _is_ready(self, rules: Rules, now: float) -> sa.ColumnElement[bool]:
+        """That an item of the stream is ready, by its labels or by waiting."""
+        waiting, since = tables.waiting.c, rules.waited_since(now)
         ready: sa.ColumnElement[bool] = waiting.ready_at.is_not(None)
         if since is not None:
             ready = ready | (waiting.first_at <= since)
-        if flush:
-            ready = sa.true()
-        else:
-            # Who is ready by waiting is so since the wait was over.
-            waited = waiting.first_at + (rules.max_wait or 0)
-            ready_since = sa.func.min(sa.func.coalesce(waiting.ready_at, waited))
-            n_ready, first = connection.execute(
-                sa.select(sa.func.count(), ready_since).where(here, ready)
-            ).one()
-            if not rules.is_due(n_ready, first, now):
-                return []
-        chosen = sa.select(waiting.item).where(here, ready).order_by(waiting.first_row)
+        return sa.and_(waiting.stream == self._key, ready)
+
+    def _due(self, connection: sa.Connection, rules: Rules, now: float) -> int:
+        """How many chunks are to be cut now."""
+        waiting = tables.waiting.c
+        # Who is ready by waiting is so since the wait was over.
+        waited = waiting.first_at + (rules.max_wait or 0)
+        ready_since = sa.func.min(sa.func.coalesce(waiting.ready_at, waited))
+        n_ready, first = connection.execute(
+            sa.select(sa.func.count(), ready_since).where(self._is_ready(rules, now))
+        ).one()
+        return max(int(n_ready) // rules.chunk_items, int(rules.is_due(n_ready, first, now)))
+
+    def _chosen(
+        self, connection: sa.Connection, rules: Rules, now: float, flush: bool
+    ) -> list[str]:
+        """The items of the chunk that is to be cut now, in the order of their first labels."""
+        waiting = tables.waiting.c
+        if not flush and not self._due(connection, rules, now):
+            return []
+        ready = waiting.stream == self._key if flush else self._is_ready(rules, now)
+        chosen = sa.select(waiting.item).where(ready).order_by(waiting.first_row)
         return list(connection.scalars(chosen.limit(rules.chunk_items)))
 
     def _work(self, connection: sa.Connection, chunk: Any) -> Work:
         """Read what learning from a chunk needs, and no more."""
-        labels = tables.labels.c
-        found = connection.execute(
-            sa.select(*(labels[name] for name in LabelRow._fields))
-            .where(labels.stream == self._key, labels.chunk == chunk.id)
-            .order_by(labels.row)
-        )
-        rows = [LabelRow(*row) for row in found.all()]
+        columns, here = LabelRow._fields, [chunk.id]
+        found = pick(connection, tables.labels, columns, self._key, "chunk", here)
+        rows = sorted(map(LabelRow._make, found), key=attrgetter("row"))
         truths = self._truths_of(connection, chunk.id)
         items = list(dict.fromkeys([*(row.item for row in rows), *(item for item, _ in truths)]))
         open_rows = [
@@ -292,22 +298,19 @@ class Stream(Recall, Truths):
 
     def _apply(self, number: int, outcome: Outcome) -> Applied:
         """Commit: one transaction, from one version of the model to the next."""
-        models, chunks = tables.models.c, tables.chunks.c
         with self._store.write() as connection:
             chunk = self._chunk(connection, number)
             if chunk.state == "applied":  # somebody was quicker
                 return _applied(chunk)
-            swapped = connection.execute(
-                tables.models.update()
-                .where(models.stream == self._key, models.version == outcome.version)
-                .values(
-                    version=outcome.version + 1,
-                    classes=outcome.classes,
-                    n_workers=outcome.n_workers,
-                    n_chunks=outcome.n_chunks,
-                    shared=outcome.shared,
-                )
-            )
+            model = {
+                "version": outcome.version + 1,
+                "classes": outcome.classes,
+                "n_workers": outcome.n_workers,
+                "n_chunks": outcome.n_chunks,
+                "shared": outcome.shared,
+            }
+            here = {"key": self._key, "before": outcome.version}
+            swapped = connection.execute(_SWAP, {**model, **here})
             if swapped.rowcount != 1:
                 raise ConflictError(
                     f"Stream {self.name!r}: chunk {number} was learned from with version "
@@ -322,16 +325,9 @@ class Stream(Recall, Truths):
             self._apply_truths(connection, number, outcome)
             self._close(connection, chunk, outcome)
             kept = self._discard(connection, chunk)
-            connection.execute(
-                tables.chunks.update()
-                .where(chunks.stream == self._key, chunks.id == number)
-                .values(
-                    state="applied",
-                    version=outcome.version + 1,
-                    result=outcome.result,
-                    labels_kept=kept,
-                )
-            )
+            done = {"version": outcome.version + 1, "result": outcome.result, "labels_kept": kept}
+            here = {"key": self._key, "number": number}
+            connection.execute(_APPLIED, {"state": "applied", **done, **here})
             applied = _applied(self._chunk(connection, number))
             told = {"chunk": number, "version": applied.version}
             told |= {"items": applied.n_items, "labels": applied.n_labels}
@@ -345,6 +341,8 @@ class Stream(Recall, Truths):
         items, waiting = tables.open_items.c, tables.waiting.c
         labels, chunks = tables.labels.c, tables.chunks.c
         opened = [(*row, chunk.open_until) for row in outcome.open_items]
+        if not opened and not any_row(connection, tables.open_items, self._key):
+            return
         columns = (*OpenRow._fields, "open_until")
         self._put(connection, tables.open_items, "item", columns, opened)
         if not opened:
@@ -372,9 +370,7 @@ class Stream(Recall, Truths):
         labels, chunks = tables.labels.c, tables.chunks.c
         rules = rules_of(self._row(connection).rules)
         if rules.retention == "discard":
-            connection.execute(
-                tables.labels.delete().where(labels.stream == self._key, labels.chunk == chunk.id)
-            )
+            connection.execute(_DISCARD, {"key": self._key, "number": chunk.id})
             return 0
         if rules.retention == "keep_days":
             old = sa.and_(
@@ -410,6 +406,28 @@ class Stream(Recall, Truths):
             f"Chunk {number} of stream {self.name!r} could not be learned from, attempt {attempts} "
             f"of {ATTEMPTS} ({reason}).{ending if state == 'quarantined' else ''}"
         )
+
+
+# Made once: making a statement takes longer than asking it.
+_labels, _models, _chunks = tables.labels.c, tables.models.c, tables.chunks.c
+_of_chunk = sa.and_(_labels.stream == sa.bindparam("key"), _labels.chunk == sa.bindparam("number"))
+_SPAN = sa.select(sa.func.min(_labels.row), sa.func.max(_labels.row)).where(_of_chunk)
+_DISCARD = tables.labels.delete().where(_of_chunk)
+_SWAP = (
+    tables.models.update()
+    .where(_models.stream == sa.bindparam("key"), _models.version == sa.bindparam("before"))
+    .values(
+        {
+            name: sa.bindparam(name)
+            for name in ("version", "classes", "n_workers", "n_chunks", "shared")
+        }
+    )
+)
+_APPLIED = (
+    tables.chunks.update()
+    .where(_chunks.stream == sa.bindparam("key"), _chunks.id == sa.bindparam("number"))
+    .values({name: sa.bindparam(name) for name in ("state", "version", "result", "labels_kept")})
+)
 
 
 def _applied(row: Any) -> Applied:

@@ -51,6 +51,8 @@ NAME_BYTES = 256
 
 metadata = MetaData()
 
+# In SQLite, tables of many small rows are kept in the order of their keys: one tree less to write.
+
 # Compared byte by byte in both databases, whatever the language of the server.
 Key = Text().with_variant(Text(collation="C"), "postgresql")
 
@@ -85,6 +87,7 @@ labels = Table(
     Column("chunk", BigInteger),
     Index("labels_of_item", "stream", "item", "chunk"),
     Index("labels_of_chunk", "stream", "chunk"),
+    sqlite_with_rowid=False,
 )
 
 # Items with labels that are not cut yet.
@@ -99,6 +102,7 @@ waiting = Table(
     Column("ready_at", Double),  # when it had labels enough
     Index("waiting_ready", "stream", "ready_at"),
     Index("waiting_first", "stream", "first_at"),
+    sqlite_with_rowid=False,
 )
 
 # Workers of whom labels were accepted.
@@ -107,6 +111,7 @@ crowd = Table(
     metadata,
     Column("stream", Integer, primary_key=True, autoincrement=False),
     Column("worker", Key, primary_key=True),
+    sqlite_with_rowid=False,
 )
 
 # Items whose truth was told. `chunk` is NULL until it is cut with its item.
@@ -131,6 +136,7 @@ batches = Table(
     Column("body", Text, nullable=False),  # SHA-256
     Column("receipt", Text, nullable=False),  # JSON
     Column("accepted_at", Double, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 # How far each source was read.
@@ -140,6 +146,7 @@ positions = Table(
     Column("stream", Integer, primary_key=True, autoincrement=False),
     Column("source", Key, primary_key=True),
     Column("position", Text, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 chunks = Table(
@@ -201,6 +208,7 @@ answers = Table(
     Column("chunk", BigInteger, nullable=False),
     Index("answers_of_chunk", "stream", "chunk"),
     Index("answers_by_confidence", "stream", "confidence", "item"),
+    sqlite_with_rowid=False,
 )
 
 # Answered items that are still open for late labels and corrections.

@@ -24,7 +24,7 @@ from labelquorum.record import tables
 from labelquorum.record.inlet import Entry, Inlet
 from labelquorum.record.parcel import Parcel, Receipt, check_names
 from labelquorum.record.rows import Outcome
-from labelquorum.record.statements import among
+from labelquorum.record.statements import among, any_row
 from labelquorum.record.tables import decode, encode, encode_id
 
 __all__ = ["TOO_LATE", "Truths"]
@@ -144,6 +144,8 @@ class Truths(Inlet):
 
     def _cut_truths(self, connection: sa.Connection, items: Sequence[str], number: int) -> None:
         """Let truths go with their items into a chunk."""
+        if not any_row(connection, tables.gold, self._key):
+            return
         gold = tables.gold.c
         connection.execute(
             tables.gold.update()
@@ -154,6 +156,8 @@ class Truths(Inlet):
         )
 
     def _truths_of(self, connection: sa.Connection, number: int) -> list[tuple[str, str]]:
+        if not any_row(connection, tables.gold, self._key):
+            return []
         gold = tables.gold.c
         of_chunk = sa.select(gold.item, gold.label).where(
             gold.stream == self._key, gold.chunk == number
@@ -162,6 +166,8 @@ class Truths(Inlet):
 
     def _note_emitted(self, connection: sa.Connection, number: int) -> None:
         """Before a chunk is answered: what its items with a truth had been answered without it."""
+        if not any_row(connection, tables.gold, self._key):
+            return
         gold, answers = tables.gold.c, tables.answers.c
         emitted = (
             sa.select(answers.label)
@@ -176,6 +182,8 @@ class Truths(Inlet):
 
     def _apply_truths(self, connection: sa.Connection, number: int, outcome: Outcome) -> None:
         """Once a chunk is answered: truths that came after its cut, or found nothing to learn."""
+        if not any_row(connection, tables.gold, self._key):
+            return
         emitted = {row.item: row.label for row in outcome.answers}
         known = self._of_items(connection, tables.gold, list(emitted))
         late = {row.item: row for row in known if row.chunk == TOO_LATE}

@@ -15,7 +15,7 @@ from labelquorum.ingest.events import LabelSpace
 from labelquorum.record import tables
 from labelquorum.record.chunking import Rules
 from labelquorum.record.rows import Configuration, OpenRow, Work, WorkerRow
-from labelquorum.record.statements import among, pick, put
+from labelquorum.record.statements import pick, put
 from labelquorum.record.tables import decode, encode, encode_id
 
 if TYPE_CHECKING:
@@ -189,31 +189,23 @@ class View:
         return connection.execute(_STREAM, {"stream": self._key}).one()
 
     def _chunk(self, connection: sa.Connection, number: int) -> Any:
-        chunks = tables.chunks
-        found = connection.execute(
-            sa.select(chunks).where(chunks.c.stream == self._key, chunks.c.id == number)
-        ).one_or_none()
+        found = connection.execute(_CHUNK, {"stream": self._key, "chunk": number}).one_or_none()
         if found is None:
             raise StoreError(f"Stream {self.name!r} has no chunk {number!r}. Cut it first.")
         return found
 
     def _shared(self, connection: sa.Connection) -> dict[str, Any]:
-        models = tables.models.c
-        found = connection.execute(sa.select(tables.models).where(models.stream == self._key)).one()
+        found = connection.execute(_MODEL, {"stream": self._key}).one()
         return {name: value for name, value in found._mapping.items() if name != "stream"}
 
     def _workers(
         self, connection: sa.Connection, names: Sequence[str], places: Iterable[int]
     ) -> list[WorkerRow]:
         """The workers of these names and these places, by place."""
-        workers = tables.workers.c
         found: set[WorkerRow] = set()
-        for column, values in ((workers.worker, names), (workers.place, list(places))):
-            if values:
-                known = sa.select(*(workers[name] for name in WorkerRow._fields)).where(
-                    workers.stream == self._key, among(connection, column, values)
-                )
-                found.update(WorkerRow(*row) for row in connection.execute(known).all())
+        for column, values in (("worker", names), ("place", list(places))):
+            rows = pick(connection, tables.workers, WorkerRow._fields, self._key, column, values)
+            found.update(map(WorkerRow._make, rows))
         return sorted(found)
 
     def _everything(self, connection: sa.Connection) -> Work:
@@ -244,17 +236,9 @@ class View:
 
     def _tell(self, connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> None:
         """Write down what happened, for those who follow."""
-        events = tables.events.c
-        last = sa.select(sa.func.max(events.id)).where(events.stream == self._key)
-        connection.execute(
-            tables.events.insert().values(
-                stream=self._key,
-                id=(connection.scalar(last) or 0) + 1,
-                at=self._store.now(),
-                kind=kind,
-                body=encode(body),
-            )
-        )
+        last = connection.scalar(_LAST_EVENT, {"stream": self._key}) or 0
+        event = (self._key, last + 1, self._store.now(), kind, encode(body))
+        put(connection, tables.events, ("stream", "id", "at", "kind", "body"), [event])
 
     def _of_items(
         self, connection: sa.Connection, wanted: Any, items: Sequence[str]
@@ -279,6 +263,14 @@ class View:
         put(connection, table, ("stream", *columns), own, keys=("stream", key))
 
 
+# Made once: making a statement takes longer than asking it.
+_MODEL = sa.select(tables.models).where(tables.models.c.stream == sa.bindparam("stream"))
+_CHUNK = sa.select(tables.chunks).where(
+    tables.chunks.c.stream == sa.bindparam("stream"), tables.chunks.c.id == sa.bindparam("chunk")
+)
+_LAST_EVENT = sa.select(sa.func.max(tables.events.c.id)).where(
+    tables.events.c.stream == sa.bindparam("stream")
+)
 _STREAM = sa.select(tables.streams).where(tables.streams.c.id == sa.bindparam("stream"))
 
 

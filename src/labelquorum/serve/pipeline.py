@@ -8,6 +8,7 @@ told to come back later.
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -32,11 +33,14 @@ QUEUE_LABELS = 50_000
 BACKLOG_CHUNKS = 200
 """No labels are taken while so many chunks of their stream wait to be learned from."""
 
-COMMIT_SECONDS = 0.01
+COMMIT_SECONDS = 0.015
 """Commits are at least so long apart: what arrives meanwhile goes into one."""
 
 LOOK_SECONDS = 0.03
 """How long a stream is left alone after it was looked at for chunks to cut."""
+
+SWITCH_SECONDS = 0.001
+"""How long a thread may keep others from running."""
 
 POLL_SECONDS = 0.5
 """How often streams are looked at for items that have waited long enough."""
@@ -78,6 +82,9 @@ class Pipeline:
 
     def start(self) -> None:
         """Start the threads."""
+        # Each call to the database lets other threads run. Had one then to wait for its next turn
+        # as long as Python lets it by default, a chunk would take its hundred calls that long.
+        sys.setswitchinterval(SWITCH_SECONDS)
         for work in (self._write, self._learn):
             thread = threading.Thread(target=work, name=f"labelquorum{work.__name__}", daemon=True)
             self._threads.append(thread)
@@ -181,7 +188,7 @@ class Pipeline:
         self._due.set()
 
     def behind(self, stream: str) -> int:
-        """How many chunks of a stream wait to be learned from."""
+        """How many chunks of a stream are due or cut, and not learned from yet."""
         return self._behind.get(stream, 0)
 
     def _learn(self) -> None:
@@ -207,10 +214,10 @@ class Pipeline:
         try:
             stream = self.store.stream(name)
             while not self._stop.is_set():
-                while stream.cut():
-                    pass
+                # One at a time: were all that is due cut first, a busy stream would never learn.
+                stream.cut()
                 todo = stream.to_apply()
-                self._behind[name] = len(todo)
+                self._behind[name] = len(todo) + stream.due()
                 if not todo:
                     return
                 try:

@@ -36,6 +36,7 @@ def upgrade() -> None:
         Column("group", Text),
         Column("timestamp", Text),
         Column("chunk", BigInteger),
+        sqlite_with_rowid=False,
     )
     op.create_index("labels_of_item", "labels", ["stream", "item"])
     op.create_index("labels_of_chunk", "labels", ["stream", "chunk"])
@@ -47,6 +48,7 @@ def upgrade() -> None:
         Column("first_row", BigInteger, nullable=False),
         Column("first_at", Double, nullable=False),
         Column("ready_at", Double),
+        sqlite_with_rowid=False,
     )
     op.create_index("waiting_ready", "waiting", ["stream", "ready_at"])
     op.create_index("waiting_first", "waiting", ["stream", "first_at"])
@@ -57,12 +59,14 @@ def upgrade() -> None:
         Column("body", Text, nullable=False),
         Column("receipt", Text, nullable=False),
         Column("accepted_at", Double, nullable=False),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "positions",
         Column("stream", Integer, primary_key=True, autoincrement=False),
         Column("source", Key, primary_key=True),
         Column("position", Text, nullable=False),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "chunks",
@@ -113,6 +117,7 @@ def upgrade() -> None:
         Column("probs", LargeBinary, nullable=False),
         Column("n_labels", Integer, nullable=False),
         Column("chunk", BigInteger, nullable=False),
+        sqlite_with_rowid=False,
     )
     op.create_index("answers_of_chunk", "answers", ["stream", "chunk"])
     op.create_table(

@@ -15,6 +15,7 @@ def upgrade() -> None:
         "crowd",
         Column("stream", Integer, primary_key=True, autoincrement=False),
         Column("worker", Key, primary_key=True),
+        sqlite_with_rowid=False,
     )
     op.execute(
         "INSERT INTO crowd (stream, worker) SELECT stream, worker FROM workers "
