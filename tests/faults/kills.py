@@ -100,7 +100,8 @@ class Arena:
     def killed(self, where, seed, mode, ways=WAYS, n_items=12, grace=1e9):
         """Kill victims of one store until its source is at an end, and check it."""
         chance, kills, acknowledged = random.Random(f"{mode} {seed}"), Counter(), {}
-        for way in _turns(ways, chance):
+        for turn, way in enumerate(_turns(ways, chance)):
+            assert turn < 10 * n_items, "it comes to no end"
             order = {"where": str(where), "mode": mode, "n_items": n_items, "seed": seed}
             order |= {"grace": grace, "chance": chance.random(), "acknowledged": list(acknowledged)}
             if way == OUTSIDE:
@@ -125,39 +126,50 @@ class Arena:
 
     def _check_free(self, where, seed, n_items, acknowledged, end):
         todo = source.batches_of(source.labels_of(n_items, seed), 3)
-        labels = tables.labels.c
-        with Store.open(where, learner=Here()) as store:
-            stream = store.stream("s")
-            with store.read() as connection:
-                cells = (labels.item, labels.worker, labels.label)
-                rows = {
-                    row.row: (row.chunk, *map(tables.decode, row[2:]))
-                    for row in connection.execute(sa.select(labels.row, labels.chunk, *cells))
-                }
-                receipts = {
-                    row.key: tables.decode(row.receipt)
-                    for row in connection.execute(sa.select(tables.batches))
-                }
-            chunks, state = source.recorded(store), stream.state_hash()
-            grace, late = stream.rules.grace, stream.count()["late_labels"]
-        lost = doubled = 0
-        for number, sent in enumerate(todo):
-            receipt = receipts[f"{number}"]
-            told = acknowledged[f"{number}"]
-            kept = [receipt[name] for name in Receipt._fields[:5]]
-            assert told == kept, "a receipt that changed"
-            first, last = receipt["first_row"], receipt["last_row"]
-            here = [rows.pop(row, None) for row in range(first or 0, (last or -1) + 1)]
-            there = Counter(row[1:] for row in here if row and row[0] is not None)
-            doubled += (there - Counter(sent)).total()
-            lost += receipt["accepted"] - there.total()
-            lost += len(sent) - receipt["accepted"] - receipt["late"]
-            late -= receipt["late"]
-        doubled += len(rows)  # rows that are nobody's
-        assert not late
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            again = source.replayed(chunks, folder, grace)
-        return sum(map(len, todo)), lost, doubled, again == state == end[3]
+        sent = {f"{number}": rows for number, rows in enumerate(todo)}
+        *counts, state = check_kept(where, sent, acknowledged)
+        return *counts, state == end[3]
+
+
+def check_kept(where, sent, acknowledged):
+    """Compare a store that keeps all labels with what was sent and acknowledged, key by key.
+
+    Gives how many labels were sent, lost and doubled, and the state, if it is also that of the
+    recorded cuts given to a fresh store.
+    """
+    labels = tables.labels.c
+    with Store.open(where, learner=Here()) as store:
+        stream = store.stream("s")
+        with store.read() as connection:
+            cells = (labels.item, labels.worker, labels.label)
+            rows = {
+                row.row: (row.chunk, *map(tables.decode, row[2:]))
+                for row in connection.execute(sa.select(labels.row, labels.chunk, *cells))
+            }
+            receipts = {
+                row.key: tables.decode(row.receipt)
+                for row in connection.execute(sa.select(tables.batches))
+            }
+        chunks, state = source.recorded(store), stream.state_hash()
+        grace, late = stream.rules.grace, stream.count()["late_labels"]
+    lost = doubled = 0
+    for key, mine in sent.items():
+        receipt = receipts.pop(key)
+        kept = [receipt[name] for name in Receipt._fields]
+        told = list(acknowledged[key])
+        assert told == kept[: len(told)], "a receipt that changed"
+        first, last = receipt["first_row"], receipt["last_row"]
+        here = [rows.pop(row, None) for row in range(first or 0, (last or -1) + 1)]
+        there = Counter(row[1:] for row in here if row and row[0] is not None)
+        doubled += (there - Counter(mine)).total()
+        lost += receipt["accepted"] - there.total()
+        lost += len(mine) - receipt["accepted"] - receipt["late"]
+        late -= receipt["late"]
+    doubled += len(rows)  # rows that are nobody's
+    assert not late and not receipts
+    with tempfile.TemporaryDirectory() as folder:
+        again = source.replayed(chunks, folder, grace)
+    return sum(map(len, sent.values())), lost, doubled, state if again == state else None
 
 
 def _turns(ways, chance):

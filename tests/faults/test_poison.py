@@ -94,6 +94,24 @@ def test_a_stream_of_one_kind_only_stays_finite(house, rows):
     assert_finite(stream)
 
 
+@pytest.mark.parametrize("weight", [NAN, math.inf, -1.0, 0.0, 5e-324, 1e-30, 1e30, 1e308])
+def test_weights_beyond_all_measure_are_refused_or_leave_the_model_finite(house, weight):
+    stream = house.create(f"s{len(house.streams())}", rules=RULES, classes=CLASSES)
+    rows = labels_of(8)
+    table = frame(rows).assign(weight=[weight, *[1.0] * (len(rows) - 1)])
+    try:
+        stream.accept(table)
+    except LabelError as error:
+        assert "weight" in str(error)
+        assert stream.count()["waiting_labels"] == 0
+    stream.settle(flush=True)
+    stream.accept(frame(labels_of(8, seed=6)))
+    assert stream.settle(flush=True)
+    for name, array in stream.snapshot().arrays.items():
+        assert array.dtype.kind != "f" or np.isfinite(array).all(), name
+    assert all(np.isfinite(one.probs).all() for one in stream.answers())
+
+
 class Choking:
     """A learner that cannot stand some items."""
 

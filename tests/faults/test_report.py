@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,8 @@ def tests_in(file):
 @pytest.mark.parametrize("row", PLAN, ids=lambda row: row["name"])
 def test_every_row_names_tests_that_exist(row):
     assert row["tests"] or row["elsewhere"]
+    for link in re.findall(r"\]\(\.\./(.*?)\)", row.get("elsewhere", "")):
+        assert (ROOT / link).exists()
     for name in row["tests"]:
         file, _, test = name.partition("::")
         assert test in tests_in(ROOT / file)

@@ -1,16 +1,8 @@
-"""A stream driven from a source that can be read again; a process of its own that can be killed.
-
-python driven.py WHERE POINT N    is killed when it passes a fault point for the N-th time
-"""
-
-import os
-import signal
-import sys
+"""A stream driven from a source that can be read again."""
 
 import pandas as pd
 
 from labelquorum.record.chunking import Rules
-from labelquorum.record.faults import arm
 from labelquorum.record.store import Store
 from labelquorum.trial import class_conditional_crowd, label_table
 
@@ -39,20 +31,3 @@ def drive(where):
         stream.settle(flush=True)
         n_labels = sum(chunk["n_labels"] for chunk in stream.chunks())
         return n_labels, stream.count()["held_labels"], stream.state_hash()
-
-
-def main(where, point, times):
-    left = int(times)
-
-    def hook(passed):
-        nonlocal left
-        left -= passed == point
-        if not left:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    arm(hook)
-    drive(where)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

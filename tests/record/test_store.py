@@ -1,7 +1,6 @@
 """The store: one writer, tables of one version, and nothing lost or doubled by any end."""
 
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,14 +17,6 @@ from labelquorum.record.chunking import Rules
 from labelquorum.record.store import Store
 
 RECORD = Path(faults.__file__).parent
-DRIVEN = Path(__file__).with_name("driven.py")
-
-
-def killed_at(where, point, times):
-    """Drive a stream in a process of its own until it is killed there."""
-    arguments = [sys.executable, str(DRIVEN), where, point, str(times)]
-    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
 # ── faults ───────────────────────────────────────────────────────────────────────────────
@@ -57,22 +48,7 @@ def uninterrupted(tmp_path_factory):
     return outcome
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
-def test_a_killed_sqlite_stream_loses_and_doubles_nothing(tmp_path, uninterrupted, point):
-    killed_at(str(tmp_path), point, 3)
-    assert drive(str(tmp_path)) == uninterrupted
-
-
-@pytest.mark.parametrize("point", ["before_accept_commit", "after_cut", "inside_apply"])
-def test_a_killed_postgresql_stream_loses_and_doubles_nothing(database, uninterrupted, point):
-    killed_at(database, point, 3)
-    assert drive(database) == uninterrupted
-
-
-def test_a_stream_killed_again_and_again_comes_to_the_same_end(tmp_path, uninterrupted):
-    for point in ("before_apply_commit", "after_update", "after_accept"):
-        killed_at(str(tmp_path), point, 1)
-    assert drive(str(tmp_path)) == uninterrupted
+# Processes that are killed are in tests/faults.
 
 
 @pytest.mark.parametrize("point", faults.POINTS)

@@ -1,0 +1,114 @@
+"""The service itself is killed from outside while clients send, and started again."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from faults.kills import check_kept
+from faults.source import CLASSES, RULES, batches_of, labels_of, table_of
+
+import labelquorum as lq
+from labelquorum.record.store import Store
+
+SENDERS = 4
+
+
+class Service:
+    """`labelquorum serve` on one port, however often it is killed."""
+
+    def __init__(self, where):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url, self._where, self.key = f"http://127.0.0.1:{self.port}", str(where), None
+        self.start()
+
+    def start(self):
+        command = [sys.executable, "-m", "labelquorum", "serve", self._where]
+        self._process = subprocess.Popen(
+            [*command, "--port", str(self.port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        said = []
+        for line in self._process.stderr:
+            said.append(line)
+            if '"serving"' in line:
+                break
+        else:
+            raise AssertionError(said)
+        self._log = threading.Thread(target=self._process.stderr.read)
+        self._log.start()
+        self.key = self.key or self._process.stdout.readline().strip()
+
+    def end(self, number):
+        self._process.send_signal(number)
+        self._process.wait(60)
+        self._log.join()  # the learner, which has it too, ends with the service
+        for pipe in (self._process.stdout, self._process.stderr):
+            pipe.close()
+
+
+def send_all(client, todo, left, acknowledged, failed):
+    """Send what is left, and some of it again, until all is acknowledged."""
+    try:
+        while left:
+            number = left.pop()
+            told = client.send("s", table_of(todo[number]), key=f"{number}")
+            assert acknowledged.setdefault(f"{number}.0", told[:2]) == told[:2]
+            if number % 3 == 0 and not told.repeated:
+                left.insert(0, number)
+    except BaseException as error:
+        failed.append(error)
+        raise
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_service_killed_while_clients_send_loses_and_doubles_nothing(
+    request, tmp_path, size, record_property, kind
+):
+    where = str(tmp_path / "store") if kind == "sqlite" else request.getfixturevalue("database")
+    todo = batches_of(labels_of(size(60, 600)), 3)
+    service, chance, acknowledged, failed = Service(where), random.Random(1), {}, []
+    rules = RULES.changed(retention="keep").as_dict()
+    kills, longest = size(3, 20), 0.0
+    with lq.Client(service.url, service.key, timeout=120) as client:
+        client.create("s", classes=CLASSES, rules=rules)
+        left = list(range(len(todo)))
+        chance.shuffle(left)
+        # A kill comes after so many requests were acknowledged.
+        marks = sorted(chance.sample(range(len(todo) * 4 // 5), kills))
+        arguments = (client, todo, left, acknowledged, failed)
+        senders = [threading.Thread(target=send_all, args=arguments) for _ in range(SENDERS)]
+        for sender in senders:
+            sender.start()
+        for mark in marks:
+            while len(acknowledged) < mark and not failed:
+                time.sleep(0.001)
+            time.sleep(chance.random() * 0.02)
+            service.end(signal.SIGKILL)
+            gone = time.monotonic()
+            service.start()
+            longest = max(longest, time.monotonic() - gone)
+        for sender in senders:
+            sender.join()
+        assert not failed
+    service.end(signal.SIGTERM)
+    with Store.open(where) as store:
+        store.stream("s").settle(flush=True)
+        state = store.stream("s").state_hash()
+    sent = {f"{number}.0": rows for number, rows in enumerate(todo)}
+    labels, lost, doubled, again = check_kept(where, sent, acknowledged)
+    figures = {"kills of the service": kills, "labels": labels, "seconds to serve again": longest}
+    for name, value in figures.items():
+        record_property(name, round(value, 2))
+    assert (lost, doubled, again) == (0, 0, state)
