@@ -16,7 +16,7 @@ FOLDER = ROOT / "experiments" / "faults"
 PLAN = tomllib.loads((FOLDER / "plan.toml").read_text(encoding="utf-8"))["fault"]
 
 
-def tests_in(file):
+def names_in(file):
     tree = ast.parse(file.read_text(encoding="utf-8"))
     return {node.name for node in tree.body if getattr(node, "name", "").startswith("test_")}
 
@@ -28,14 +28,14 @@ def test_every_row_names_tests_that_exist(row):
         assert (ROOT / link).exists()
     for name in row["tests"]:
         file, _, test = name.partition("::")
-        assert test in tests_in(ROOT / file)
+        assert test in names_in(ROOT / file)
 
 
 def test_every_test_of_faults_stands_behind_a_row():
     named = {name for row in PLAN for name in row["tests"]}
     for file in Path(__file__).parent.glob("test_*.py"):
         if file != Path(__file__):
-            for test in tests_in(file):
+            for test in names_in(file):
                 assert f"tests/faults/{file.name}::{test}" in named
 
 

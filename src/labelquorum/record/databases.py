@@ -41,7 +41,7 @@ __all__ = [
 FILE = "labelquorum.db"
 LOCK_FILE = "labelquorum.lock"
 LOCK_NUMBER = 0x6C_61_62_65_6C_71  # "labelq"; PostgreSQL's advisory locks have numbers
-LOCK_SECONDS = 2.0
+LOCK_SECONDS = 1.5
 """How long to wait for the lock; a process that was just ended may still seem to hold it."""
 
 # A server that is cut off says nothing: ask now and then whether it is there, and give up.
