@@ -72,8 +72,12 @@ class Stream(Recall, Truths):
         flush
             Cut what is there, ready or not: no more labels will come.
         """
-        if not flush and not self.due():
-            return None
+        with self._store.read() as connection:  # which keeps nobody from writing
+            rules, now = rules_of(self._row(connection).rules), self._store.now()
+            if not (flush or self._due(connection, rules, now)):
+                return None
+            if flush and not any_row(connection, tables.waiting, self._key):
+                return None
         with self._store.write() as connection:
             now, stream = self._store.now(), self._row(connection)
             items = self._chosen(connection, rules_of(stream.rules), now, flush)
