@@ -79,12 +79,13 @@ def table(told: dict[str, Any]) -> str:
         found = [told["tests"].get(name) for name in row["tests"]]
         files = dict.fromkeys(name.partition("::")[0] for name in row["tests"])
         links = ", ".join(f"[{Path(file).stem}](../{file})" for file in files)
-        measured = row.get("elsewhere", "")
+        measured = "in CI"
         if found and all(found):
             measured = _measured(found, row.get("figures", []))
         elif found:
             measured = "not measured yet"
-        lines.append(f"| {row['name']} | {row['how']} | {links or '–'} | {measured} |")
+        where = links or row["elsewhere"]
+        lines.append(f"| {row['name']} | {row['how']} | {where} | {measured} |")
     made = told["made"]
     return (
         "\n".join(lines)
@@ -101,8 +102,8 @@ def _measured(found: list[Any], wanted: list[str]) -> str:
         if values:
             value = max(values) if name.startswith(MOST) else sum(values)
             parts.append(f"{value:,} {name}" if name[0].islower() else f"{name} {value:,}")
-    verdict = "held" if not failed else f"**{failed} of {cases} cases failed**"
-    return "; ".join([*parts, verdict if failed else f"all {cases} cases {verdict}"])
+    held = "held" if cases == 1 else f"all {cases} cases held"
+    return "; ".join([*parts, f"**{failed} of {cases} cases failed**" if failed else held])
 
 
 def main(arguments: list[str] | None = None) -> int:
