@@ -173,6 +173,11 @@ def test_a_server_that_is_not_there_is_one_sentence():
     assert "secret" not in str(caught.value)
 
 
+def test_a_folder_that_is_made_is_for_its_owner_alone(tmp_path):
+    Store.open(tmp_path / "store").close()
+    assert (tmp_path / "store").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="no store can be kept there"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -106,6 +107,18 @@ def test_a_store_that_refuses_is_told_to_every_sender(store, monkeypatch):
     pipeline.stop()
     assert [str(one) for one in outcomes] == ["no", "no"]
     assert not pipeline.healthy
+
+
+def test_a_store_that_takes_writes_again_is_found_out_without_a_sender(store, monkeypatch):
+    monkeypatch.setattr(pipeline_module, "POLL_SECONDS", 0.01)
+    pipeline = Pipeline(store)
+    pipeline.healthy = False
+    with pipeline:
+        for _ in range(500):
+            if pipeline.healthy:
+                break
+            time.sleep(0.02)
+    assert pipeline.healthy
 
 
 def test_items_that_have_waited_long_enough_are_answered_without_another_label(store, monkeypatch):

@@ -128,7 +128,7 @@ def _copy_database(where: str, file: Path) -> None:
 def _fill_folder(source: Path, folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder}: this is not an empty folder. Name one that is, or a new one.")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with replacing(folder / FILE) as beside:
         _copy_file(source, beside)
 

@@ -91,7 +91,7 @@ class Store:
         else:
             folder = Path(where)
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 lock = (folder / LOCK_FILE).open("a+", encoding="utf-8")
             except OSError as error:
                 raise StoreError(

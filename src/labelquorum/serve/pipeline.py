@@ -201,6 +201,13 @@ class Pipeline:
                 looked = time.monotonic()
                 try:
                     names |= set(self.store.unsettled())
+                    if not self.healthy:  # nobody may send any more, so it is for us to find out
+                        with self.store.write():
+                            self.healthy = True
+                except StoreError as error:
+                    self.healthy = False
+                    log.warning("store refused", extra={"error": str(error)})
+                    self._pause()
                 except Exception:  # whatever it is, the thread goes on
                     log.exception("streams could not be looked at")
                     self._pause()
