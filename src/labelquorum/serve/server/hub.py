@@ -124,7 +124,8 @@ class Hub:
         """Everything that happens after an event, or from now on, as it is sent."""
         channel = self._channels.setdefault(stream.name, _Channel(stream))
         number = await channel.newest() if after is None else after
-        yield b"retry: 2000\n: hello\n\n"
+        # With a number, so that who loses the connection before the first event misses none.
+        yield f"id: {number}\nretry: 2000\n: hello\n\n".encode()
         while not self._closed.is_set() and may_go_on():
             bell = channel.bell
             found = await channel.after(number)
