@@ -95,10 +95,10 @@ def test_a_stream_far_behind_takes_no_more(store, monkeypatch):
 def test_a_store_that_refuses_is_told_to_every_sender(store, monkeypatch):
     stream = store.create("s", rules=RULES)
 
-    def refuse(self, parcels):
+    def refuse(self):
         raise StoreError("no")
 
-    monkeypatch.setattr(type(stream), "accept_all", refuse)
+    monkeypatch.setattr(Store, "write", refuse)
     outcomes = []
     pipeline = Pipeline(store)
     for worker in "ab":

@@ -107,6 +107,7 @@ def _serve(store: str, learner: "Beside", settings: "Settings") -> None:
 keys = typer.Typer(
     no_args_is_help=True,
     help="Make, list and revoke keys while no service runs; a running one has /v1/keys.",
+    epilog="Example: labelquorum keys make data --name dashboard --scope read",
 )
 
 
