@@ -1,6 +1,7 @@
 """Serving: uvicorn with patience for nobody, and an orderly end."""
 
 import asyncio
+import gc
 import json
 import resource
 import socket
@@ -19,6 +20,10 @@ __all__ = ["Server", "check_free", "serve"]
 
 HEADER_BYTES = 2**16
 """No request line and headers are longer."""
+
+NEW_OBJECTS = 50_000
+"""Garbage is looked for after so many new objects: rows by the thousand are none, and by default
+Python looks at all of them again and again."""
 
 
 class _Impatient(HttpToolsProtocol):
@@ -151,4 +156,6 @@ def serve(app: App, settings: Settings) -> None:
     """Serve until told to stop."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # viewers take a file each
+    gc.freeze()  # what is here now stays
+    gc.set_threshold(NEW_OBJECTS, 20, 100)
     Server(app, settings).run()
