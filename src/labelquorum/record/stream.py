@@ -123,11 +123,11 @@ class Stream(Recall, Truths):
         fault("after_cut")
         return cut
 
-    def due(self) -> int:
-        """How many chunks are to be cut now."""
+    def standing(self) -> tuple[list[int], int]:
+        """The chunks that are cut and not applied, and how many are to be cut now."""
         with self._store.read() as connection:
             rules = rules_of(self._row(connection).rules)
-            return self._due(connection, rules, self._store.now())
+            return self._is_cut(connection), self._due(connection, rules, self._store.now())
 
     def advance(self, chunk: Cut | int) -> Applied:
         """Learn from a chunk that was cut, answer it, and commit; once, however often it is asked.

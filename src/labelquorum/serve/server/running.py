@@ -27,7 +27,7 @@ Python looks at all of them again and again."""
 
 
 class _Impatient(HttpToolsProtocol):
-    """A connection whose headers have to be there in time, and within bounds."""
+    """A connection whose requests have to be there in time, and their headers within bounds."""
 
     patience = 20.0
     _timer: TimerHandle | None = None
@@ -51,8 +51,11 @@ class _Impatient(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0
-        self._unwait()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._unwait()
+        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwait()
@@ -73,7 +76,8 @@ class _Impatient(HttpToolsProtocol):
 
     def _give_up(self) -> None:
         self._timer = None
-        self._refuse(408, f"The headers took longer than {self.patience:g} seconds.")
+        part = "headers" if self._in_head else "body"
+        self._refuse(408, f"The {part} took longer than {self.patience:g} seconds.")
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer in our shape, and hang up."""
