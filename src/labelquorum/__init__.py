@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from labelquorum.learn.generative import GenerativeModel
     from labelquorum.learn.merging import merge
+    from labelquorum.serve import spark
     from labelquorum.serve.client import Client
     from labelquorum.trial.checks import check_aggregator
 
@@ -69,6 +70,7 @@ __all__ = [
     "estimator",
     "load",
     "merge",
+    "spark",
 ]
 
 __version__ = version("labelquorum")
@@ -101,9 +103,12 @@ _LATER = {
     "load": "labelquorum.learn.estimator",
     "merge": "labelquorum.learn.merging",
 }
+_MODULES = {"spark": "labelquorum.serve.spark"}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     if name not in _LATER:
         raise AttributeError(f"module 'labelquorum' has no attribute {name!r}")
     return getattr(import_module(_LATER[name]), name)

@@ -59,10 +59,12 @@ class Counts(NamedTuple):
 
     `add(state, workers, counts)` adds labels z of workers on items of class c, (P, C, C).
     `merge(parts, base, n_workers, n_classes)` adds up what each part counted beyond the base.
+    `recipe` has the constants of the method.
     """
 
     add: Callable[[State, NDArray[np.intp], NDArray[np.float64]], State]
     merge: Callable[[Sequence[Part], Part | None, int, int], State]
+    recipe: Any
 
 
 class Aggregator(NamedTuple):

@@ -234,7 +234,7 @@ def counting(recipe: Recipe) -> Aggregator:
         # What a worker gave to P stays, so that nobody else's matrix moves.
         forget=lambda state, worker: state._replace(rows=state.rows.cleared(worker)),
         exceptions=_PLAIN_ALONE if recipe.accounts == ("plain",) else {},
-        counts=Counts(partial(add, recipe=recipe), partial(merge, recipe=recipe)),
+        counts=Counts(partial(add, recipe=recipe), partial(merge, recipe=recipe), recipe),
         draws=partial(draws, recipe=recipe),
         heat=partial(_heat, recipe=recipe),
     )

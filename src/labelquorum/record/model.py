@@ -7,7 +7,7 @@ built with those workers alone, in the order they first appeared, and learns as 
 """
 
 import inspect
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
@@ -24,7 +24,7 @@ from labelquorum.ingest.roster import Intake, Roster
 from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.door import Estimator
 from labelquorum.learn.estimator import estimator
-from labelquorum.learn.memory import Memory, learn_chunk, memory_parts, remember
+from labelquorum.learn.memory import Memory, Step, learn_chunk, memory_parts, remember
 from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.snapshot import Snapshot, state_arrays, state_from_arrays
 from labelquorum.record.rows import (
@@ -92,8 +92,11 @@ def configure(method: str, settings: Mapping[str, Any]) -> Configuration:
     return Configuration(model.method, text, digest)
 
 
-def learn(work: Work) -> Outcome:
-    """Learn from a chunk, and say which rows are new."""
+def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
+    """Learn from a chunk, and say which rows are new.
+
+    `by` is how: as `learn_chunk` does it, or in its place.
+    """
     model = model_of(work.method, work.settings)
     memory = memory_of(work)
     known = memory.roster.worker_ids[:]
@@ -101,7 +104,7 @@ def learn(work: Work) -> Outcome:
     intake = memory.roster.read(table_of(work), memory.ledger, gold)
     if not intake.chunk.n_labels:
         return _nothing_learned(work, intake)
-    step = learn_chunk(memory, model._aggregator, intake, model._seed)
+    step = by(memory, model._aggregator, intake, model._seed)
     memory = remember(memory, step)
     classes, chunk = memory.roster.classes, intake.chunk
     places = [row.place for row in work.workers]

@@ -30,7 +30,7 @@ from labelquorum.learn.offline import (
     soft_counts,
 )
 
-__all__ = ["Gold", "Params", "dawid_skene", "maximise", "rounds"]
+__all__ = ["Gold", "Params", "dawid_skene", "log_joint", "maximise", "rounds", "shares"]
 
 Smooth = Callable[[Floats], Floats]
 """Counts (…, C) in, counts without a zero that matters out."""
@@ -98,7 +98,7 @@ def dawid_skene(
             {"confusion": params.confusion},
             {
                 "class_prior": params.class_prior,
-                "crowd": _shares(smooth(params.counts.sum(axis=0))),  # (C, C)
+                "crowd": shares(smooth(params.counts.sum(axis=0))),  # (C, C)
             },
             losses,
         )
@@ -120,7 +120,7 @@ def rounds(
     def expect(params: Params) -> tuple[Floats, Floats]:
         # Eq. (2.5): q_i(c) ∝ π_c Π_k ψ_k[c, l_ik]
         probs, log_evidence = log_normalise(
-            _log_joint(params.class_prior, params.confusion, labels)
+            log_joint(params.class_prior, params.confusion, labels)
         )
         return probs if gold is None else gold.correct(probs), log_evidence
 
@@ -132,17 +132,18 @@ def maximise(probs: Floats, labels: Incidence, smooth: Smooth) -> Params:
     # Eq. (2.3): ψ_k[c, z] = Σ_i q_i(c) [l_ik = z] / Σ_i q_i(c)
     counts = soft_counts(probs, labels)
     # Eq. (2.4): π_c = Σ_i q_i(c) / N
-    return Params(_shares(smooth(probs.sum(axis=0))), _shares(smooth(counts)), counts)
+    return Params(shares(smooth(probs.sum(axis=0))), shares(smooth(counts)), counts)
 
 
-def _shares(counts: Floats) -> Floats:
+def shares(counts: Floats) -> Floats:
+    """Counts as probabilities along the last axis."""
     return np.asarray(counts / counts.sum(axis=-1, keepdims=True))
 
 
-def _log_joint(class_prior: Floats, confusion: Floats, labels: Incidence) -> Floats:
+def log_joint(class_prior: Floats, confusion: Floats, labels: Incidence) -> Floats:
     """The logarithm of π_c Π_k ψ_k[c, l_ik], (N, C)."""
     return np.log(class_prior) + log_likelihood(np.log(confusion), labels)
 
 
 def _log_scores(rows: Leaves, shared: Leaves, chunk: Chunk) -> Floats:
-    return _log_joint(shared["class_prior"], rows["confusion"], incidence_of(chunk))
+    return log_joint(shared["class_prior"], rows["confusion"], incidence_of(chunk))

@@ -1,0 +1,124 @@
+"""Spark itself: that it is there, and how it is started without its traps.
+
+pyspark is imported when it is needed, so that everything else works without it and without Java.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labelquorum.errors import StateError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["label_columns", "quiet", "require_pyspark", "session"]
+
+JAVA = 17
+"""The oldest Java that Spark 4 runs on."""
+
+
+def session(
+    master: str | None = None, settings: Mapping[str, Any] | None = None
+) -> "SparkSession":
+    """Start Spark, or join the session that runs.
+
+    Executors run the Python of this process, unless PYSPARK_PYTHON says otherwise. A local master
+    listens on 127.0.0.1, unless SPARK_LOCAL_IP says otherwise.
+
+    Parameters
+    ----------
+    master
+        Such as "local[4]"; unless given, what spark-submit or the configuration says.
+    settings
+        Of Spark, such as {"spark.sql.shuffle.partitions": 8}.
+    """
+    require_pyspark()
+    _require_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if (master or "").startswith("local"):
+        # The name of a host may stand for an address no executor can reach.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if (master or "").startswith("local-cluster"):
+        spec = find_spec("pyspark")
+        assert spec is not None and spec.origin is not None
+        os.environ.setdefault("SPARK_HOME", str(Path(spec.origin).parent))  # its workers need it
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("labelquorum")
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
+    with quiet():
+        return builder.getOrCreate()
+
+
+def require_pyspark() -> None:
+    """Say in one sentence what is missing, if something is."""
+    for module in ("pyspark", "pyarrow"):
+        if find_spec(module) is None:
+            raise StateError(
+                f"Spark takes {module}, which is not installed. Run: pip install "
+                f"labelquorum[spark], and install Java {JAVA} or newer."
+            )
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
+    where = "in JAVA_HOME" if home else "on PATH"
+    if java is None:
+        raise StateError(
+            f"Spark takes Java {JAVA} or newer, and there is none {where}. Install it (on Debian "
+            f"and Ubuntu: apt install openjdk-{JAVA}-jre-headless)."
+        )
+    told = subprocess.run([java, "-version"], capture_output=True, text=True).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', told)
+    if version is not None and int(version[1]) < JAVA:
+        raise StateError(
+            f"Spark takes Java {JAVA} or newer, and {java} is Java {version[1]}. Install a newer "
+            "one, and let JAVA_HOME name it."
+        )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Spark from warning of pandas 3, of which nothing is used here: all goes by Arrow."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield
+
+
+def label_columns(df: "DataFrame") -> "DataFrame":
+    """The columns that are read of a table of labels, under the names they have here.
+
+    A moment becomes seconds since 1970, a date its text.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
+
+    from labelquorum.ingest.rules import find_columns
+
+    found = find_columns(df.columns, "DataFrame", "Rename a column.")
+    columns = []
+    for role, position in found.items():
+        field = df.schema.fields[position]
+        column = F.col(f"`{field.name.replace('`', '``')}`")
+        if isinstance(field.dataType, TimestampNTZType):
+            column = column.cast("timestamp")
+        if isinstance(field.dataType, TimestampType | TimestampNTZType):
+            column = column.cast("double")
+        if isinstance(field.dataType, DateType):
+            column = column.cast("string")
+        columns.append(column.alias(role))
+    return df.select(*columns)
