@@ -45,8 +45,8 @@ __all__ = [
     "added",
     "fit_shards",
     "learn_in_shards",
-    "shards_of",
     "sharding_of",
+    "shards_of",
 ]
 
 Sums = dict[str, Floats]

@@ -119,9 +119,7 @@ def rounds(
 
     def expect(params: Params) -> tuple[Floats, Floats]:
         # Eq. (2.5): q_i(c) ∝ π_c Π_k ψ_k[c, l_ik]
-        probs, log_evidence = log_normalise(
-            log_joint(params.class_prior, params.confusion, labels)
-        )
+        probs, log_evidence = log_normalise(log_joint(params.class_prior, params.confusion, labels))
         return probs if gold is None else gold.correct(probs), log_evidence
 
     return em_rounds(start, expect, lambda probs, _: maximise(probs, labels, smooth))

@@ -26,9 +26,7 @@ JAVA = 17
 """The oldest Java that Spark 4 runs on."""
 
 
-def session(
-    master: str | None = None, settings: Mapping[str, Any] | None = None
-) -> "SparkSession":
+def session(master: str | None = None, settings: Mapping[str, Any] | None = None) -> "SparkSession":
     """Start Spark, or join the session that runs.
 
     Executors run the Python of this process, unless PYSPARK_PYTHON says otherwise. A local master
@@ -95,7 +93,9 @@ def _require_java() -> None:
 def quiet() -> Iterator[None]:
     """Keep Spark from warning of pandas 3, of which nothing is used here: all goes by Arrow."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        warnings.filterwarnings(
+            "ignore", "PySpark does not yet fully support pandas", FutureWarning
+        )
         yield
 
 

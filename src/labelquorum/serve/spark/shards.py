@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 LABELS, ITEMS, WORKER, SUMS, POOLED = range(5)
-"""Kinds of rows: a shard's labels, its item ids, one of its workers, its sums; P of some workers."""
+"""Kinds of rows: a shard's labels, its item ids, one of its workers, its sums; a part of P."""
 
 _WHOLE = ("n_workers", "n_classes")
 
@@ -169,7 +169,9 @@ def total(plan: Plan) -> Callable[[Iterator[Any]], Iterator[Any]]:
         once = [[POOLED], [None], [0], [save(pooled) if pooled else b""]]
         types = [pyarrow.int32(), table["worker"].type, pyarrow.int64(), pyarrow.binary()]
         for columns in (everybody, once):
-            arrays = [pyarrow.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+            arrays = [
+                pyarrow.array(column, kind) for column, kind in zip(columns, types, strict=True)
+            ]
             yield pyarrow.RecordBatch.from_arrays(arrays, names)
 
     return run
@@ -244,15 +246,15 @@ def _rows(
             "kind": pyarrow.array([kind for kind, _ in once] + [WORKER] * n_rows, pyarrow.int32()),
             "worker": pyarrow.concat_arrays([nobody, crowd.slice(0, n_rows)]),
             "place": pyarrow.array([0] * n_once + list(range(n_rows)), pyarrow.int32()),
-            "labels": pyarrow.array([0] * n_once + list(map(int, labels))[:n_rows], pyarrow.int64()),
+            "labels": pyarrow.array(
+                [0] * n_once + list(map(int, labels))[:n_rows], pyarrow.int64()
+            ),
             "data": pyarrow.array([data for _, data in once] + rows, pyarrow.binary()),
         }
     )
 
 
-def _answers(
-    result: Aggregation, chunk: Chunk, ids: Any, classes: Sequence[Hashable]
-) -> Any:
+def _answers(result: Aggregation, chunk: Chunk, ids: Any, classes: Sequence[Hashable]) -> Any:
     import pyarrow
 
     chosen = result.aggregated

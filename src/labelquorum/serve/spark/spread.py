@@ -1,6 +1,6 @@
 """Learning from a large chunk of a stream on the executors, and from a small one on the driver.
 
-A distributed pass costs its jobs, however small the chunk is. `docs/spark.md` has what was measured.
+A distributed pass costs its jobs, however small the chunk is.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,0 +1,287 @@
+"""The same aggregator on Spark, with executors of their own: streams, tables, new names, ends."""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import labelquorum as lq
+from labelquorum.errors import ConflictError, LabelError, StateError
+from labelquorum.ingest.chunks import take_rows
+from labelquorum.ingest.formats import read_labels
+from labelquorum.record.chunking import Rules
+from labelquorum.record.store import Store
+from labelquorum.trial import class_conditional_crowd, label_table
+
+CI = "LABELQUORUM_CI"
+MASTER = "local-cluster[2,1,1024]"  # executors are processes of their own
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.executor.memory": "768m",
+    "spark.ui.showConsoleProgress": "false",
+}
+NOW = {"availableNow": True}
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+    if missing or shutil.which("java") is None:
+        reason = f"Spark takes Java 17 and the extra [spark]: no {(missing or ['java'])[0]} here"
+        (pytest.fail if os.environ.get(CI) else pytest.skip)(reason)
+    folder = tmp_path_factory.mktemp("spark")
+    places = {"spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "tables")}
+    session = lq.spark.session(MASTER, {**SETTINGS, **places})
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def crowd():
+    return label_table(class_conditional_crowd(400, 20, 3, 5, seed=5))
+
+
+def arrow(table):
+    import pyarrow
+
+    labels = [f"c{label}" for label in table.labels]
+    return pyarrow.table({"task": table.item_ids, "worker": table.worker_ids, "label": labels})
+
+
+def told(answers):
+    table = answers.toArrow()
+    return dict(zip(table["task"].to_pylist(), table["label"].to_pylist(), strict=True))
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("method", ["bila", "dawid_skene"])
+def test_one_partition_is_the_library_bit_for_bit(spark, crowd, method):
+    labels = arrow(crowd)
+    model = lq.estimator(method).fit(labels)
+    found = lq.spark.aggregate(spark.createDataFrame(labels).repartition(3), method, partitions=1)
+    answers = found.answers.toArrow().to_pandas().set_index("task").loc[model.labels_.index]
+    assert answers["label"].tolist() == model.labels_.tolist()
+    confidence = model.probas_.max(axis=1).to_numpy(np.float64)
+    assert answers["confidence"].to_numpy().tobytes() == confidence.tobytes()
+    workers = found.workers.toArrow().to_pandas().set_index("worker").loc[model.workers_]
+    matrices = np.stack(workers["confusion"]).reshape(model.confusion_.shape)
+    assert matrices.astype(np.float32).tobytes() == model.confusion_.tobytes()
+    assert np.array(found.priors).tobytes() == model.priors_.to_numpy(np.float64).tobytes()
+    assert found.classes == ["c0", "c1", "c2"]
+
+
+@pytest.mark.parametrize("method", ["bila", "dawid_skene"])
+def test_four_partitions_answer_as_the_library_does(spark, crowd, method):
+    labels = arrow(crowd)
+    model = lq.estimator(method).fit(labels)
+    rounds = None if method == "bila" else 6
+    frame = spark.createDataFrame(labels)
+    found = lq.spark.aggregate(frame, method, partitions=4, rounds=rounds)
+    answers = told(found.answers)
+    assert answers.keys() == set(model.labels_.index)
+    assert np.mean([answers[task] != label for task, label in model.labels_.items()]) <= 0.01
+    workers = found.workers.toArrow().to_pandas().set_index("worker")
+    assert workers["labels"].sum() == len(crowd.item_ids)
+    assert np.abs(workers["skill"] - model.skills_).max() < 0.05
+
+
+def test_a_bad_row_is_told_as_the_library_tells_it(spark):
+    rows = [("t1", "ann", "owl"), ("t1", None, "wren")]
+    frame = spark.createDataFrame(rows, "task string, worker string, label string")
+    with pytest.raises(LabelError, match=r"worker.*missing|no worker"):
+        lq.spark.aggregate(frame)
+
+
+# ── streams ──────────────────────────────────────────────────────────────────────────────────
+
+
+def files_of(table, folder, n_files):
+    """Write a table as files of whole items, each with an age that says its turn."""
+    folder.mkdir(exist_ok=True)
+    items = list(dict.fromkeys(table.item_ids))
+    turn = {item: i * n_files // len(items) for i, item in enumerate(items)}
+    for number in range(n_files):
+        rows = [row for row, item in enumerate(table.item_ids) if turn[item] == number]
+        write(folder, number, take_rows(table, rows))
+
+
+def write(folder, number, table):
+    lines = ["task,worker,label"]
+    rows = zip(table.item_ids, table.worker_ids, table.labels, strict=True)
+    lines += [f"{task},{worker},c{label}" for task, worker, label in rows]
+    file = folder / f"{number:03}.csv"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    os.utime(file, (1_000_000 + number, 1_000_000 + number))
+
+
+def reading(spark, folder):
+    """One file a micro-batch, the oldest first."""
+    reader = spark.readStream.schema("task string, worker string, label string")
+    return reader.option("header", True).option("maxFilesPerTrigger", 1).csv(str(folder))
+
+
+def fed(spark, tmp_path, **options):
+    """Feed all files that are there, and give the stream's answers and counts."""
+    options = {"checkpoint": str(tmp_path / "checkpoint"), "trigger": NOW, **options}
+    frame = reading(spark, tmp_path / "in")
+    options = {"whole_items": True, **options}
+    lq.spark.aggregate_stream(frame, str(tmp_path / "store"), "birds", **options).wait()
+
+
+def look(tmp_path):
+    return Store.look(tmp_path / "store")
+
+
+def test_a_stream_fed_by_spark_is_the_library_fed_the_same_chunks(spark, crowd, tmp_path):
+    files_of(crowd, tmp_path / "in", 4)
+    fed(spark, tmp_path, rules=Rules(chunk_items=1000))
+    model, expected = lq.BiLA(), {}
+    for file in sorted((tmp_path / "in").iterdir()):
+        expected |= dict(model.partial_fit(str(file)).labels_.items())
+    with look(tmp_path) as store:
+        stream = store.stream("birds")
+        assert {given.item_id: given.label for given in stream.answers()} == expected
+        assert stream.estimator().confusion_.tobytes() == model.confusion_.tobytes()
+        assert len(stream.chunks()) == 4
+
+
+def test_new_workers_and_classes_come_in_mid_stream_and_a_restart_goes_on(spark, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    first = read_labels({f"a{i}": dict.fromkeys(("ann", "bob", "cat"), i % 2) for i in range(20)})
+    write(folder, 0, first)
+    fed(spark, tmp_path)
+    later = read_labels({f"b{i}": dict.fromkeys(("bob", "cat", "dan"), i % 3) for i in range(20)})
+    write(folder, 1, later)
+    fed(spark, tmp_path)  # which reads the second file, and not the first again
+    with look(tmp_path) as store:
+        stream = store.stream("birds")
+        assert stream.classes() == ["c0", "c1", "c2"]
+        assert set(stream.estimator().workers_) == {"ann", "bob", "cat", "dan"}
+        assert len(stream.answers()) == 40
+        assert stream.count()["late_labels"] == 0
+
+
+def test_a_micro_batch_that_comes_again_is_counted_and_written_once(spark, crowd, tmp_path):
+    files_of(crowd, tmp_path / "in", 2)
+    sink = str(tmp_path / "answers")
+    fed(spark, tmp_path, sink=sink)
+    with look(tmp_path) as store:
+        before = store.stream("birds").state_hash()
+    # Spark forgets that the last micro-batch was done, as if it had been killed before it knew.
+    commits = tmp_path / "checkpoint" / "commits"
+    for file in commits.iterdir():
+        if file.name in ("1", ".1.crc"):
+            file.unlink()
+    fed(spark, tmp_path, sink=sink)
+    with look(tmp_path) as store:
+        assert store.stream("birds").state_hash() == before
+    assert told(spark.read.parquet(sink)).keys() == set(crowd.item_ids)
+    assert spark.read.parquet(sink).count() == len(set(crowd.item_ids))
+
+
+def test_answers_are_handed_to_a_function_with_the_number_of_the_micro_batch(
+    spark, crowd, tmp_path
+):
+    files_of(crowd, tmp_path / "in", 2)
+    given = []
+    fed(spark, tmp_path, sink=lambda answers, number: given.append((number, told(answers))))
+    assert [number for number, _ in given] == [0, 1]
+    assert given[0][1].keys() | given[1][1].keys() == set(crowd.item_ids)
+
+
+def test_another_checkpoint_is_refused_rather_than_counted_twice(spark, crowd, tmp_path):
+    files_of(crowd, tmp_path / "in", 2)
+    fed(spark, tmp_path)
+    with pytest.raises(ConflictError, match="by another checkpoint, up to micro-batch 1"):
+        fed(spark, tmp_path, checkpoint=str(tmp_path / "other"))
+
+
+def test_a_store_that_lost_micro_batches_is_refused_rather_than_gone_on_with(
+    spark, crowd, tmp_path
+):
+    files_of(crowd, tmp_path / "in", 2)
+    fed(spark, tmp_path)
+    shutil.rmtree(tmp_path / "store")
+    files_of(crowd, tmp_path / "in", 3)
+    with pytest.raises(ConflictError, match="those between are missing"):
+        fed(spark, tmp_path)
+
+
+def test_large_chunks_are_learned_from_on_the_executors(spark, crowd, tmp_path):
+    files_of(crowd, tmp_path / "in", 2)
+    fed(spark, tmp_path, rules=Rules(chunk_items=1000), spread_labels=500)
+    model, expected = lq.BiLA(), {}
+    for file in sorted((tmp_path / "in").iterdir()):
+        expected |= dict(model.partial_fit(str(file)).labels_.items())
+    with look(tmp_path) as store:
+        answers = {given.item_id: given.label for given in store.stream("birds").answers()}
+        counted = store.stream("birds").estimator()._memory.state.rows.to_arrays()
+    assert answers.keys() == expected.keys()
+    assert np.mean([answers[item] != label for item, label in expected.items()]) <= 0.02
+    assert counted["rich_counts"].sum() == pytest.approx(len(crowd.item_ids))
+
+
+def test_a_table_and_a_stream_are_told_apart_with_a_sentence(spark, tmp_path):
+    table = spark.createDataFrame([("t", "w", "a")], "task string, worker string, label string")
+    with pytest.raises(StateError, match="takes a streaming DataFrame"):
+        lq.spark.aggregate_stream(table, str(tmp_path), "birds", checkpoint=str(tmp_path / "c"))
+    (tmp_path / "in").mkdir()
+    with pytest.raises(StateError, match="Use aggregate_stream"):
+        lq.spark.aggregate(reading(spark, tmp_path / "in"))
+
+
+# ── without Spark ────────────────────────────────────────────────────────────────────────────
+
+
+def run_python(code, **variables):
+    env = {**os.environ, **variables}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    return done.returncode, done.stderr.strip().splitlines()[-1] if done.stderr else ""
+
+
+def test_without_java_one_sentence_says_what_to_install(tmp_path):
+    if find_spec("pyspark") is None:
+        pytest.skip("without pyspark another sentence comes first")
+    code, said = run_python("import labelquorum as lq; lq.spark.session()", JAVA_HOME=str(tmp_path))
+    assert code == 1
+    assert "Spark takes Java 17 or newer, and there is none in JAVA_HOME. Install it" in said
+
+
+def test_an_older_java_is_told_by_its_version(tmp_path):
+    if find_spec("pyspark") is None:
+        pytest.skip("without pyspark another sentence comes first")
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    _, said = run_python("import labelquorum as lq; lq.spark.session()", JAVA_HOME=str(tmp_path))
+    assert f"{java} is Java 11" in said
+
+
+def test_without_pyspark_one_sentence_says_what_to_install():
+    code = "import sys; sys.modules['pyspark'] = None; import labelquorum as lq; lq.spark.session()"
+    _, said = run_python(code)
+    assert (
+        "Spark takes pyspark, which is not installed. Run: pip install labelquorum[spark]" in said
+    )
+
+
+def test_the_package_is_imported_without_spark():
+    code = "import labelquorum, sys; labelquorum.spark; assert 'pyspark' not in sys.modules"
+    assert run_python(code)[0] == 0
+
+
+def test_settings_for_a_local_cluster_are_made_before_spark_starts(spark):
+    assert Path(os.environ["SPARK_HOME"], "bin", "spark-class").exists()
+    assert os.environ["PYSPARK_PYTHON"]
+    assert os.environ["SPARK_LOCAL_IP"]
