@@ -46,6 +46,7 @@ PAGES = (
     "docs/tutorial-service.md",
     "docs/label-studio.md",
     "docs/service.md",
+    "docs/spark.md",
     "docs/faults.md",
 )
 NEED_DATA = ("docs/tutorial-service.md",)

@@ -25,8 +25,8 @@ def run(monkeypatch, capsys, tmp_path):
     return run_example
 
 
-def test_there_are_five_examples_numbered_in_order():
-    assert [path.name[:3] for path in EXAMPLES] == ["01_", "02_", "03_", "04_", "05_"]
+def test_there_are_six_examples_numbered_in_order():
+    assert [path.name[:3] for path in EXAMPLES] == ["01_", "02_", "03_", "04_", "05_", "06_"]
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)

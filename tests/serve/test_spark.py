@@ -1,5 +1,6 @@
 """The same aggregator on Spark, with executors of their own: streams, tables, new names, ends."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from labelquorum.record.chunking import Rules
 from labelquorum.record.store import Store
 from labelquorum.trial import class_conditional_crowd, label_table
 
+ROOT = Path(__file__).parents[2]
 CI = "LABELQUORUM_CI"
 MASTER = "local-cluster[2,1,1024]"  # executors are processes of their own
 SETTINGS = {
@@ -238,6 +240,30 @@ def test_a_table_and_a_stream_are_told_apart_with_a_sentence(spark, tmp_path):
     (tmp_path / "in").mkdir()
     with pytest.raises(StateError, match="Use aggregate_stream"):
         lq.spark.aggregate(reading(spark, tmp_path / "in"))
+
+
+# ── processes of their own ───────────────────────────────────────────────────────────────────
+
+
+def test_the_example_answers_all_tasks_and_a_second_run_none_again(spark, tmp_path):
+    script = str(ROOT / "examples" / "06_spark_stream.py")
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert "300 tasks answered in 6 chunks" in done.stdout
+        assert "300 answers under" in done.stdout
+
+
+def test_a_driver_that_is_killed_goes_on_to_the_same_end(spark):
+    script = str(ROOT / "experiments" / "spark" / "kills.py")
+    command = [sys.executable, script, "--files", "8", "--kills", "2"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    told = json.loads(done.stdout)
+    assert done.returncode == 0, told
+    assert told["equal"]
+    assert told["counted"] == told["labels"] == 480
+    assert told["kills"] == 2
 
 
 # ── without Spark ────────────────────────────────────────────────────────────────────────────

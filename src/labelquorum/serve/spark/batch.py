@@ -73,7 +73,7 @@ def aggregate(
             "aggregate takes a table, and this DataFrame is a stream. Use aggregate_stream."
         )
     for name, value in (("partitions", partitions), ("rounds", rounds)):
-        if value is not None and not (isinstance(value, int) and value >= 1):
+        if value is not None and value < 1:
             raise StateError(f"`{name}` must be a whole number ≥ 1. Got {value!r}.")
     model, labels = estimator(method, **settings), label_columns(df)
     try:

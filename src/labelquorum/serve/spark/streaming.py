@@ -23,7 +23,7 @@ from labelquorum.serve.spark.spread import SPREAD_LABELS, Spread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["Feed", "aggregate_stream"]
 
@@ -111,7 +111,7 @@ class Feed:
         self._taker, self._store_url = taker, store_url
         self._ended = threading.Lock()
 
-    def wait(self, seconds: float | None = None) -> bool:
+    def wait(self, seconds: int | None = None) -> bool:
         """Wait for the end; True if it has come. What went wrong is raised as it was."""
         try:
             ended = self.query.awaitTermination(seconds)
@@ -181,10 +181,11 @@ class _Taker:
 
     def _has(self, batch: "DataFrame", number: int) -> bool:
         """Tell whether a micro-batch was accepted; refuse one that does not follow on the last."""
-        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        # The checkpoint's own name, the same after every restart.
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         said = self._stream.position(self._source)
-        last = _Place(query, -1) if said is None else _Place.read(said)
         self._place = _Place(query, number)
+        last = self._place._replace(number=-1) if said is None else _Place.read(said)
         who = f"Stream {self._stream.name!r} has"
         if last.query != query:
             raise ConflictError(
@@ -213,8 +214,7 @@ class _Taker:
         if number <= last:
             return
         chunks = [row["id"] for row in self._stream.chunks(after=chunk)]
-        done = [row["id"] for row in self._stream.chunks(after=chunk) if row["state"] != "cut"]
-        answers = self._answers(done)
+        answers = self._answers(chunks)
         if answers is not None:
             with quiet():
                 given = batch.sparkSession.createDataFrame(answers)
