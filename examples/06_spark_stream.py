@@ -18,7 +18,6 @@ from labelquorum.record.store import Store
 from labelquorum.trial import class_conditional_crowd, label_table
 
 incoming, state = (Path(name) for name in (sys.argv[1:] or ["spark-incoming", "spark-state"]))
-master = None if "spark-submit" in sys.argv[0] or sys.argv[1:] else "local[2]"
 
 if not incoming.exists():  # three files of 100 tasks each
     incoming.mkdir()
@@ -28,7 +27,7 @@ if not incoming.exists():  # three files of 100 tasks each
         lines = [",".join(map(str, row)) for row in rows[number * 500 : (number + 1) * 500]]
         (incoming / f"{number}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-spark = lq.spark.session(master)
+spark = lq.spark.session()
 spark.sparkContext.setLogLevel("ERROR")
 labels = (
     spark.readStream.schema("task string, worker string, label int")
