@@ -1,7 +1,6 @@
 """A table learned from in shards says what it says in one piece."""
 
 import os
-from pathlib import Path
 from zlib import crc32
 
 import numpy as np
@@ -71,7 +70,7 @@ def error(answers, truth):
 @pytest.mark.parametrize("method", ["bila", "dawid_skene"])
 @pytest.mark.parametrize("name", LARGE)
 def test_four_shards_err_as_one_piece_does_on_a_real_crowd(name, method):
-    if not Path(os.environ.get(DATA_VARIABLE, "")).is_dir() or DATA_VARIABLE not in os.environ:
+    if not os.environ.get(DATA_VARIABLE):
         pytest.skip(f"real data sets are read only where {DATA_VARIABLE} names their folder")
     dataset = read_dataset(name)
     assert count_dataset(dataset).n_labels > 5000
