@@ -2,12 +2,14 @@
 
 A worker's track has `BINS` bins, the newest last. A bin is five numbers: labels, the sum of their
 agreement, of its squares, the agreement the crowd would have had in those chunks, and the chunk at
-its end; a bin that is not used is zero. New bins are one chunk each. Once all are used, the adjacent pair is merged that is the
-smallest beside what came after it, so that the track is fine where it is new and coarse where it
-is old (an exponential histogram), and no raw label is kept. `docs/crowd.md` has the formulas.
+its end; a bin that is not used is zero. New bins are one chunk each. Once all are used, the
+adjacent pair is merged that is the smallest beside what came after it, so that the track is fine
+where it is new and coarse where it is old (an exponential histogram). No raw label is kept.
+`docs/crowd.md` has the formulas.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -293,7 +295,7 @@ def changes(track: Track, level: float = LEVEL) -> list[Change]:
     edges = [0, *sorted(cuts), len(bins)]
     rate = [
         float(bins[a:b, AGREED].sum() / max(bins[a:b, LABELS].sum(), TINY))
-        for a, b in zip(edges[:-1], edges[1:], strict=True)
+        for a, b in pairwise(edges)
     ]
     return [
         Change(int(bins[cut - 1, CHUNK]) + 1, rate[i], rate[i + 1], cuts[cut])
