@@ -24,10 +24,14 @@ MOST_LABELS = 40
 """Of an item with more labels, those of so many workers are looked at."""
 
 MOST_CELLS = 1 << 23
-"""Numbers that are laid out at a time; pairs of labels, times classes, those of the newest items."""
+"""Numbers that are laid out at a time; so many pairs of labels, times classes, are looked at, those
+of the newest items."""
 
 MOST_PAIRS = 100_000
 """Pairs of workers that are compared; those who share most items."""
+
+FEWEST_PAIRS = 10
+"""Pairs there must be to tell what is common to all."""
 
 LEAST_EXCESS = 0.15
 """By so much of their shared items two must say the same more often than expected."""
@@ -88,7 +92,8 @@ def pair_scores(
     variance += np.bincount(group, expected * (1 - expected), len(first))
     likely, score = _judged(shared, same, sums, variance)
     order = np.argsort(-score, kind="stable")
-    return Pairs(*(column[order] for column in (first, second, shared, same, likely, score)))
+    found = Pairs(first, second, shared, same, likely, score)
+    return Pairs(*(column[order] for column in found))
 
 
 def believed(pairs: Pairs, level: float = 0.95) -> NDArray[np.bool_]:
@@ -164,13 +169,16 @@ def _judged(
     shared: NDArray[np.intp], same: NDArray[np.intp], expected: Floats, variance: Floats
 ) -> tuple[Floats, Floats]:
     """What is expected with what is common to all pairs, and the scores, (R,) each."""
-    usual = np.ones(len(shared), bool)
+    excess, common = same - expected, 0.0
+    if len(shared) >= FEWEST_PAIRS:
+        common = float(np.median(excess / np.maximum(variance, TINY)))
     for _ in range(2):
-        # x = Σ (same − expected) / Σ variance over pairs that are not suspicious
-        common = float((same - expected)[usual].sum() / max(variance[usual].sum(), TINY))
         likely = expected + max(common, 0) * variance
         score = _divergence(shared, same, likely)
         usual = score < np.log(max(len(shared), 1) / 0.05)
+        # x = Σ (same − expected) / Σ variance over pairs that are not suspicious
+        if len(shared) >= FEWEST_PAIRS:
+            common = float(excess[usual].sum() / max(variance[usual].sum(), TINY))
     return likely, score
 
 
