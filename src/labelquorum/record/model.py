@@ -140,7 +140,6 @@ def learn(work: Work) -> Outcome:
             confidence,
             n_labels,
             model._aggregator.class_prior(memory.state),
-            memory.n_chunks,
             before=[_answered(row) for row in work.open_items],
         ),
     )
@@ -160,7 +159,7 @@ def _nothing_learned(work: Work, intake: Intake) -> Outcome:
         answers=[],
         open_items=list(work.open_items) if work.keeps_open else [],
         result=_result([], intake),
-        summary=figures_of([], nothing, nothing, nothing, None, work.n_chunks),
+        summary=figures_of([], nothing, nothing, nothing, None),
     )
 
 
