@@ -23,6 +23,7 @@ from labelquorum.ingest.ledger import Ledger, Note, OpenItem
 from labelquorum.ingest.roster import Intake, Roster
 from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.door import Estimator
+from labelquorum.learn.drift import fresh_track
 from labelquorum.learn.estimator import estimator
 from labelquorum.learn.memory import Memory, learn_chunk, memory_parts, remember
 from labelquorum.learn.rows import WorkerRows
@@ -102,7 +103,7 @@ def learn(work: Work) -> Outcome:
     intake = memory.roster.read(table_of(work), memory.ledger, gold)
     if not intake.chunk.n_labels:
         return _nothing_learned(work, intake)
-    step = learn_chunk(memory, model._aggregator, intake, model._seed)
+    step = learn_chunk(memory, model._aggregator, intake, model._seed, work.chunk)
     memory = remember(memory, step)
     classes, chunk = memory.roster.classes, intake.chunk
     places = [row.place for row in work.workers]
@@ -226,6 +227,7 @@ def memory_of(work: Work) -> Memory:
         {
             "labels": np.array([row.labels for row in work.workers], np.int64),
             "agreed": np.array([row.agreed for row in work.workers], np.int64),
+            "track": fresh_track(len(work.workers)),  # rows keep none so far
         }
     )
     state: Any = None
