@@ -39,7 +39,9 @@ class Pairs(NamedTuple):
     shared: NDArray[np.intp]  # (R,) items both have labelled
     same: NDArray[np.intp]  # (R,) of which with the same answer
     expected: Floats  # (R,) and how many that would be of two who do not talk
-    score: Floats  # (R,) n KL(same / n ‖ expected / n): chance does as much with probability e^-score
+    score: (
+        Floats  # (R,) n KL(same / n ‖ expected / n): chance does as much with probability e^-score
+    )
 
 
 def pair_scores(
@@ -71,8 +73,12 @@ def pair_scores(
     rows = often[group]
     one, two, group = one[rows], two[rows], place[group[rows]]
     first, second = pairs[often] // chunk.n_workers, pairs[often] % chunk.n_workers
-    together = _together(matrices, np.searchsorted(workers, first), np.searchsorted(workers, second))
-    expected = _expected(chunk, probs, log_evidence, heat, one, two, together[group] if len(group) else together)
+    together = _together(
+        matrices, np.searchsorted(workers, first), np.searchsorted(workers, second)
+    )
+    expected = _expected(
+        chunk, probs, log_evidence, heat, one, two, together[group] if len(group) else together
+    )
     said_same = chunk.label[one] == chunk.label[two]
     n_pairs = len(first)
     same = np.bincount(group[said_same], minlength=n_pairs)
@@ -121,9 +127,7 @@ def _label_pairs(chunk: Chunk) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return rows_one[others], rows_two[others]
 
 
-def _together(
-    matrices: NDArray[Any], one: NDArray[np.intp], two: NDArray[np.intp]
-) -> Floats:
+def _together(matrices: NDArray[Any], one: NDArray[np.intp], two: NDArray[np.intp]) -> Floats:
     """Σ_z m_j[c, z] m_k[c, z]: how often two say the same of an item of class c, (R, C)."""
     return np.asarray(
         np.einsum("rcz,rcz->rc", matrices[one].astype(np.float64), matrices[two])
@@ -171,4 +175,3 @@ def _divergence(shared: NDArray[np.intp], same: NDArray[np.intp], expected: Floa
     likely = np.clip(expected / np.maximum(shared, 1), 1e-12, 1 - 1e-12)
     nats = often * np.log(often / likely) + (1 - often) * np.log((1 - often) / (1 - likely))
     return np.asarray(np.where(often > likely, shared * nats, 0.0))
-

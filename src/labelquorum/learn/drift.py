@@ -1,8 +1,8 @@
 """Drift: a bounded history of how each worker goes with the others, and where it broke.
 
-A worker's track has `BINS` bins, the newest last. A bin is four numbers: labels, the sum of their
-agreement, the same for the crowd in those chunks, and the chunk at its end; a bin that is not used
-is zero. New bins are one chunk each. Once all are used, the adjacent pair is merged that is the
+A worker's track has `BINS` bins, the newest last. A bin is five numbers: labels, the sum of their
+agreement, of its squares, the agreement the crowd would have had in those chunks, and the chunk at
+its end; a bin that is not used is zero. New bins are one chunk each. Once all are used, the adjacent pair is merged that is the
 smallest beside what came after it, so that the track is fine where it is new and coarse where it
 is old (an exponential histogram), and no raw label is kept. `docs/crowd.md` has the formulas.
 """
@@ -18,6 +18,7 @@ from labelquorum.learn.offline import Floats
 
 __all__ = [
     "BINS",
+    "WIDTH",
     "Bin",
     "Change",
     "changes",
@@ -34,8 +35,11 @@ __all__ = [
 BINS = 16
 """Bins of a track."""
 
-LABELS, AGREED, CROWD, CHUNK = range(4)
+LABELS, AGREED, SQUARES, CROWD, CHUNK = range(5)
 """What stands in a bin."""
+
+WIDTH = 5
+"""Numbers of a bin."""
 
 LIMIT = 8.0
 """The log-likelihood ratio beyond which a change is believed, at level 0.95: chosen on crowds
@@ -49,11 +53,14 @@ LEAST_DROP = 0.1
 FEWEST = 8.0
 """Labels there must be on either side of a change."""
 
+PRIOR_LABELS = 10.0
+"""For so many labels it counts that agreement may vary like a coin."""
+
 MOST_CHANGES = 4
 
 TINY = 1e-30
 
-Track = NDArray[np.float32]  # (…, BINS, 4)
+Track = NDArray[np.float32]  # (…, BINS, WIDTH)
 
 
 class Change(NamedTuple):
@@ -77,8 +84,8 @@ class Bin(NamedTuple):
 
 
 def fresh_track(n_workers: int) -> Track:
-    """The tracks of workers of whom nothing is known, (K, BINS, 4)."""
-    return np.zeros((n_workers, BINS, 4), np.float32)
+    """The tracks of workers of whom nothing is known, (K, BINS, WIDTH)."""
+    return np.zeros((n_workers, BINS, WIDTH), np.float32)
 
 
 # ── making a track ───────────────────────────────────────────────────────────────────────
@@ -109,30 +116,30 @@ def left_out(
     return np.asarray(own / np.maximum(left.sum(axis=1), TINY))
 
 
-def extend(track: Track, labels: Floats, agreed: Floats, crowd: Floats, chunk: float) -> Track:
+def extend(track: Track, news: NDArray[Any], chunk: float) -> Track:
     """Add a chunk to the tracks of some workers.
 
     Parameters
     ----------
     track
-        (P, BINS, 4).
-    labels, agreed, crowd
-        What the chunk has of each of them, (P,): his labels, their agreement, and as much
-        agreement as the crowd's would have been; who has no labels stays as he is.
+        (P, BINS, WIDTH).
+    news
+        What the chunk has of each of them, (P, WIDTH - 1): labels, their agreement, its squares,
+        and as much agreement as the crowd's would have been. Who has no labels stays as he is.
     chunk
         Its number, from 1.
     """
     number = np.maximum(chunk, track[:, :, CHUNK].max(axis=1))  # one that failed may come late
-    new = np.stack([labels, agreed, crowd, number], axis=1)
+    new = np.concatenate([news, number[:, None]], axis=1)
     longer = np.concatenate([track, np.zeros_like(track[:, :1])], axis=1)
     used = (track[:, :, CHUNK] > 0).sum(axis=1)
     longer[np.arange(len(track)), used] = new
-    spoke = labels > 0
+    spoke = news[:, LABELS] > 0
     return np.where(spoke[:, None, None], _merged(longer), track).astype(np.float32)
 
 
 def joined(tracks: Sequence[Track], base: Track | None = None) -> Track:
-    """The tracks of workers as several models have them, (K, BINS, 4) each, as one.
+    """The tracks of workers as several models have them, (K, BINS, WIDTH) each, as one.
 
     Chunks stand in the order of their numbers, whichever model they are of. What the models have
     from their base is not counted twice.
@@ -149,7 +156,7 @@ def joined(tracks: Sequence[Track], base: Track | None = None) -> Track:
 
 
 def _beyond(track: Track, base: Track) -> Track:
-    """What tracks have that the base they went on from has not, (K, BINS, 4)."""
+    """What tracks have that the base they went on from has not, (K, BINS, WIDTH)."""
     later = track[:, :, CHUNK] > base[:, :, CHUNK].max(axis=1, keepdims=True)
     bins = np.where(later[:, :, None], track, 0).astype(np.float64)
     sums = track[:, :, :CHUNK].sum(axis=1) - base[:, :, :CHUNK].sum(axis=1)
@@ -163,7 +170,7 @@ def _beyond(track: Track, base: Track) -> Track:
 
 
 def _merged(bins: NDArray[Any]) -> NDArray[Any]:
-    """One bin less: an unused one, or else one that two others become, (P, M - 1, 4)."""
+    """One bin less: an unused one, or else one that two others become, (P, M - 1, WIDTH)."""
     full = bins[:, -1, CHUNK] > 0
     if not full.any():
         return bins[:, :-1]
@@ -185,7 +192,7 @@ def _merged(bins: NDArray[Any]) -> NDArray[Any]:
 
 
 def taken_back(track: Track, labels: float, agreed: float) -> Track:
-    """A worker's track (BINS, 4) without some labels; it is not kept when they came.
+    """A worker's track (BINS, WIDTH) without some labels; it is not kept when they came.
 
     So they are taken from all bins alike, which moves no change.
     """
@@ -195,6 +202,7 @@ def taken_back(track: Track, labels: float, agreed: float) -> Track:
     less = track.astype(np.float64)
     share = less[:, LABELS] / total
     rate = less[:, CROWD] / np.maximum(less[:, LABELS], TINY)
+    less[:, SQUARES] *= 1 - labels / total
     less[:, LABELS] -= labels * share
     less[:, AGREED] = np.clip(less[:, AGREED] - agreed * share, 0, less[:, LABELS])
     less[:, CROWD] = rate * less[:, LABELS]
@@ -205,10 +213,10 @@ def taken_back(track: Track, labels: float, agreed: float) -> Track:
 
 
 def curve(track: Track, level: float = LEVEL) -> list[Bin]:
-    """A worker's agreement over time, with Wilson's bounds; `track` is (BINS, 4)."""
+    """A worker's agreement over time, with Wilson's bounds; `track` is (BINS, WIDTH)."""
     z = NormalDist().inv_cdf((1 + level) / 2)
     told = []
-    for labels, agreed, crowd, chunk in track[track[:, CHUNK] > 0].astype(float).tolist():
+    for labels, agreed, _, crowd, chunk in track[track[:, CHUNK] > 0].astype(float).tolist():
         if labels <= 0:
             continue
         rate = agreed / labels
@@ -227,35 +235,35 @@ def scores(track: Track) -> Floats:
     smaller of the two ratios counts.
     """
     bins = track.astype(np.float64)
-    labels, agreed, crowd = bins[..., LABELS], bins[..., AGREED], bins[..., CROWD]
+    labels, agreed, squares, crowd = (bins[..., column] for column in range(CHUNK))
     total = labels.sum(axis=-1, keepdims=True)
     usual = crowd.sum(axis=-1, keepdims=True) / np.maximum(total, TINY)
-    # a hard stretch for all is taken out: a − (crowd − its mean)
-    beside = np.clip(agreed - (crowd - labels * usual), 0, labels)
-    raw, adjusted = _ratio(labels, agreed), _ratio(labels, beside)
+    # a hard stretch for all is taken out of every label: δ = crowd − its mean
+    harder = crowd / np.maximum(labels, TINY) - usual
+    beside = agreed - labels * harder
+    beside_squares = squares - 2 * harder * agreed + labels * harder**2
+    raw, adjusted = _ratio(labels, agreed, squares), _ratio(labels, beside, beside_squares)
     same_way = np.sign(raw) == np.sign(adjusted)
     smaller = np.sign(raw) * np.minimum(np.abs(raw), np.abs(adjusted))
     return np.asarray(np.where(same_way, smaller, 0.0))
 
 
-def _ratio(labels: Floats, agreed: Floats) -> Floats:
-    """The signed log-likelihood ratio of two rates against one, for every split, (…, M - 1)."""
+def _ratio(labels: Floats, agreed: Floats, squares: Floats) -> Floats:
+    """The signed log-likelihood ratio of two means against one, for every split, (…, M - 1)."""
+    total, sum_all = labels.sum(-1, keepdims=True), agreed.sum(-1, keepdims=True)
     n_before, a_before = np.cumsum(labels, -1)[..., :-1], np.cumsum(agreed, -1)[..., :-1]
-    n_after, a_after = (
-        labels.sum(-1, keepdims=True) - n_before,
-        agreed.sum(-1, keepdims=True) - a_before,
-    )
-    both = _log_likelihood(n_before, a_before) + _log_likelihood(n_after, a_after)
-    one = _log_likelihood(labels.sum(-1), agreed.sum(-1))[..., None]
-    rise = a_after / np.maximum(n_after, TINY) - a_before / np.maximum(n_before, TINY)
+    n_after, a_after = total - n_before, sum_all - a_before
+    before, after = a_before / np.maximum(n_before, TINY), a_after / np.maximum(n_after, TINY)
+    mean = sum_all / np.maximum(total, TINY)
+    within = squares.sum(-1, keepdims=True) - n_before * before**2 - n_after * after**2
+    # v, the variance of a label's agreement; beforehand that of a coin, for as much as few labels
+    coin = np.clip(mean * (1 - mean), 0.01, None)
+    variance = (np.maximum(within, 0) + PRIOR_LABELS * coin) / (total + PRIOR_LABELS)
+    rise = after - before
     enough = (n_before >= FEWEST) & (n_after >= FEWEST) & (np.abs(rise) >= LEAST_DROP)
-    return np.asarray(np.where(enough, np.sign(rise) * np.maximum(both - one, 0), 0.0))
-
-
-def _log_likelihood(labels: Floats, agreed: Floats) -> Floats:
-    """Of a rate at its best, n (p log p + (1 − p) log (1 − p))."""
-    rate = np.clip(agreed / np.maximum(labels, TINY), 1e-9, 1 - 1e-9)
-    return np.asarray(labels * (rate * np.log(rate) + (1 - rate) * np.log1p(-rate)))
+    # n₁ n₂ / (n₁ + n₂) · (p₂ − p₁)² / 2v
+    ratio = n_before * n_after / np.maximum(total, TINY) * rise**2 / (2 * variance)
+    return np.asarray(np.where(enough, np.sign(rise) * ratio, 0.0))
 
 
 def limit(level: float) -> float:
@@ -264,7 +272,7 @@ def limit(level: float) -> float:
 
 
 def changes(track: Track, level: float = LEVEL) -> list[Change]:
-    """Where a worker changed, in order of time; `track` is (BINS, 4).
+    """Where a worker changed, in order of time; `track` is (BINS, WIDTH).
 
     The likeliest split is taken if its ratio is beyond the limit, then each part is looked at in
     the same way (binary segmentation).

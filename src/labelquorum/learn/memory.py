@@ -137,7 +137,9 @@ def count_agreement(
     own = np.bincount(worker, going_along[fresh], n_workers)
     if not np.isfinite(number):  # of merged models: after the latest these workers know of
         number = rows["track"][..., -1].max(initial=0) + 1
-    rows["track"] = extend(rows["track"], labels, own, _of_others(labels, own), number)
+    squares = np.bincount(worker, going_along[fresh] ** 2, n_workers)
+    news = np.stack([labels, own, squares, _of_others(labels, own)], axis=1)
+    rows["track"] = extend(rows["track"], news, number)
     return book.scatter(chunk.workers, rows)
 
 

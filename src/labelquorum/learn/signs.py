@@ -162,7 +162,7 @@ def guessed(
 
 
 def drifting(tracks: NDArray[np.float32], level: float = 0.95) -> list[Flag | None]:
-    """Who goes with the others less than before, by tracks (P, BINS, 4)."""
+    """Who goes with the others less than before, by tracks (P, BINS, WIDTH)."""
     found: list[Flag | None] = [None] * len(tracks)
     if not len(tracks):
         return found

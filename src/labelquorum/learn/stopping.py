@@ -69,7 +69,9 @@ def stopping_sums(
     heat
         What the log scores of items with so many labels are divided by; None for 1.
     """
-    sums = _replayed(chunk, log_evidence, log_prior, heat, thresholds, np.ones(chunk.n_labels, bool))
+    sums = _replayed(
+        chunk, log_evidence, log_prior, heat, thresholds, np.ones(chunk.n_labels, bool)
+    )
     before = chunk.known | (chunk.replaced != MISSING)
     if before.any():
         sums -= _replayed(chunk, log_evidence, log_prior, heat, thresholds, before)

@@ -25,9 +25,7 @@ __all__ = ["Watch"]
 class Watch(Window):
     """What a model tells of its crowd; `Estimator` is its door."""
 
-    def flags(
-        self, level: float = 0.95, workers: Iterable[Hashable] | None = None
-    ) -> pd.DataFrame:
+    def flags(self, level: float = 0.95, workers: Iterable[Hashable] | None = None) -> pd.DataFrame:
         """Workers of whom something is odd, and why.
 
         Parameters

@@ -6,7 +6,7 @@ much there is. A page may then be short, or empty, and still have one after it.
 
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -16,9 +16,8 @@ from labelquorum.record.reader import Undecided
 from labelquorum.record.tables import decode, encode, encode_id
 from labelquorum.record.view import Given, View, given
 
-__all__ = ["WINDOW", "Found", "Sort", "find_items", "find_undecided"]
+__all__ = ["WINDOW", "Found", "find_items", "find_undecided"]
 
-Sort = Literal["task", "confidence", "-confidence", "newest"]
 After = tuple[float | None, Hashable]
 _Condition = Callable[[Any], sa.ColumnElement[bool]]  # on the columns of some answers
 
@@ -45,7 +44,7 @@ class Found(NamedTuple):
 
 def find_items(
     stream: View,
-    sort: Sort = "task",
+    sort: str = "task",
     after: After | None = None,
     limit: int = 100,
     search: str | None = None,
@@ -70,8 +69,8 @@ def find_items(
     confidence_below, changed_since
         Only those answered with less confidence; after the chunk of this number.
     """
-    if sort not in get_args(Sort):
-        raise StateError(f"`sort` must be one of {list(get_args(Sort))}. Got {sort!r}.")
+    if sort not in _KEYS:
+        raise StateError(f"`sort` must be one of {list(_KEYS)}. Got {sort!r}.")
     key, falls = _KEYS[sort]
     base = [_answers.stream == stream._key]
     if confidence_below is not None:

@@ -88,8 +88,8 @@ def _items(stream: Stream, kind: Written, file: IO[bytes]) -> None:
 
 def _workers(stream: Stream, board: Board, kind: Written, file: IO[bytes]) -> None:
     with exported(stream, "workers", typed=kind == "parquet") as found:
-        columns = {**found.columns, "skill": {float}, "low": {float}, "high": {float}}
-    columns["flags"] = {str}
+        columns = {name: set(types) for name, types in found.columns.items()}
+    columns |= {"skill": {float}, "low": {float}, "high": {float}, "flags": {str}}
     write_rows(_worker_rows(stream, board), columns, file, kind)
 
 
