@@ -41,7 +41,7 @@ LABELS, AGREED, SQUARES, CROWD, CHUNK = range(5)
 WIDTH = 5
 """Numbers of a bin."""
 
-LIMIT = 8.0
+LIMIT = 7.0
 """The log-likelihood ratio beyond which a change is believed, at level 0.95: chosen on crowds
 whose workers do not change (`docs/crowd.md`)."""
 
