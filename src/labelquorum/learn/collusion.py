@@ -92,8 +92,9 @@ def pair_scores(
     variance += np.bincount(group, expected * (1 - expected), len(first))
     likely, score = _judged(shared, same, sums, variance)
     order = np.argsort(-score, kind="stable")
-    found = Pairs(first, second, shared, same, likely, score)
-    return Pairs(*(column[order] for column in found))
+    return Pairs(
+        first[order], second[order], shared[order], same[order], likely[order], score[order]
+    )
 
 
 def believed(pairs: Pairs, level: float = 0.95) -> NDArray[np.bool_]:
