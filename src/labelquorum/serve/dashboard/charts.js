@@ -42,7 +42,7 @@ export function lines({ label, series, time = false, height = 200, xFormat = Str
     ticks: { show: false },
     gap: 6,
     size: side === "y" ? 46 : 26,
-    space: side === "y" ? 34 : 96,
+    space: side === "y" ? 34 : time ? 96 : 60,
   });
 
   function options(width) {

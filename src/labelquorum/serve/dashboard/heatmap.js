@@ -33,7 +33,7 @@ function asTable({ caption, classes, matrix, tone, says }) {
       el("th", { scope: "row", class: "heat-side", title: String(classes[c]) }, named(classes[c])),
       row.map((prob, z) => {
         const style = { "--heat": `${Math.round(prob * 100)}%` };
-        const strong = prob > 0.55 ? "strong" : "weak";
+        const strong = prob > 0.82 ? "strong" : prob > 0.63 ? "mid" : "weak"; // so that the number is read on it
         return el("td", { class: `heat ${strong} ${c === z ? "right" : ""}`, data: { tone }, style, title: says(c, z) }, percent(prob, 0).replace(/\s?%/, ""));
       }),
     ),

@@ -7,7 +7,7 @@ import { field, panel, select, setUnsureBelow, unsureBelow } from "../states.js"
 
 const FILES = [["items", "Items", "answers, how sure"], ["workers", "Workers", "skills, flags"]];
 const FORMATS = [["csv", "CSV"], ["jsonl", "JSON lines"], ["parquet", "Parquet"]];
-const RETENTIONS = [["discard", "Delete them with the answer"], ["keep_days", "Keep them for some days"], ["keep", "Keep them for ever"]];
+const RETENTIONS = [["discard", "Delete at once"], ["keep_days", "Keep for some days"], ["keep", "Keep for ever"]];
 const RULES = [
   ["labels_per_item", "Labels an item", "", "So many make an item ready.", 1],
   ["max_wait", "Longest wait of an item", "seconds", "Then it is ready with fewer. Empty: never.", 0],

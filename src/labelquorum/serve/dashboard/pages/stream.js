@@ -157,7 +157,7 @@ function balanceTable(rows) {
 const STATES = { applied: ["Learned", "good"], cut: ["Cut", "warn"], quarantined: ["Quarantined", "bad"] };
 
 function chunkTable(chunks) {
-  const heads = [["Chunk"], ["State"], ["Items", "number"], ["Labels", "number"], ["Cut at", "number"], ["Took", "number wide"], ["What happened", "wide"]];
+  const heads = [["Chunk"], ["State"], ["Items", "number"], ["Labels", "number wide"], ["Cut at", "number"], ["Took", "number wide"], ["What happened", "wide"]];
   const body = chunks.map((one) => {
     const [words, tone] = STATES[one.state] ?? [one.state, ""];
     const took = one.applied_at ? seconds(Math.max(0, one.applied_at - one.cut_at)) : "–";
@@ -167,7 +167,7 @@ function chunkTable(chunks) {
       el("th", { scope: "row" }, count(one.id)),
       el("td", {}, el("span", { class: "chip", data: { tone } }, words)),
       el("td", { class: "number" }, count(one.items)),
-      el("td", { class: "number" }, count(one.labels)),
+      el("td", { class: "number wide" }, count(one.labels)),
       el("td", { class: "number", title: moment(one.cut_at) }, time(one.cut_at)),
       el("td", { class: "number wide" }, took),
       el("td", { class: "wide muted" }, one.error ?? (one.attempts > 1 ? `${count(one.attempts)} attempts` : "")),

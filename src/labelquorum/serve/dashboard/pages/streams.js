@@ -12,8 +12,8 @@ export function page({ go }) {
   const form = creation(go);
   const open = el("button", { class: "button primary", type: "button", on: { click: () => form.showModal() } }, icon("plus"), "New stream");
   const figures = { rate: figure("Labels a second"), decided: figure("Items decided"), waiting: figure("Labels waiting"), undecided: figure("Items undecided") };
-  const body = el("tbody");
-  const table = el("table", { class: "plain streams" }, el("caption", { class: "unseen" }, "Streams and what they hold"), head(), body);
+  const body = el("tbody", { role: "rowgroup" });
+  const table = el("table", { class: "plain streams", role: "table" }, el("caption", { class: "unseen" }, "Streams and what they hold"), head(), body);
   const box = el("div", { class: "panel flush" }, table);
   const rows = new Map();
 
@@ -62,8 +62,8 @@ function head() {
 }
 
 function rowOf(name) {
-  const first = el("th", { scope: "row" }, link(["s", name], named(name), { class: "strong-link" }), el("p", { class: "small muted" }));
-  return el("tr", {}, first, COLUMNS.slice(1).map(([, kind]) => el("td", { class: kind })));
+  const first = el("th", { scope: "row", role: "rowheader" }, link(["s", name], named(name), { class: "strong-link" }), el("p", { class: "small muted" }));
+  return el("tr", { role: "row" }, first, COLUMNS.slice(1).map(([words, kind]) => el("td", { class: kind, role: "cell", data: kind === "spark-cell" ? {} : { label: words } })));
 }
 
 function showRow(row, one) {
