@@ -27,6 +27,7 @@ from labelquorum.learn.estimator import estimator
 from labelquorum.learn.memory import Memory, learn_chunk, memory_parts, remember
 from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.snapshot import Snapshot, state_arrays, state_from_arrays
+from labelquorum.record.figures import figures_of
 from labelquorum.record.rows import (
     AnswerRow,
     Configuration,
@@ -112,6 +113,8 @@ def learn(work: Work) -> Outcome:
     arrays = state_arrays(memory.state)
     shared = {name: array for name, array in arrays.items() if not name.startswith(_ROWS)}
     n_labels = np.bincount(chunk.item, minlength=chunk.n_items)
+    aggregated = step.result.aggregated
+    confidence = step.result.probs[np.arange(chunk.n_items), aggregated]
     return Outcome(
         version=work.version,
         classes=encode(classes),
@@ -122,8 +125,8 @@ def learn(work: Work) -> Outcome:
         answers=[
             AnswerRow(
                 encode_id(intake.item_ids[i], "item", "answer"),
-                encode(classes[step.result.aggregated[i]]),
-                float(step.result.probs[i, step.result.aggregated[i]]),
+                encode(classes[aggregated[i]]),
+                float(confidence[i]),
                 step.result.probs[i].tobytes(),
                 int(n_labels[i]),
             )
@@ -131,12 +134,22 @@ def learn(work: Work) -> Outcome:
         ],
         open_items=_open_rows(memory.ledger, places) if work.keeps_open else [],
         result=_result(getattr(step.info, "losses", [])[-1:], intake),
+        summary=figures_of(
+            classes,
+            aggregated,
+            confidence,
+            n_labels,
+            model._aggregator.class_prior(memory.state),
+            memory.n_chunks,
+            before=[_answered(row) for row in work.open_items],
+        ),
     )
 
 
 def _nothing_learned(work: Work, intake: Intake) -> Outcome:
     """Truths of items whose labels were all forgotten: there is nothing to hold them against."""
     assert work.shared is not None
+    nothing = np.zeros(0, np.int64)
     return Outcome(
         version=work.version,
         classes=work.classes,
@@ -147,7 +160,15 @@ def _nothing_learned(work: Work, intake: Intake) -> Outcome:
         answers=[],
         open_items=list(work.open_items) if work.keeps_open else [],
         result=_result([], intake),
+        summary=figures_of([], nothing, nothing, nothing, None, work.n_chunks),
     )
+
+
+def _answered(row: OpenRow) -> tuple[int, float]:
+    """What an open item is answered, and how sure."""
+    arrays = load(row.evidence)
+    label = int(arrays["aggregated"])
+    return label, float(arrays["probs"][label])
 
 
 def _result(losses: Sequence[Any], intake: Intake) -> str:

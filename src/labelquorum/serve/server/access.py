@@ -57,12 +57,15 @@ ROUTES: Mapping[tuple[str, str], Need | None] = {
     ("DELETE", "/v1/keys/{number}"): Need("admin", "all"),
     ("GET", "/metrics"): Need("read", "all"),
     ("GET", "/openapi.json"): Need("read", "any"),
-    ("GET", "/healthz"): None,  # open to everybody
+    ("GET", "/"): None,  # open to everybody
+    ("GET", "/assets/{path:path}"): None,
+    ("GET", "/healthz"): None,
     ("GET", "/readyz"): None,
 }
 """What each route asks for; None where it asks for nothing."""
 
 PUBLIC = frozenset(path for (_, path), need in ROUTES.items() if need is None)
+PUBLIC_BELOW = tuple(path.partition("{")[0] for path in PUBLIC if "{" in path)
 
 
 class Keyring:

@@ -56,6 +56,7 @@ def list_items(
     return {
         "items": [_item(one) for one in page],
         "next": cursor_of(page[-1].item_id) if more else None,
+        "total": None,
     }
 
 
@@ -163,5 +164,6 @@ def _reasons(stream: Stream, task: Hashable, found: Given | Undecided) -> dict[s
 
 def _chunk(row: Mapping[str, Any]) -> dict[str, Any]:
     same = ("id", "state", "first_row", "last_row", "seed", "configuration", "cut_at")
+    same = (*same, "applied_at")
     told = {name: row[name] for name in (*same, "attempts", "error", "version")}
     return told | {"items": row["n_items"], "labels": row["n_labels"]}

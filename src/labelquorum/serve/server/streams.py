@@ -11,12 +11,12 @@ from labelquorum.record.chunking import Rules
 from labelquorum.record.stream import Stream
 from labelquorum.serve.server.access import Guarded
 from labelquorum.serve.server.bodies import parse_json
+from labelquorum.serve.server.outlines import StreamsShape
 from labelquorum.serve.server.refusals import Refusal, error_responses, told
 from labelquorum.serve.server.service import Service, known_stream, service_of
 from labelquorum.serve.server.shapes import (
     NewStream,
     RulesShape,
-    StreamList,
     StreamShape,
     json_body,
 )
@@ -29,7 +29,12 @@ MOST_CLASSES = 1000
 _NOT_SETTINGS = ("self", "name", "method", "rules")
 
 
-@router.get("/v1/streams", response_model=StreamList, responses=error_responses(401, 403, 429, 503))
+@router.get(
+    "/v1/streams",
+    response_model=StreamsShape,
+    response_model_exclude_unset=True,
+    responses=error_responses(401, 403, 422, 429, 503),
+)
 def list_streams(request: Request) -> dict[str, list[str]]:
     """The streams that the key may read."""
     only = request.scope["key"].stream

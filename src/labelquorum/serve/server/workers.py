@@ -23,7 +23,8 @@ from labelquorum.serve.server.ids import after_cursor, cursor_of, spellings
 from labelquorum.serve.server.items import Cursor, Limit
 from labelquorum.serve.server.refusals import Refusal, error_responses
 from labelquorum.serve.server.service import known_stream, service_of
-from labelquorum.serve.server.shapes import Gone, WorkerPage, WorkerShape
+from labelquorum.serve.server.outlines import WorkerPage, WorkerShape
+from labelquorum.serve.server.shapes import Gone
 
 __all__ = ["flags_of", "router"]
 
@@ -56,6 +57,7 @@ async def list_workers(
     return {
         "workers": [_worker(one, lately) for one in page],
         "next": cursor_of(page[-1]["place"]) if len(found) > limit else None,
+        "total": None,
     }
 
 
@@ -72,7 +74,8 @@ async def read_worker(request: Request, stream: str, worker: str) -> dict[str, A
             found = await service_of(request).ask(known.worker, spelled)
         except LabelError:
             continue
-        return _worker(found, await run_in_threadpool(late_agreement, known, [spelled]))
+        told = _worker(found, await run_in_threadpool(late_agreement, known, [spelled]))
+        return told | {"crowd_confusion": [], "track": [], "changes": [], "confuses": []}
     raise Refusal(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
 
 
