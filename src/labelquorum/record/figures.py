@@ -34,9 +34,8 @@ def figures_of(
     confidence: NDArray[Any],
     n_labels: NDArray[Any],
     priors: NDArray[Any] | None,
-    n_chunks: float,
     before: Sequence[tuple[int, float]] = (),
-    stopping: NDArray[Any] | None = None,
+    stopping: tuple[Sequence[float], NDArray[Any]] | None = None,
 ) -> str:
     """The figures of a chunk as JSON.
 
@@ -48,15 +47,13 @@ def figures_of(
         Of its items, (N,): the answer, how sure, and how many labels it has.
     priors
         How frequent the classes are, (C,).
-    n_chunks
-        Learned from so far, this one included.
     before
         What items that are answered anew had been answered: the class, and how sure.
     stopping
-        What closing items earlier would have come to; its sums.
+        Confidences at which asking may stop, G of them, and what that would have come to: items,
+        labels and errors, (G + 1, 3), the last row without stopping.
     """
     told: dict[str, Any] = {
-        "chunks": int(n_chunks),
         "items": len(aggregated),
         "labels": int(n_labels.sum()),
         "classes": _by_class(classes, aggregated.tolist()),
@@ -72,7 +69,8 @@ def figures_of(
             "confidence": histogram(np.array([sure for _, sure in before])),
         }
     if stopping is not None:
-        told["stopping"] = np.asarray(stopping, np.float64).round(DECIMALS).tolist()
+        told["thresholds"] = list(stopping[0])
+        told["stopping"] = np.asarray(stopping[1], np.float64).round(DECIMALS).tolist()
     return encode(told)
 
 

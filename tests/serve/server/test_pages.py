@@ -1,4 +1,4 @@
-"""The files of the dashboard: served as they are, under a strict policy, and nothing beside them."""
+"""The files of the dashboard: served as they are, under a strict policy, and no others."""
 
 import http.client
 

@@ -11,7 +11,9 @@ from labelquorum import __version__
 from labelquorum.errors import StateError
 from labelquorum.record.store import Store
 from labelquorum.serve.server import (
+    asking,
     events,
+    exports,
     health,
     hooks,
     items,
@@ -19,6 +21,7 @@ from labelquorum.serve.server import (
     labels,
     pages,
     streams,
+    summary,
     workers,
 )
 from labelquorum.serve.server.access import ROUTES, Guarded
@@ -31,7 +34,20 @@ from labelquorum.serve.server.settings import Settings
 __all__ = ["PARTS", "App", "check_routes", "create_app"]
 
 # Routes are looked through in this order, and most requests bring labels.
-PARTS = (labels, hooks, items, workers, events, streams, keys, health, pages)
+PARTS = (
+    labels,
+    hooks,
+    items,
+    workers,
+    events,
+    summary,
+    asking,
+    exports,
+    streams,
+    keys,
+    health,
+    pages,
+)
 
 
 class App(Gate):
@@ -62,7 +78,7 @@ def create_app(
     inner = FastAPI(
         title="LabelQuorum",
         version=__version__,
-        description="Labels in, consensus out. Every route takes a key, but for its pages and its health.",
+        description="Labels in, consensus out. Every route but its pages and health takes a key.",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
