@@ -5,6 +5,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from playwright.sync_api import expect
+from serve.dashboard.conftest import CLASSES, NAMES
 from serve.dashboard.payloads import PAYLOADS, as_stream
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
@@ -15,7 +17,7 @@ PAGES = {
     "streams": ("#/", "table.streams tbody tr"),
     "stream": ("#/s/birds", ".chart canvas"),
     "items": ("#/s/birds/items", "table.long .rows tr"),
-    "item": ("#/s/birds/items/t007", ".verdict-why a"),
+    "item": ("#/s/birds/items/t207", ".verdict-why a"),
     "workers": ("#/s/birds/workers", "table.long .rows tr"),
     "worker": ("#/s/birds/workers/w09", ".heat-table td"),
     "ask": ("#/s/birds/ask", "table.ask tbody tr"),
@@ -63,25 +65,24 @@ def test_the_page_to_sign_in_reads_well(seen):
 
 
 def test_sixty_bad_names_are_shown_as_they_were_typed(seen):
-    stream = as_stream(PAYLOADS[0])
-    home = f"#/s/{quote(stream, safe='')}"
+    names, classes = (f"#/s/{quote(stream, safe='')}" for stream in (NAMES, CLASSES))
     with seen(1280, 4000) as opened:
         page = opened.page
         opened.sign_in()
         found = page.locator("table.streams tbody th a").all_text_contents()
         assert {as_stream(one) for one in PAYLOADS} <= set(found)
         for kind in ("items", "workers"):
-            opened.go(f"{home}/{kind}")
-            page.wait_for_function("document.querySelectorAll('.rows tr').length === 60")
+            opened.go(f"{names}/{kind}")
+            expect(page.locator(".rows tr")).to_have_count(60)
             assert set(page.locator(".rows td:first-child a").all_text_contents()) == set(PAYLOADS)
-        opened.go(f"{home}/items")
-        page.wait_for_selector(".rows tr")
-        classes = page.locator("select[aria-label=Answer] option").all_text_contents()
-        assert classes[1:] == PAYLOADS
-        assert set(page.locator(".rows td:nth-child(2)").all_text_contents()) <= set(PAYLOADS)
-        opened.go(f"{home}/ask")
+        opened.go(f"{names}/ask")
         page.wait_for_selector("table.ask tbody tr")
         assert set(page.locator("table.ask tbody th").all_text_contents()) <= set(PAYLOADS)
+        opened.go(f"{classes}/items")
+        expect(page.locator(".rows tr")).to_have_count(60)
+        shown = page.locator("select[aria-label=Answer] option").all_text_contents()
+        assert shown[1:] == PAYLOADS
+        assert set(page.locator(".rows td:nth-child(2)").all_text_contents()) == set(PAYLOADS)
         opened.check()
 
 
@@ -89,19 +90,19 @@ def test_each_bad_name_has_pages_of_its_own(seen):
     with seen() as opened:
         page = opened.page
         opened.sign_in()
-        for payload in PAYLOADS:
+        for n, payload in enumerate(PAYLOADS):
             stream = as_stream(payload)
             opened.go(f"#/s/{quote(stream, safe='')}")
             assert page.locator(".crumb").text_content() == stream
             assert page.title() == f"{' '.join(stream.split())} · LabelQuorum"
-        home = f"#/s/{quote(as_stream(PAYLOADS[0]), safe='')}"
-        for payload in PAYLOADS[::6]:
-            opened.go(f"{home}/items/{quote(payload, safe='')}")
-            assert page.locator("h1").text_content() == payload
-            page.wait_for_selector(".verdict")
-            opened.go(f"{home}/workers/{quote(payload, safe='')}")
-            assert page.locator("h1").text_content() == payload
-            page.wait_for_selector(".heat-canvas")
+            opened.go(f"#/s/{quote(CLASSES, safe='')}/items/t{n}")
+            assert page.locator(".verdict-label").text_content() == payload
+        home = f"#/s/{quote(NAMES, safe='')}"
+        for payload in PAYLOADS[::4]:
+            for kind, sign in (("items", ".verdict"), ("workers", ".heat-table")):
+                opened.go(f"{home}/{kind}/{quote(payload, safe='')}")
+                assert page.locator("h1").text_content() == payload
+                page.wait_for_selector(sign)
         opened.check()
 
 

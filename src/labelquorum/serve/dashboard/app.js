@@ -68,11 +68,11 @@ function open() {
   const cut = new AbortController();
   const context = { ...where, signal: cut.signal, go: (parts, query) => (location.hash = address(parts, query)), again: open };
   const view = where.page(context);
-  current = { where, view, cut, timers: [] };
+  current = { where, view, cut, timers: [], body: el("div", {}, skeleton(view.skeleton ?? "detail")) };
   heard = null;
   showBar(where);
   document.title = `${view.title} · LabelQuorum`;
-  fill(main, view.head ?? el("h1", { tabindex: "-1" }, view.title), skeleton(view.skeleton ?? "detail"));
+  fill(main, view.head, current.body);
   scrollTo(0, 0);
   if (!isFirst) main.querySelector("h1")?.focus({ preventScroll: true });
   begin(current);
@@ -92,12 +92,12 @@ async function begin(mine) {
   try {
     const data = await view.load(cut.signal);
     if (mine !== current) return;
-    fill(main, view.head ?? el("h1", { tabindex: "-1" }, view.title), view.node);
+    fill(mine.body, view.node);
     view.show(data);
   } catch (error) {
     if (mine !== current || cut.signal.aborted) return;
     if (!(error instanceof api.Refused || error instanceof api.Unreachable)) console.error(error);
-    fill(main, view.head ?? el("h1", { tabindex: "-1" }, view.title), failure(error, open));
+    fill(mine.body, failure(error, open));
     return;
   }
   mine.refresher = coalesced(() => refresh(mine));

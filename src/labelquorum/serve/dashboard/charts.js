@@ -5,6 +5,7 @@ import { el, fill, svg } from "./dom.js";
 
 const probe = el("span", { hidden: true });
 const drawn = new Set();
+const WHOLE = [1, 2, 5].flatMap((n) => [1, 10, 100, 1000, 10_000, 100_000, 1_000_000].map((ten) => n * ten)).sort((a, b) => a - b);
 
 /** A colour of the theme, as a canvas wants it. */
 export function colour(name, alpha = 1) {
@@ -27,7 +28,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
  * `series` are {label, tone, fill, dash, band, points, format}; the first column of the data is x.
  * `marks(data)` gives places on x that are drawn as upright lines.
  */
-export function lines({ label, series, time = false, height = 200, xFormat = String, xTick = xFormat, yFormat = String, range = null, marks = null }) {
+export function lines({ label, series, time = false, height = 200, xFormat = String, xTick = xFormat, whole = false, yFormat = String, range = null, marks = null }) {
   const host = el("div", { class: "chart", role: "img", "aria-label": label, style: { height: `${height}px` } });
   const readout = el("p", { class: "readout", "aria-hidden": "true" });
   let chart = null;
@@ -49,6 +50,7 @@ export function lines({ label, series, time = false, height = 200, xFormat = Str
     const y = { ...axis("y"), values: (_, ticks) => ticks.map(yFormat) };
     const x = { ...axis("x") };
     x.values = (_, ticks) => ticks.map(time ? clockTicks(ticks) : xTick);
+    if (whole) x.incrs = WHOLE;
     return {
       width,
       height,

@@ -41,7 +41,7 @@ export function page({ stream }) {
       keys.show(found && found.keys);
     },
     hear(event) {
-      if (event.kind === "rules") rules.stale();
+      if (event.kind === "rules") rules.again();
     },
   };
 }
@@ -79,7 +79,7 @@ function exportPanel(stream) {
     });
     return el("div", { class: "export-row" }, el("p", {}, el("strong", {}, words), el("span", { class: "small muted" }, says)), el("div", { class: "buttons" }, buttons));
   });
-  const model = el("button", { class: "button", type: "button", "aria-label": "The model as a file" }, icon("download"), "model.lq");
+  const model = el("button", { class: "button", type: "button" }, icon("download"), "model.lq");
   model.addEventListener("click", () => get(api.pathOf(stream, "model"), {}, "model.lq", model));
   const last = el("div", { class: "export-row" }, el("p", {}, el("strong", {}, "Model"), el("span", { class: "small muted" }, "labelquorum.load reads it")), el("div", { class: "buttons" }, model));
   return panel("Take the results away", {}, rows, last, told.node);
@@ -132,7 +132,15 @@ function rulesPanel(stream) {
   fields.splice(4, 0, field("Raw labels", retention, "What becomes of them once they are learned from."));
   const save = el("button", { class: "button primary", type: "submit" }, "Change rules");
   const node = panel("Rules of the stream", { note: "they hold from now on" }, el("form", { class: "rules", on: { submit: change } }, el("div", { class: "fields" }, fields), el("div", { class: "actions left" }, save, told.node)));
-  return { node, show, stale: () => told.good("Somebody changed the rules. Open this page again to see them.") };
+
+  async function again() {
+    const { rules } = await api.get(api.pathOf(stream));
+    if (JSON.stringify(rules) === JSON.stringify(held)) return; // we did it ourselves
+    show(rules);
+    told.good("Somebody else changed the rules just now.");
+  }
+
+  return { node, show, again };
 }
 
 function keysPanel(stream) {

@@ -20,7 +20,7 @@ export function page({ stream }) {
     gold: figure("Error on gold"),
     workers: figure("Workers"),
   };
-  const decided = lines({ label: "", time: true, series: [{ label: "decided", tone: "accent", fill: true, format: count }], xFormat: moment, yFormat: brief, range: (low, high) => [Math.min(low, high - 1), high] });
+  const decided = lines({ label: "", time: true, series: [{ label: "decided", tone: "accent", fill: true, format: count }], xFormat: moment, yFormat: brief, range: (low, high) => [low < high / 3 ? 0 : Math.min(low, high - 1), Math.max(high, 1)] });
   const sureness = lines({ label: "", time: true, series: [{ label: "mean confidence", tone: "good", format: percent }], xFormat: moment, yFormat: (y) => percent(y, 0), range: (low) => [Math.max(0, Math.floor((low - 0.02) * 10) / 10), 1] });
   const doubts = histogram();
   const unsure = el("span");
@@ -102,8 +102,9 @@ function waitingState({ counts, classes }) {
 function showOverTime(decided, sureness, { over_time: points, counts }) {
   const known = points.filter((one) => one.at !== null);
   const x = known.map((one) => one.at);
-  let total = counts.answered_items - known.reduce((sum, one) => sum + one.items, 0);
-  const sums = known.map((one) => (total += one.items));
+  const all = counts.answered_items;
+  let total = Math.max(0, all - known.reduce((sum, one) => sum + one.items, 0));
+  const sums = known.map((one) => (total = Math.min(all, total + one.items))); // some are answered anew
   const confidences = known.map((one) => one.mean_confidence);
   const last = known.at(-1);
   const since = known.length ? `since ${time(known[0].at)}` : "";

@@ -25,6 +25,7 @@ export function page({ stream, name, go }) {
     ],
     xFormat: (x) => `chunk ${count(x)}`,
     xTick: count,
+    whole: true,
     yFormat: (y) => percent(y, 0),
     range: (low) => [Math.min(0.4, Math.max(0, Math.floor((low - 0.05) * 10) / 10)), 1],
     marks: () => changes.map((one) => ({ x: one.chunk, tone: one.after < one.before ? "bad" : "good" })),
