@@ -33,6 +33,7 @@ const pill = el("span", { class: "pill", data: { state: "off" } });
 let current = null; // the page that is shown, and all that goes on for it
 let heard = null; // the last event, and when we heard it
 let lostSince = null;
+let painting = null;
 
 // ── where we are ──────────────────────────────────────────────────────────────────────────
 
@@ -136,9 +137,14 @@ async function refresh(mine) {
 }
 
 function hear(event) {
-  heard = { ...event, here: Date.now() / 1000 };
-  pill.dataset.event = event.id;
-  showState("live");
+  if (event.id !== null) {
+    heard = { ...event, here: Date.now() / 1000 };
+    pill.dataset.event = event.id;
+    painting ??= requestAnimationFrame(() => {
+      painting = null;
+      showState("live");
+    });
+  } else if (current.where.tab === "items") return; // a note that workers can be asked for anew
   if (current.view.hear) current.view.hear(event);
   else current.refresher.nudge();
 }

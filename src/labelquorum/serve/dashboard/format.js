@@ -35,6 +35,8 @@ export const counted = (value, word, words = `${word}s`) =>
 /** 0.93 → "93 %"; a digit more near the ends, where it matters. */
 export function percent(value, digits = null) {
   if (missing(value)) return NONE;
+  if (value > 0 && value < 0.0005) return "<\u202f0.1\u202f%";
+  if (value < 1 && value >= 0.9995) return ">\u202f99.9\u202f%";
   const shown = digits ?? (value > 0 && value < 0.0995 ? 1 : value > 0.9905 && value < 1 ? 1 : 0);
   const text = (value * 100).toLocaleString(undefined, {
     minimumFractionDigits: shown,

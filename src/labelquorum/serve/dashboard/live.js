@@ -27,8 +27,8 @@ export function follow(stream, { onEvent, onState }) {
         attempt = 0;
         if (event === null) onState("live");
         else {
-          last = event.id;
-          onEvent(event);
+          last = event.id ?? last; // a passing note has none
+          if (event.kind) onEvent(event);
         }
       }
     } catch (error) {
@@ -84,7 +84,7 @@ async function* eventsOf(body, cut) {
       rest = blocks.pop();
       for (const block of blocks) {
         const event = parsed(block);
-        if (event) yield event;
+        if (event.id || event.kind) yield event;
       }
     }
   } finally {
@@ -94,7 +94,7 @@ async function* eventsOf(body, cut) {
 }
 
 function parsed(block) {
-  const found = { id: null, kind: "message", data: "" };
+  const found = { id: null, kind: null, data: "" };
   for (const line of block.split("\n")) {
     const at = line.indexOf(":");
     if (at <= 0) continue;
@@ -103,7 +103,7 @@ function parsed(block) {
     else if (line.startsWith("event:")) found.kind = value;
     else if (line.startsWith("data:")) found.data += value;
   }
-  return found.data ? { id: found.id, kind: found.kind, ...safely(found.data) } : null;
+  return { ...safely(found.data), id: found.id, kind: found.data && found.kind };
 }
 
 function safely(text) {

@@ -78,7 +78,7 @@ function askTable(stream, items) {
   const heads = [
     ["#", "number wide"],
     ["Task"],
-    ["Answer so far"],
+    ["Answer"],
     ["Confidence"],
     ["Labels", "number wide"],
     ["Gain", "number"],

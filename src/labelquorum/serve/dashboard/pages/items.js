@@ -4,10 +4,12 @@ import * as api from "../api.js";
 import { address, el, fill, icon, link, named } from "../dom.js";
 import { count, percent } from "../format.js";
 import { empty, meter, select, unsureBelow } from "../states.js";
+import { coalesced } from "../live.js";
 import { longTable, tally } from "../table.js";
 
 const PAGE = 200;
-const WAIT = 250; // milliseconds after the last key
+const RENEWED = 2000; // milliseconds between two renewals by events
+const WAIT = 250; // and after the last key
 const SORTS = [
   ["", "Undecided, then least sure"],
   ["-confidence", "Most sure first"],
@@ -99,6 +101,7 @@ export function page({ stream, query }) {
     }
   }
 
+  const renewal = coalesced(again, RENEWED);
   search.addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(change, WAIT);
@@ -153,10 +156,13 @@ export function page({ stream, query }) {
       );
     },
     hear() {
-      if (scrollY < 40 && !table.node.contains(document.activeElement)) again();
+      if (scrollY < 40 && !table.node.contains(document.activeElement)) renewal.nudge();
       else fresh.hidden = false;
     },
-    stop: () => table.stop(),
+    stop() {
+      renewal.stop();
+      table.stop();
+    },
   };
 }
 

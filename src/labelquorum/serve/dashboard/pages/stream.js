@@ -115,11 +115,17 @@ function showWarnings(host, stream, warnings) {
         "div",
         { class: "warning", data: { code: one.code } },
         icon("alert"),
-        el("p", {}, one.says),
+        el("p", {}, who(one), one.says),
         where,
       );
     }),
   );
+}
+
+/** The worker's name, where the sentence leaves it out. */
+function who({ worker, says }) {
+  const missing = worker !== undefined && worker !== null && !says.includes(String(worker));
+  return missing ? [el("strong", {}, named(worker)), ": "] : null;
 }
 
 function showFigures(

@@ -4,10 +4,12 @@ import * as api from "../api.js";
 import { address, el, fill, icon, link, named } from "../dom.js";
 import { FLAGS, count, flagWord, percent, ratio } from "../format.js";
 import { empty, select, whisker } from "../states.js";
+import { coalesced } from "../live.js";
 import { longTable, tally } from "../table.js";
 
 const PAGE = 200;
-const WAIT = 250;
+const RENEWED = 2000; // milliseconds between two renewals by events
+const WAIT = 250; // and after the last key
 const SORTS = [
   ["flags", "Flagged first"],
   ["skill", "Least skilled first"],
@@ -88,6 +90,7 @@ export function page({ stream, query }) {
     }
   }
 
+  const renewal = coalesced(again, RENEWED);
   search.addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(change, WAIT);
@@ -126,10 +129,13 @@ export function page({ stream, query }) {
       );
     },
     hear() {
-      if (scrollY < 40 && !table.node.contains(document.activeElement)) again();
+      if (scrollY < 40 && !table.node.contains(document.activeElement)) renewal.nudge();
       else fresh.hidden = false;
     },
-    stop: () => table.stop(),
+    stop() {
+      renewal.stop();
+      table.stop();
+    },
   };
 }
 
