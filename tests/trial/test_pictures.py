@@ -9,7 +9,8 @@ import pytest
 
 from labelquorum.errors import LabelQuorumError, StateError
 from labelquorum.trial.crowds import class_conditional_crowd
-from labelquorum.trial.pictures import _moved_apart, plot_confusion, plot_error_along_stream
+from labelquorum.trial.pictures import plot_confusion, plot_error_along_stream
+from labelquorum.trial.pictures.curves import moved_apart
 
 ITEMS = [50, 100, 150]
 CURVES = {
@@ -91,9 +92,9 @@ def test_many_classes_get_a_colour_scale_instead_of_numbers(tmp_path):
 
 
 def test_crowded_names_move_apart_about_their_middle_and_others_stay():
-    moved = _moved_apart([0.1, 0.5, 0.51, 0.9], 0.06)
+    moved = moved_apart([0.1, 0.5, 0.51, 0.9], 0.06)
     assert moved == pytest.approx([0.1, 0.475, 0.535, 0.9])
-    assert np.all(np.diff(_moved_apart([0.2, 0.2, 0.2, 0.24, 0.3], 0.06)) > 0.0599)
+    assert np.all(np.diff(moved_apart([0.2, 0.2, 0.2, 0.24, 0.3], 0.06)) > 0.0599)
 
 
 def test_drawing_leaves_the_program_s_own_figures_alone(tmp_path):
