@@ -2,8 +2,8 @@
 
 A file a noun: `settings` (the options commands share), `answers` (`aggregate`), `stream`,
 `reports` (`workers`, `doctor`), `datasets`, `evaluate`, `simulate`, `run`, `serve` (and `keys`),
-`store` (`streams`, `backup`, `restore`, `export`, `refine`, `forget`). What takes long to import is
-imported by the command that needs it, so that `--help` is there at once.
+`store` (`streams`, `backup`, `restore`, `export`, `refine`, `forget`), `plot` (and `report`). What
+takes long to import is imported by the command that needs it, so that `--help` is there at once.
 """
 
 from pathlib import Path
@@ -16,6 +16,7 @@ from labelquorum.errors import LabelQuorumError
 from labelquorum.serve.cli.answers import aggregate
 from labelquorum.serve.cli.datasets import datasets
 from labelquorum.serve.cli.evaluate import evaluate
+from labelquorum.serve.cli.plot import plot, report
 from labelquorum.serve.cli.reports import doctor, workers
 from labelquorum.serve.cli.run import run
 from labelquorum.serve.cli.serve import keys, serve
@@ -77,6 +78,10 @@ app.command(
 app.command(epilog="Example: labelquorum refine birds --store data -o differ.csv")(refine)
 app.command(epilog="Example: labelquorum backup data -o monday.backup")(backup)
 app.command(epilog="Example: labelquorum restore monday.backup data-again")(restore)
+app.command(
+    epilog="Example: labelquorum plot workers birds --store data -o workers.svg",
+)(plot)
+app.command(epilog="Example: labelquorum report birds --store data -o birds.html")(report)
 app.command(epilog="Example: labelquorum forget ann --stream birds --store data")(forget)
 
 
