@@ -156,7 +156,9 @@ def _classes(gallery: Gallery) -> str:
         ]
         for c in np.argsort(-items, kind="stable")
     ]
-    return _table("What tasks were decided to be.", ["class", "tasks", "share", "expected"], rows, 3)
+    return _table(
+        "What tasks were decided to be.", ["class", "tasks", "share", "expected"], rows, 3
+    )
 
 
 def _workers(gallery: Gallery, folder: Path) -> str:

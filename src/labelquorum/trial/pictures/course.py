@@ -158,8 +158,8 @@ def _lay_time(axes: "Axes", at: NDArray[np.datetime64], last: bool) -> None:
     axes.xaxis.set_major_locator(locator)
     formatter = ConciseDateFormatter(locator, tz=UTC)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(formatter)
-    if len(at) > 1 and at[0] < at[-1]:
-        axes.set_xlim(at[0], at[-1])
+    alone = np.timedelta64(30 if at[0] == at[-1] else 0, "s")  # a single moment needs some room
+    axes.set_xlim(at[0] - alone, at[-1] + alone)
     if last:
         axes.set_xlabel("time, UTC", color=QUIET_INK, fontsize=9)
     else:

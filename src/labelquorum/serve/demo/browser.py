@@ -1,0 +1,112 @@
+"""Pictures of the dashboard, by the browser of this machine, which Playwright drives."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+from labelquorum.errors import StateError
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+__all__ = ["Shot", "find_browser", "shots_of", "take"]
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+OPTIONS = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+PATIENCE_MS = 20_000
+WIDE, PHONE = (1280, 800), (390, 844)
+
+
+class Shot(NamedTuple):
+    """A picture of a page."""
+
+    name: str
+    page: str  # what follows the # of its address
+    dark: bool = False
+    size: tuple[int, int] = WIDE
+
+
+def find_browser() -> str:
+    """The browser that takes the pictures; an error says what to install."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        raise StateError(
+            "Pictures of the dashboard take a browser, and there is no chromium on this machine. "
+            "Install it (on Debian: apt install chromium), or run the demo without --headless."
+        )
+    if find_spec("playwright") is None:
+        raise StateError(
+            "Pictures of the dashboard take Playwright, which is not installed. "
+            "Run pip install labelquorum[browser]."
+        )
+    return found
+
+
+def shots_of(stream: str, task: str, worker: str) -> list[Shot]:
+    """The pages to take, with one task and one worker to look at closely."""
+    here = f"/s/{quote(stream, safe='')}"
+    pages = {
+        "streams": "/",
+        "stream": here,
+        "items": f"{here}/items",
+        "item": f"{here}/items/{quote(task, safe='')}",
+        "workers": f"{here}/workers",
+        "worker": f"{here}/workers/{quote(worker, safe='')}",
+        "ask": f"{here}/ask",
+        "settings": f"{here}/settings",
+    }
+    shots = [Shot(name, page) for name, page in pages.items()]
+    return [*shots, Shot("stream-dark", here, dark=True), Shot("stream-phone", here, size=PHONE)]
+
+
+def take(browser: str, url: str, key: str, shots: Sequence[Shot], folder: Path) -> Iterator[Path]:
+    """Take pictures of pages, one after the other, as soon as each shows its data."""
+    with _opened(browser) as window:
+        for number, shot in enumerate(shots, 1):
+            path = folder / f"{number:02}-{shot.name}.png"
+            width, height = shot.size
+            with _page(window, shot, width, height) as page:
+                page.goto(f"{url}/#key={quote(key)}&go={quote(shot.page)}")
+                _wait_for_data(page)
+                page.screenshot(path=path, full_page=True)
+            yield path
+
+
+@contextmanager
+def _opened(browser: str) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        window = driver.chromium.launch(executable_path=browser, args=list(OPTIONS))
+        try:
+            yield window
+        finally:
+            window.close()
+
+
+@contextmanager
+def _page(window: Any, shot: Shot, width: int, height: int) -> Iterator["Page"]:
+    scheme = "dark" if shot.dark else "light"
+    context = window.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    context.set_default_timeout(PATIENCE_MS)
+    try:
+        yield context.new_page()
+    finally:
+        context.close()
+
+
+def _wait_for_data(page: "Page") -> None:
+    page.wait_for_load_state("load")
