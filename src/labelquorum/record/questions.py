@@ -13,6 +13,7 @@ import numpy as np
 
 from labelquorum.errors import StateError
 from labelquorum.learn.door import Estimator
+from labelquorum.learn.drift import changes
 from labelquorum.learn.snapshot import write_snapshot
 from labelquorum.record.model import estimator_of, snapshot_of
 from labelquorum.record.rows import Work
@@ -90,13 +91,65 @@ def gains(model: Estimator, tasks: list[Any], top: int | None = None) -> list[di
     return [{name: _finite(value) for name, value in row.items()} for row in rows]
 
 
+def reasons(model: Estimator, task: Any) -> dict[str, Any]:
+    """Why an open item has its answer, and what one more label of it would likely do."""
+    gain = None
+    for row in gains(model, [task]):  # none where the truth was told
+        gain = {"mean": row["gain"], "worker": row["best_worker"], "worker_gain": row["best_gain"]}
+    return {"why": explain(model, task), "gain": gain}
+
+
+def board(model: Estimator) -> dict[str, Any]:
+    """How often each worker is right, and of whom what is odd."""
+    columns = ("flag", "says", "score", "since", "partners")
+    flags = [
+        [row["worker"], {name: _plain(row[name]) for name in columns}]
+        for row in model.flags().to_dict("records")
+    ]
+    return {"skill": model.skills_.to_numpy().tolist(), "flags": flags}
+
+
+def profile(model: Estimator, workers: list[Any]) -> list[dict[str, Any]]:
+    """`skills` of workers, beside the crowd's mean matrix, and how each did over time."""
+    candidates, share = model._candidates()
+    crowd = np.einsum("k,kcz->cz", share, model._matrices(candidates)).tolist()
+    told = []
+    for one in skills(model, workers):
+        stretches = model.track(one["worker"]).reset_index()
+        _, index = model._chosen([one["worker"]])
+        bins = model._fitted().book.gather(index, ("track",))["track"][0]
+        told.append(
+            {
+                **one,
+                "crowd_confusion": crowd,
+                "track": [
+                    {name: _plain(value) for name, value in row.items() if name != "change"}
+                    for row in stretches.to_dict("records")
+                ],
+                "changes": [
+                    {"chunk": int(c.chunk), "before": float(c.before), "after": float(c.after)}
+                    for c in changes(bins)
+                ],
+            }
+        )
+    return told
+
+
 QUESTIONS: dict[str, Callable[..., Any]] = {
+    "board": board,
     "explain": explain,
     "gains": gains,
     "priors": priors,
+    "profile": profile,
+    "reasons": reasons,
     "skills": skills,
 }
 """By name. `snapshot` is asked like these, and answered in bytes."""
+
+
+def _plain(value: Any) -> Any:
+    """A value JSON can tell, without NumPy's own types."""
+    return _finite(value.item() if isinstance(value, np.generic) else value)
 
 
 def _finite(value: Any) -> Any:

@@ -168,6 +168,8 @@ chunks = Table(
     Column("version", BigInteger),  # of the model it made
     Column("result", Text),  # JSON
     Column("labels_kept", Integer, nullable=False),  # 1 while its raw labels are there
+    Column("applied_at", Double),
+    Column("summary", Text),  # its figures, JSON
     Index("chunks_by_state", "stream", "state"),
 )
 
@@ -193,6 +195,7 @@ workers = Table(
     Column("state", LargeBinary, nullable=False),
     Column("labels", BigInteger, nullable=False),
     Column("agreed", BigInteger, nullable=False),
+    Column("track", LargeBinary),  # how he did over time, float32; NULL before he was followed
     UniqueConstraint("stream", "worker", name="workers_by_id"),
 )
 

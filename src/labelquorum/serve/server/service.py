@@ -1,5 +1,6 @@
 """What all routes share: the store, who feeds it, and what is remembered of its streams."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,17 +12,21 @@ from starlette.concurrency import run_in_threadpool
 
 from labelquorum.errors import LabelQuorumError
 from labelquorum.ingest.events import LabelSpace
-from labelquorum.record.glance import model_version
+from labelquorum.record.glance import all_rows, model_version
 from labelquorum.record.keys import Keys
 from labelquorum.record.store import Store
 from labelquorum.record.stream import Stream
+from labelquorum.record.tally import Tally
 from labelquorum.serve.server.access import Keyring
+from labelquorum.serve.server.boards import Boards
 from labelquorum.serve.server.bodies import Bodies
 from labelquorum.serve.server.hub import Hub
 from labelquorum.serve.server.logs import Log
 from labelquorum.serve.server.metrics import Metrics
+from labelquorum.serve.server.pace import Pace
 from labelquorum.serve.server.refusals import RETRY_SECONDS, Refusal
 from labelquorum.serve.server.settings import Settings
+from labelquorum.serve.server.shared import Shared
 
 __all__ = ["Known", "Service", "known_stream", "service_of"]
 
@@ -35,6 +40,7 @@ class Known:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
+        self.tally = Tally(stream)
         space = stream._space
         self.spaces: dict[str, LabelSpace] = {
             on_bad: replace(space, on_bad=on_bad) for on_bad in ("error", "skip")
@@ -52,6 +58,10 @@ class Service:
         self.bodies = Bodies(settings)
         self.hub = Hub(settings, self.metrics)
         self.metrics.watch(self._gauged)
+        self.shared = Shared(self.hub.changes)
+        self.boards = Boards(self.ask, self.hub)
+        self.pace = Pace(self._paced)
+        self._following: asyncio.Task[None] | None = None
         self.creating = threading.Lock()
         self._asking = CapacityLimiter(ASKING)
         # One process writes to a store, so nobody else makes streams.
@@ -62,10 +72,13 @@ class Service:
         self.hub.open()
         self.pipeline.on_change = self.hub.ring
         self.pipeline.start()
+        self._following = asyncio.get_running_loop().create_task(self.pace.follow())
 
     async def stop(self) -> None:
         """Commit what was taken, and end."""
         self.hub.close()
+        if self._following is not None:
+            self._following.cancel()
         await run_in_threadpool(self.pipeline.stop)
 
     async def ask(self, question: Callable[..., Answer], *about: Any) -> Answer:
@@ -86,6 +99,12 @@ class Service:
         for name, known in list(self._known.items()):
             yield "chunks_behind", name, self.pipeline.behind(name)
             yield "model_version", name, model_version(known.stream)
+
+    def _paced(self) -> dict[str, tuple[int, int]]:
+        """The labels of each stream, and how far learning is behind."""
+        return {
+            name: (rows, self.pipeline.behind(name)) for name, rows in all_rows(self.store).items()
+        }
 
     def known(self, name: str) -> Known:
         """A stream by its name."""

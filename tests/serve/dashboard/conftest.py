@@ -1,0 +1,177 @@
+"""One service with labels in it, one browser, and pages that tell what went wrong in them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from serve.dashboard.payloads import PAYLOADS, as_stream
+from serve.server.served import until
+
+import labelquorum as lq
+from labelquorum.trial.crowds import class_conditional_crowd, label_table
+from labelquorum.trial.roles import with_bots, with_ring, with_sleepers, with_spammers
+
+BIRDS = ("owl", "wren", "heron", "swift")
+OPTIONS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+).split()
+WATCH = """
+window.breaches = [];
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.breaches.push(`${event.violatedDirective} ${event.blockedURI}`));
+"""
+
+
+class Service:
+    """`labelquorum serve` in a process of its own, and a client with its first key."""
+
+    def __init__(self, folder, port=0):
+        command = [sys.executable, "-m", "labelquorum", "serve", str(folder), "--port", str(port)]
+        self.folder = folder
+        self.log = folder.with_name(f"{folder.name}.log").open("a+", encoding="utf-8")
+        self._process = subprocess.Popen(
+            [*command, "--rate", "2000"],
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        self.url = f"http://{until(self._address)}"
+        self.port = int(self.url.rpartition(":")[2])
+
+    def _address(self):
+        assert self._process.poll() is None, Path(self.log.name).read_text(encoding="utf-8")
+        for line in reversed(Path(self.log.name).read_text(encoding="utf-8").splitlines()):
+            if '"stopped"' in line:
+                return None
+            if '"serving"' in line and line.endswith("}"):
+                return json.loads(line)["at_address"][0]
+        return None
+
+    def key(self):
+        return self._process.stdout.readline().strip()
+
+    def stop(self):
+        self._process.send_signal(signal.SIGTERM)
+        self._process.communicate(timeout=60)
+        self.log.close()
+
+
+def simulated_birds():
+    """A crowd with spammers, a bot, a ring and a sleeper, as rows of task, worker and label."""
+    crowd = class_conditional_crowd(500, 20, len(BIRDS), labels_per_item=5, seed=3)
+    crowd = with_sleepers(with_ring(with_spammers(crowd, [1, 2]), [5, 6], 0.5), [9], 0.5)
+    table = label_table(with_bots(crowd, [12], 0))
+    rows = zip(table.item_ids, table.worker_ids, table.labels, strict=True)
+    told = [{"task": t, "worker": w, "label": BIRDS[int(label)]} for t, w, label in rows]
+    names = sorted({row["task"] for row in told})
+    return told, dict(zip(names, (BIRDS[int(c)] for c in crowd.truth), strict=True))
+
+
+def feed(client):
+    """All that the pages show: a full stream, an empty one, and one of bad names."""
+    rules = {"labels_per_item": 5, "chunk_items": 20, "grace": 86_400, "max_wait": None}
+    client.create("birds", classes=list(BIRDS), rules={**rules, "max_chunk_wait": None})
+    rows, truth = simulated_birds()
+    client.send("birds", rows)
+    waiting = [{"task": f"new{n}", "worker": "w03", "label": "owl"} for n in range(7)]
+    client.send("birds", waiting)
+    client.create("empty", classes=["yes", "no"])
+    three = {"labels_per_item": 3, "chunk_items": 60, "grace": 86_400}
+    client.create(as_stream(PAYLOADS[0]), classes=PAYLOADS, rules=three)
+    turned = [PAYLOADS[n:] + PAYLOADS[:n] for n in range(3)]
+    names = zip(PAYLOADS * 3, sum(turned, []), PAYLOADS * 3, strict=True)
+    client.send(as_stream(PAYLOADS[0]), [dict(zip(("task", "worker", "label"), row, strict=True)) for row in names])
+    for payload in PAYLOADS[1:]:
+        client.create(as_stream(payload), classes=["a", "b"])
+    until(lambda: client.stream("birds")["counts"]["answered_items"] == 500, seconds=120)
+    client.gold("birds", {task: truth[task] for task in sorted(truth)[:60]})
+    done = lambda: client.stream(as_stream(PAYLOADS[0]))["counts"]["answered_items"] == 60  # noqa: E731
+    until(done, seconds=120)
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory):
+    found = Service(tmp_path_factory.mktemp("dashboard") / "store")
+    found.secret = found.key()
+    try:
+        with lq.Client(found.url, found.secret) as found.client:
+            feed(found.client)
+            yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        reason = "the dashboard is tested in a browser, and there is no `chromium` here"
+        (pytest.fail if os.environ.get("LABELQUORUM_CI") else pytest.skip)(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, args=OPTIONS)
+        yield found
+        found.close()
+
+
+class Seen:
+    """A page of the browser, and all that went wrong in it."""
+
+    def __init__(self, page, service):
+        self.page, self.service = page, service
+        self.faults = []
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
+        page.on("dialog", self._on_dialog)
+        page.add_init_script(WATCH)
+
+    def _on_console(self, message):
+        if message.type == "error":
+            self.faults.append(f"console: {message.text}")
+
+    def _on_dialog(self, dialog):
+        self.faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def sign_in(self, place="/"):
+        self.page.goto(f"{self.service.url}/#key={self.service.secret}&go={place}")
+        self.ready()
+
+    def go(self, place):
+        """Open a page by its address, as a click on a link does, and wait until it is shown."""
+        self.page.evaluate("(hash) => { location.hash = hash; }", place)
+        self.ready()
+
+    def ready(self):
+        self.page.wait_for_selector("main:not(:has(.skeleton)) h1", state="attached")
+
+    def check(self):
+        """Nothing went wrong, no rule was broken."""
+        breaches = self.page.evaluate("window.breaches")
+        assert (self.faults, breaches) == ([], [])
+
+
+@pytest.fixture(scope="session")
+def seen(browser, service):
+    """A new page of a given size and theme; use it in a `with`."""
+
+    @contextmanager
+    def opened(width=1280, height=800, theme="light"):
+        size = {"width": width, "height": height}
+        context = browser.new_context(viewport=size, color_scheme=theme)
+        context.set_default_timeout(15_000)
+        try:
+            yield Seen(context.new_page(), service)
+        finally:
+            context.close()
+
+    return opened
