@@ -148,8 +148,12 @@ class Gallery:
         return plot_calibration(path, counts, title or f"Is {self.name} right when it is sure?")
 
     def flags(self, workers: Sequence[Hashable]) -> dict[Hashable, list[str]]:
-        """What is odd about workers, by name."""
-        return {}
+        """What is odd about workers: the names of the flags of each who has any."""
+        table = self.model.flags(workers=workers)
+        found: dict[Hashable, list[str]] = {}
+        for worker, flag in zip(table["worker"], table["flag"], strict=True):
+            found.setdefault(worker, []).append(str(flag).replace("_", " "))
+        return found
 
     def _bounds(self, workers: Sequence[Hashable]) -> tuple[Any, Any]:
         try:

@@ -26,6 +26,8 @@ OPTIONS = (
 )
 PATIENCE_MS = 20_000
 WIDE, PHONE = (1280, 800), (390, 844)
+TALLEST = 1600
+"""Of a longer page, the upper part is shown."""
 
 
 class Shot(NamedTuple):
@@ -71,24 +73,42 @@ def shots_of(stream: str, task: str, worker: str) -> list[Shot]:
 
 
 def take(browser: str, url: str, key: str, shots: Sequence[Shot], folder: Path) -> Iterator[Path]:
-    """Take pictures of pages, one after the other, as soon as each shows its data."""
+    """Take pictures of pages, one after the other, as soon as each shows its data.
+
+    Parameters
+    ----------
+    browser
+        Its program; see `find_browser`.
+    url, key
+        Where the service is, and what opens it.
+    shots
+        What to take, and how.
+    folder
+        Where the files go; each begins with its number.
+    """
     with _opened(browser) as window:
         for number, shot in enumerate(shots, 1):
             path = folder / f"{number:02}-{shot.name}.png"
             width, height = shot.size
             with _page(window, shot, width, height) as page:
                 page.goto(f"{url}/#key={quote(key)}&go={quote(shot.page)}")
-                _wait_for_data(page)
-                page.screenshot(path=path, full_page=True)
+                _wait_for_data(page, shot)
+                page.screenshot(path=path, full_page=True, clip=_clip(page, width))
             yield path
 
 
 @contextmanager
 def _opened(browser: str) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import Error, sync_playwright
 
     with sync_playwright() as driver:
-        window = driver.chromium.launch(executable_path=browser, args=list(OPTIONS))
+        try:
+            window = driver.chromium.launch(executable_path=browser, args=list(OPTIONS))
+        except Error as error:
+            raise StateError(
+                f"{browser} did not start ({error.message.splitlines()[0]}). Try it by hand: "
+                f"{browser} --headless --dump-dom about:blank"
+            ) from error
         try:
             yield window
         finally:
@@ -108,5 +128,19 @@ def _page(window: Any, shot: Shot, width: int, height: int) -> Iterator["Page"]:
         context.close()
 
 
-def _wait_for_data(page: "Page") -> None:
-    page.wait_for_load_state("load")
+def _clip(page: "Page", width: int) -> Any:
+    height = page.evaluate("document.documentElement.scrollHeight")
+    return {"x": 0, "y": 0, "width": width, "height": min(height, TALLEST)}
+
+
+def _wait_for_data(page: "Page", shot: Shot) -> None:
+    """Wait until nothing is loading any more, and what there is is drawn."""
+    page.wait_for_selector("main:not(:has(.skeleton)) h1", state="attached")
+    drawn = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    page.evaluate(drawn)
+    failed = page.locator("main .state.bad")
+    if failed.count():
+        raise StateError(
+            f"The page {shot.name!r} of the dashboard shows no data: "
+            f"{' '.join(failed.first.inner_text().split())}"
+        )

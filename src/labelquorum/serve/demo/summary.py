@@ -65,8 +65,8 @@ def summary(client: Client, stream: str, scene: Scene, sent: int) -> str:
         f"{sent:,} labels of {len(WORKERS)} workers came in; {len(decided):,} tasks are decided, "
         f"{counts['waiting_items']:,} wait for more labels.",
         f"Of {found.n_items:,} decided tasks whose truth nobody told, BiLA got "
-        f"{found.wrong['BiLA']:,} wrong, the majority vote {found.wrong['majority vote']:,}, and an "
-        f"oracle that knows every worker's habits {found.wrong['oracle']:,}.",
+        f"{found.wrong['BiLA']:,} wrong, the majority vote {found.wrong['majority vote']:,}, and "
+        f"an oracle that knows every worker's habits {found.wrong['oracle']:,}.",
         "",
     ]
     page = StringIO()
@@ -99,7 +99,7 @@ def _worker_table(workers: pd.DataFrame, scene: Scene) -> Table:
             skill,
             f"{row['skill']:.0%}{bounds}",
             f"{row['labels']:,}",
-            str(row["flags"]),
+            str(row["flags"]).replace("_", " "),
         )
         table.add_row(*map(Text, cells))
     return table
