@@ -88,10 +88,7 @@ def feed(client):
     client.create(as_stream(PAYLOADS[0]), classes=PAYLOADS, rules=three)
     turned = [PAYLOADS[n:] + PAYLOADS[:n] for n in range(3)]
     names = zip(PAYLOADS * 3, sum(turned, []), PAYLOADS * 3, strict=True)
-    client.send(
-        as_stream(PAYLOADS[0]),
-        [dict(zip(("task", "worker", "label"), row, strict=True)) for row in names],
-    )
+    client.send(as_stream(PAYLOADS[0]), [dict(zip(("task", "worker", "label"), row, strict=True)) for row in names])
     for payload in PAYLOADS[1:]:
         client.create(as_stream(payload), classes=["a", "b"])
     until(lambda: client.stream("birds")["counts"]["answered_items"] == 500, seconds=120)

@@ -70,9 +70,7 @@ def test_all_of_it_is_reached_by_keyboard(view):
     def tab_to(wanted, most=40):
         for _ in range(most):
             page.keyboard.press("Tab")
-            here = page.evaluate(
-                "(document.activeElement.textContent || document.activeElement.ariaLabel || '').trim()"
-            )
+            here = page.evaluate("(document.activeElement.textContent || document.activeElement.ariaLabel || '').trim()")
             if re.search(wanted, here):
                 return page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         raise AssertionError(f"{wanted!r} is not reached")
@@ -155,7 +153,9 @@ def test_items_are_searched_filtered_and_sorted(view):
 
 def test_workers_are_shown_flagged_first_with_the_reason(view, service):
     flagged = {
-        name: flags for name, flags in service.client.workers("birds")["flags"].items() if flags
+        name: flags
+        for name, flags in service.client.workers("birds")["flags"].items()
+        if flags
     }
     view.sign_in("/s/birds/workers")
     page = view.page
