@@ -24,10 +24,17 @@ OPTIONS = (
     "--disable-component-update",
     "--disable-sync",
 )
-PATIENCE_MS = 20_000
-WIDE, PHONE = (1280, 800), (390, 844)
-TALLEST = 1600
-"""Of a longer page, the upper part is shown."""
+PATIENCE_MS = 120_000  # a busy machine has to compile first
+WIDE, PHONE = 1280, 390
+LOWEST, TALLEST = 800, 1460
+"""A picture shows the page as far as it goes, but no less and no more than so much."""
+
+
+LOADED, FAILED = "main:not(:has(.skeleton))", "main .state.bad"
+ROWS = """() => [...document.querySelectorAll("main .long-box")].every(
+  (box) => box.querySelector("tbody.rows tr"))"""
+HEIGHT = "Math.ceil(document.querySelector('main').getBoundingClientRect().bottom)"
+DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 class Shot(NamedTuple):
@@ -36,7 +43,7 @@ class Shot(NamedTuple):
     name: str
     page: str  # what follows the # of its address
     dark: bool = False
-    size: tuple[int, int] = WIDE
+    width: int = WIDE
 
 
 def find_browser() -> str:
@@ -69,7 +76,7 @@ def shots_of(stream: str, task: str, worker: str) -> list[Shot]:
         "settings": f"{here}/settings",
     }
     shots = [Shot(name, page) for name, page in pages.items()]
-    return [*shots, Shot("stream-dark", here, dark=True), Shot("stream-phone", here, size=PHONE)]
+    return [*shots, Shot("stream-dark", here, dark=True), Shot("stream-phone", here, width=PHONE)]
 
 
 def take(browser: str, url: str, key: str, shots: Sequence[Shot], folder: Path) -> Iterator[Path]:
@@ -89,26 +96,39 @@ def take(browser: str, url: str, key: str, shots: Sequence[Shot], folder: Path) 
     with _opened(browser) as window:
         for number, shot in enumerate(shots, 1):
             path = folder / f"{number:02}-{shot.name}.png"
-            width, height = shot.size
-            with _page(window, shot, width, height) as page:
-                page.goto(f"{url}/#key={quote(key)}&go={quote(shot.page)}")
-                _wait_for_data(page, shot)
-                page.screenshot(path=path, full_page=True, clip=_clip(page, width))
+            with _told_in_a_sentence(f"The page {shot.name!r} of the dashboard"):
+                _take_one(window, f"{url}/#key={quote(key)}&go={quote(shot.page)}", shot, path)
             yield path
+
+
+def _take_one(window: Any, address: str, shot: Shot, path: Path) -> None:
+    with _page(window, shot) as page:
+        page.goto(address)
+        _wait_for_data(page, shot)
+        height = min(max(page.evaluate(HEIGHT), LOWEST), TALLEST)
+        page.screenshot(path=path, clip={"x": 0, "y": 0, "width": shot.width, "height": height})
+
+
+@contextmanager
+def _told_in_a_sentence(what: str) -> Iterator[None]:
+    from playwright.sync_api import Error
+
+    try:
+        yield
+    except Error as error:
+        raise StateError(
+            f"{what} could not be taken: {error.message.splitlines()[0]} Is the machine very busy? "
+            "Try again."
+        ) from error
 
 
 @contextmanager
 def _opened(browser: str) -> Iterator[Any]:
-    from playwright.sync_api import Error, sync_playwright
+    from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
-        try:
+        with _told_in_a_sentence(f"Pictures with {browser}"):
             window = driver.chromium.launch(executable_path=browser, args=list(OPTIONS))
-        except Error as error:
-            raise StateError(
-                f"{browser} did not start ({error.message.splitlines()[0]}). Try it by hand: "
-                f"{browser} --headless --dump-dom about:blank"
-            ) from error
         try:
             yield window
         finally:
@@ -116,10 +136,11 @@ def _opened(browser: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _page(window: Any, shot: Shot, width: int, height: int) -> Iterator["Page"]:
-    scheme = "dark" if shot.dark else "light"
+def _page(window: Any, shot: Shot) -> Iterator["Page"]:
     context = window.new_context(
-        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+        viewport={"width": shot.width, "height": TALLEST},
+        color_scheme="dark" if shot.dark else "light",
+        reduced_motion="reduce",
     )
     context.set_default_timeout(PATIENCE_MS)
     try:
@@ -128,17 +149,12 @@ def _page(window: Any, shot: Shot, width: int, height: int) -> Iterator["Page"]:
         context.close()
 
 
-def _clip(page: "Page", width: int) -> Any:
-    height = page.evaluate("document.documentElement.scrollHeight")
-    return {"x": 0, "y": 0, "width": width, "height": min(height, TALLEST)}
-
-
 def _wait_for_data(page: "Page", shot: Shot) -> None:
     """Wait until nothing is loading any more, and what there is is drawn."""
-    page.wait_for_selector("main:not(:has(.skeleton)) h1", state="attached")
-    drawn = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
-    page.evaluate(drawn)
-    failed = page.locator("main .state.bad")
+    page.wait_for_selector(f"{LOADED} h1, {FAILED}", state="attached")
+    page.wait_for_function(ROWS)
+    page.evaluate(DRAWN)
+    failed = page.locator(FAILED)
     if failed.count():
         raise StateError(
             f"The page {shot.name!r} of the dashboard shows no data: "
