@@ -1,8 +1,9 @@
 """Pictures of the dashboard, by the browser of this machine, which Playwright drives."""
 
+import logging
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -124,15 +125,20 @@ def _told_in_a_sentence(what: str) -> Iterator[None]:
 
 @contextmanager
 def _opened(browser: str) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import Error, sync_playwright
 
     with sync_playwright() as driver:
         with _told_in_a_sentence(f"Pictures with {browser}"):
             window = driver.chromium.launch(executable_path=browser, args=list(OPTIONS))
         try:
             yield window
+        except KeyboardInterrupt:
+            # The driver had it too, and is gone; what it still owes is no news.
+            logging.getLogger("asyncio").disabled = True
+            raise
         finally:
-            window.close()
+            with suppress(Error):
+                window.close()
 
 
 @contextmanager
