@@ -1,10 +1,9 @@
 """What the demo found, in words: errors beside the limit, and every worker beside what he is."""
 
 from io import StringIO
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -27,13 +26,13 @@ class Errors(NamedTuple):
     wrong: dict[str, int]
 
 
-def errors_of(scene: Scene, labels: pd.Series, sent: int, seed: int = 0) -> Errors:
+def errors_of(scene: Scene, labels: Any, sent: int, seed: int = 0) -> Errors:
     """Hold what was decided against the truth, beside a vote and an oracle on the same labels.
 
     Parameters
     ----------
     labels
-        What was decided, by task.
+        What was decided, a Series by task.
     sent
         So many labels, in order of arrival, are known to all methods.
     """
@@ -76,7 +75,7 @@ def summary(client: Client, stream: str, scene: Scene, sent: int) -> str:
     return page.getvalue()
 
 
-def _worker_table(workers: pd.DataFrame, scene: Scene) -> Table:
+def _worker_table(workers: Any, scene: Scene) -> Table:
     """Every worker as estimated, the worst first, beside what is true of him."""
     crowd = scene.crowd
     assert crowd.cast is not None
@@ -92,7 +91,7 @@ def _worker_table(workers: pd.DataFrame, scene: Scene) -> Table:
         k = WORKERS.index(str(worker))
         changed = abs(right[k] - later[k]) > 0.01
         skill = f"{right[k]:.0%}, then {later[k]:.0%}" if changed else f"{right[k]:.0%}"
-        bounds = "" if pd.isna(row["low"]) else f" ({row['low']:.0%}–{row['high']:.0%})"
+        bounds = "" if row["low"] is None else f" ({row['low']:.0%}–{row['high']:.0%})"
         cells = (
             str(worker),
             scene.kinds[k],
