@@ -70,43 +70,61 @@ def test_a_refusal_is_one_senders_alone(store):
     assert again.repeated
 
 
+def parcel(stream, worker):
+    return stream.prepare(Sent({"t": {worker: 0}}))
+
+
 def test_a_full_queue_refuses_and_what_it_holds_is_written_at_the_end(store, monkeypatch):
     monkeypatch.setattr(pipeline_module, "QUEUE_LABELS", 2)
-    stream, outcomes = store.create("s", rules=RULES), []
-    pipeline = Pipeline(store)  # not started: nothing is taken out
-    for worker in "ab":
-        pipeline.submit(stream, stream.prepare(Sent({"t": {worker: 0}})), outcomes.append)
-    with pytest.raises(BusyError, match="2 labels wait to be written"):
-        pipeline.submit(stream, stream.prepare(Sent({"t": {"c": 0}})), outcomes.append)
-    pipeline.start()
-    pipeline.stop()
-    assert [one.accepted for one in outcomes] == [1, 1]
-    with pytest.raises(BusyError, match="stopping"):
-        pipeline.submit(stream, stream.prepare(Sent({"t": {"c": 0}})), outcomes.append)
+    stream, pipeline = store.create("s", rules=RULES), Pipeline(store)
+
+    async def send():
+        sent = [pipeline.submit(stream, parcel(stream, worker)) for worker in "ab"]
+        with pytest.raises(BusyError, match="2 labels wait to be written"):  # it was not started
+            pipeline.submit(stream, parcel(stream, "c"))
+        pipeline.start()
+        pipeline.stop()
+        with pytest.raises(BusyError, match="stopping"):
+            pipeline.submit(stream, parcel(stream, "c"))
+        return [await one for one in sent]
+
+    assert [one.accepted for one in asyncio.run(send())] == [1, 1]
 
 
 def test_a_stream_far_behind_takes_no_more(store, monkeypatch):
     monkeypatch.setattr(pipeline_module, "BACKLOG_CHUNKS", -1)
     stream = store.create("s", rules=RULES)
     with pytest.raises(BusyError, match="chunks to learn from"):
-        Pipeline(store).submit(stream, stream.prepare(Sent({"t": {"c": 0}})), lambda outcome: None)
+        asyncio.run(Pipeline(store).accept(stream, parcel(stream, "c")))
 
 
 def test_a_store_that_refuses_is_told_to_every_sender(store, monkeypatch):
-    stream = store.create("s", rules=RULES)
+    stream, pipeline = store.create("s", rules=RULES), Pipeline(store)
 
     def refuse(self):
         raise StoreError("no")
 
+    async def send():
+        sent = [pipeline.submit(stream, parcel(stream, worker)) for worker in "ab"]
+        pipeline.start()
+        pipeline.stop()
+        return [await one for one in sent]
+
     monkeypatch.setattr(Store, "write", refuse)
-    outcomes = []
-    pipeline = Pipeline(store)
-    for worker in "ab":
-        pipeline.submit(stream, stream.prepare(Sent({"t": {worker: 0}})), outcomes.append)
-    pipeline.start()
-    pipeline.stop()
-    assert [str(one) for one in outcomes] == ["no", "no"]
+    assert [str(one) for one in asyncio.run(send())] == ["no", "no"]
     assert not pipeline.healthy
+
+
+def test_a_sender_whose_loop_is_gone_keeps_no_other_waiting(store):
+    stream, pipeline = store.create("s", rules=RULES), Pipeline(store)
+
+    async def leave():
+        pipeline.submit(stream, parcel(stream, "a"))
+
+    asyncio.run(leave())
+    with pipeline:
+        assert asyncio.run(pipeline.accept(stream, parcel(stream, "b"))).accepted == 1
+    assert stream.item("t").n_labels == 2
 
 
 def test_a_store_that_takes_writes_again_is_found_out_without_a_sender(store, monkeypatch):

@@ -6,6 +6,7 @@ all workers may lean on each other (hard items); what is common to all pairs is 
 `docs/crowd.md` has the formulas.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +23,22 @@ FEWEST = 5
 MOST_LABELS = 40
 """Of an item with more labels, those of so many workers are looked at."""
 
-MOST_ROWS = 1_000_000
-"""Pairs of labels that are looked at; those of the newest items."""
+MOST_CELLS = 1 << 23
+"""Numbers that are laid out at a time; so many pairs of labels, times classes, are looked at, those
+of the newest items."""
+
+MOST_PAIRS = 100_000
+"""Pairs of workers that are compared; those who share most items."""
+
+FEWEST_PAIRS = 10
+"""Pairs there must be to tell what is common to all."""
 
 LEAST_EXCESS = 0.15
 """By so much of their shared items two must say the same more often than expected."""
 
 TINY = 1e-30
+
+Matrices = Callable[[NDArray[np.intp]], Floats]
 
 
 class Pairs(NamedTuple):
@@ -49,8 +59,7 @@ def pair_scores(
     probs: NDArray[Any],
     log_evidence: NDArray[Any],
     heat: Floats,
-    workers: NDArray[np.integer[Any]],
-    matrices: NDArray[Any],
+    matrices: Matrices,
 ) -> Pairs:
     """Compare all pairs that share items.
 
@@ -62,32 +71,30 @@ def pair_scores(
         The answers, (N, C), and what their log scores were divided by, (N,).
     log_evidence
         What each label said for each class, (B, C).
-    workers, matrices
-        Those who labelled, ascending, (P,), and what they say of each class, (P, C, C).
+    matrices
+        What given workers (P,) say of each class, (P, C, C).
     """
     one, two = _label_pairs(chunk)
     key = chunk.worker[one].astype(np.int64) * chunk.n_workers + chunk.worker[two]
-    pairs, group, shared = np.unique(key, return_inverse=True, return_counts=True)
-    often = shared >= FEWEST
-    place = np.cumsum(often) - 1
-    rows = often[group]
-    one, two, group = one[rows], two[rows], place[group[rows]]
-    first, second = pairs[often] // chunk.n_workers, pairs[often] % chunk.n_workers
-    together = _together(
-        matrices, np.searchsorted(workers, first), np.searchsorted(workers, second)
-    )
-    expected = _expected(
-        chunk, probs, log_evidence, heat, one, two, together[group] if len(group) else together
-    )
-    said_same = chunk.label[one] == chunk.label[two]
-    n_pairs = len(first)
-    same = np.bincount(group[said_same], minlength=n_pairs)
-    sums = np.bincount(group, expected, n_pairs)
-    variance = np.bincount(group, expected * (1 - expected), n_pairs)
-    expected, score = _judged(shared[often], same, sums, variance)
+    keys, group, shared = np.unique(key, return_inverse=True, return_counts=True)
+    chosen = np.sort(np.argsort(-shared, kind="stable")[:MOST_PAIRS])
+    chosen = chosen[shared[chosen] >= FEWEST]
+    place = np.full(len(keys), -1, np.intp)
+    place[chosen] = np.arange(len(chosen))
+    rows = place[group] >= 0
+    one, two, group, shared = one[rows], two[rows], place[group[rows]], shared[chosen]
+    first, second = np.divmod(keys[chosen], max(chunk.n_workers, 1))
+    together = _together(matrices, first, second, chunk.n_classes)
+    expected = _expected(chunk, probs, log_evidence, heat, (one, two), together[group])
+    same = np.bincount(group[chunk.label[one] == chunk.label[two]], minlength=len(first))
+    sums, variance = np.zeros((2, len(first)))
+    sums += np.bincount(group, expected, len(first))
+    variance += np.bincount(group, expected * (1 - expected), len(first))
+    likely, score = _judged(shared, same, sums, variance)
     order = np.argsort(-score, kind="stable")
-    columns = (first, second, shared[often], same, expected, score)
-    return Pairs(*(np.asarray(column)[order] for column in columns))
+    return Pairs(
+        first[order], second[order], shared[order], same[order], likely[order], score[order]
+    )
 
 
 def believed(pairs: Pairs, level: float = 0.95) -> NDArray[np.bool_]:
@@ -113,7 +120,8 @@ def _label_pairs(chunk: Chunk) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1))
     length = np.minimum(np.diff(edges), MOST_LABELS)
     n_rows = length * (length - 1) // 2
-    kept = np.cumsum(n_rows[::-1])[::-1] <= MOST_ROWS  # the newest items stand last
+    most = MOST_CELLS // max(chunk.n_classes, 1)
+    kept = np.cumsum(n_rows[::-1])[::-1] <= most  # the newest items stand last
     one, two = [], []
     for n in np.unique(length[kept & (length > 1)]).tolist():
         starts = edges[:-1][kept & (length == n)]
@@ -127,13 +135,16 @@ def _label_pairs(chunk: Chunk) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return rows_one[others], rows_two[others]
 
 
-def _together(matrices: NDArray[Any], one: NDArray[np.intp], two: NDArray[np.intp]) -> Floats:
+def _together(
+    matrices: Matrices, one: NDArray[np.intp], two: NDArray[np.intp], n_classes: int
+) -> Floats:
     """Σ_z m_j[c, z] m_k[c, z]: how often two say the same of an item of class c, (R, C)."""
-    return np.asarray(
-        np.einsum("rcz,rcz->rc", matrices[one].astype(np.float64), matrices[two])
-        if len(one)
-        else np.zeros((0, matrices.shape[1]))
-    )
+    together = np.empty((len(one), n_classes))
+    length = max(1, MOST_CELLS // n_classes**2) if n_classes else 1
+    for start in range(0, len(one), length):
+        some = slice(start, start + length)
+        together[some] = np.einsum("rcz,rcz->rc", matrices(one[some]), matrices(two[some]))
+    return together
 
 
 def _expected(
@@ -141,11 +152,11 @@ def _expected(
     probs: NDArray[Any],
     log_evidence: NDArray[Any],
     heat: Floats,
-    one: NDArray[np.intp],
-    two: NDArray[np.intp],
+    rows: tuple[NDArray[np.intp], NDArray[np.intp]],
     together: Floats,
 ) -> Floats:
-    """How probable the same answer is on each shared item, (R,)."""
+    """How probable the same answer is on each shared item, (R,); `rows` are the two labels'."""
+    one, two = rows
     item = chunk.item[one]
     said = np.clip(log_evidence[one].astype(np.float64) + log_evidence[two], -60, 60)
     # q_{-jk} ∝ q / exp((e_j + e_k) / heat)
@@ -159,18 +170,21 @@ def _judged(
     shared: NDArray[np.intp], same: NDArray[np.intp], expected: Floats, variance: Floats
 ) -> tuple[Floats, Floats]:
     """What is expected with what is common to all pairs, and the scores, (R,) each."""
-    usual = np.ones(len(shared), bool)
+    excess, common = same - expected, 0.0
+    if len(shared) >= FEWEST_PAIRS:
+        common = float(np.median(excess / np.maximum(variance, TINY)))
     for _ in range(2):
-        # x = Σ (same − expected) / Σ variance over pairs that are not suspicious
-        common = float((same - expected)[usual].sum() / max(variance[usual].sum(), TINY))
         likely = expected + max(common, 0) * variance
         score = _divergence(shared, same, likely)
         usual = score < np.log(max(len(shared), 1) / 0.05)
+        # x = Σ (same − expected) / Σ variance over pairs that are not suspicious
+        if len(shared) >= FEWEST_PAIRS:
+            common = float(excess[usual].sum() / max(variance[usual].sum(), TINY))
     return likely, score
 
 
 def _divergence(shared: NDArray[np.intp], same: NDArray[np.intp], expected: Floats) -> Floats:
-    """n KL(same / n ‖ expected / n) where they say the same too often, else 0, (R,)."""
+    """The scores: n KL(same / n ‖ expected / n) where that is too often, else 0, (R,)."""
     often = np.clip(same / np.maximum(shared, 1), 1e-12, 1 - 1e-12)
     likely = np.clip(expected / np.maximum(shared, 1), 1e-12, 1 - 1e-12)
     nats = often * np.log(often / likely) + (1 - often) * np.log((1 - often) / (1 - likely))

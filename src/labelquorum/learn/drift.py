@@ -2,12 +2,14 @@
 
 A worker's track has `BINS` bins, the newest last. A bin is five numbers: labels, the sum of their
 agreement, of its squares, the agreement the crowd would have had in those chunks, and the chunk at
-its end; a bin that is not used is zero. New bins are one chunk each. Once all are used, the adjacent pair is merged that is the
-smallest beside what came after it, so that the track is fine where it is new and coarse where it
-is old (an exponential histogram), and no raw label is kept. `docs/crowd.md` has the formulas.
+its end; a bin that is not used is zero. New bins are one chunk each. Once all are used, the
+adjacent pair is merged that is the smallest beside what came after it, so that the track is fine
+where it is new and coarse where it is old (an exponential histogram). No raw label is kept.
+`docs/crowd.md` has the formulas.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -41,7 +43,7 @@ LABELS, AGREED, SQUARES, CROWD, CHUNK = range(5)
 WIDTH = 5
 """Numbers of a bin."""
 
-LIMIT = 8.0
+LIMIT = 7.0
 """The log-likelihood ratio beyond which a change is believed, at level 0.95: chosen on crowds
 whose workers do not change (`docs/crowd.md`)."""
 
@@ -56,7 +58,12 @@ FEWEST = 8.0
 PRIOR_LABELS = 10.0
 """For so many labels it counts that agreement may vary like a coin."""
 
+LEAST_VARIED = 0.1
+"""Agreement varies by no less of what a coin does."""
+
 MOST_CHANGES = 4
+
+NEARLY = 1e-3
 
 TINY = 1e-30
 
@@ -249,21 +256,30 @@ def scores(track: Track) -> Floats:
 
 
 def _ratio(labels: Floats, agreed: Floats, squares: Floats) -> Floats:
-    """The signed log-likelihood ratio of two means against one, for every split, (…, M - 1)."""
+    """The signed log-likelihood ratio of two rates against one, for every split, (…, M - 1)."""
     total, sum_all = labels.sum(-1, keepdims=True), agreed.sum(-1, keepdims=True)
     n_before, a_before = np.cumsum(labels, -1)[..., :-1], np.cumsum(agreed, -1)[..., :-1]
     n_after, a_after = total - n_before, sum_all - a_before
     before, after = a_before / np.maximum(n_before, TINY), a_after / np.maximum(n_after, TINY)
-    mean = sum_all / np.maximum(total, TINY)
     within = squares.sum(-1, keepdims=True) - n_before * before**2 - n_after * after**2
-    # v, the variance of a label's agreement; beforehand that of a coin, for as much as few labels
-    coin = np.clip(mean * (1 - mean), 0.01, None)
-    variance = (np.maximum(within, 0) + PRIOR_LABELS * coin) / (total + PRIOR_LABELS)
+    one, before, after = (
+        np.clip(p, NEARLY, 1 - NEARLY) for p in (sum_all / np.maximum(total, TINY), before, after)
+    )
+    # n₁ KL(p₁ ‖ p) + n₂ KL(p₂ ‖ p), as if every label agreed or did not
+    ratio = n_before * _divergence(before, one) + n_after * _divergence(after, one)
+    # φ, how far agreement varies beside that of a coin, which it is taken for beforehand
+    coin = n_before * before * (1 - before) + n_after * after * (1 - after)
+    prior = PRIOR_LABELS * one * (1 - one)
+    varies = np.maximum((within + prior) / (coin + prior), LEAST_VARIED)
     rise = after - before
     enough = (n_before >= FEWEST) & (n_after >= FEWEST) & (np.abs(rise) >= LEAST_DROP)
-    # n₁ n₂ / (n₁ + n₂) · (p₂ − p₁)² / 2v
-    ratio = n_before * n_after / np.maximum(total, TINY) * rise**2 / (2 * variance)
-    return np.asarray(np.where(enough, np.sign(rise) * ratio, 0.0))
+    return np.asarray(np.where(enough, np.sign(rise) * ratio / varies, 0.0))
+
+
+def _divergence(rate: Floats, other: Floats) -> Floats:
+    """KL(p ‖ r) of a coin."""
+    right, wrong = np.log(rate / other), np.log((1 - rate) / (1 - other))
+    return np.asarray(rate * right + (1 - rate) * wrong)
 
 
 def limit(level: float) -> float:
@@ -290,12 +306,26 @@ def changes(track: Track, level: float = LEVEL) -> list[Change]:
             cut = first + best + 1
             cuts[cut] = float(abs(score[best]))
             parts += [(first, cut), (cut, last)]
-    edges = [0, *sorted(cuts), len(bins)]
-    rate = [
-        float(bins[a:b, AGREED].sum() / max(bins[a:b, LABELS].sum(), TINY))
-        for a, b in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    while (spare := _straddled(bins, cuts)) is not None:
+        del cuts[spare]
+    rate = _rates(bins, cuts)
     return [
         Change(int(bins[cut - 1, CHUNK]) + 1, rate[i], rate[i + 1], cuts[cut])
         for i, cut in enumerate(sorted(cuts))
     ]
+
+
+def _rates(bins: NDArray[np.float32], cuts: Mapping[int, float]) -> list[float]:
+    """The agreement of each part."""
+    parts = pairwise([0, *sorted(cuts), len(bins)])
+    sums = [bins[first:last].sum(axis=0, dtype=np.float64) for first, last in parts]
+    return [float(part[AGREED] / max(part[LABELS], TINY)) for part in sums]
+
+
+def _straddled(bins: NDArray[np.float32], cuts: Mapping[int, float]) -> int | None:
+    """The weaker of two cuts around one bin in which a single change lies, if there are such."""
+    rate, ordered = _rates(bins, cuts), sorted(cuts)
+    for i, (one, two) in enumerate(pairwise(ordered)):
+        if two == one + 1 and (rate[i] < rate[i + 1]) == (rate[i + 1] < rate[i + 2]):
+            return min(one, two, key=lambda cut: cuts[cut])
+    return None

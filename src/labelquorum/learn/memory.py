@@ -91,8 +91,8 @@ def learn_chunk(
     state = method.init(intake.chunk, seed) if memory.state is None else memory.state
     state, info = method.update(state, with_news(intake.chunk))
     result = method.aggregate(state, intake.chunk)
-    number = memory.n_chunks + 1 if number is None else number
-    book = count_agreement(memory.book, intake, result, number)
+    at = memory.n_chunks + 1 if number is None else number
+    book = count_agreement(memory.book, intake, result, at)
     return Step(intake, state, info, result, book)
 
 

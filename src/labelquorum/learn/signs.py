@@ -38,8 +38,11 @@ FLAGS = ("spammer", "one_answer", "reversed", "drifting", "colluding")
 ENOUGH = 20
 """Labels without which nothing is said against a worker's matrix."""
 
-DEPENDS = 0.2
-"""Who depends on the truth by less is a spammer: 0 is blind, 1 always right."""
+DEPENDS = 0.15
+"""Whose answers depend on the truth by less is a spammer: 0 is blind, 1 always right."""
+
+REVERSED = -0.05
+"""And by less than this, he says anything but the truth."""
 
 SAME_ANSWER = 0.8
 """Who gives an answer so often, whatever the truth, has one answer."""
@@ -112,7 +115,7 @@ def matrix_flags(
     """
     depends = insight(drawn, prior)  # (S, P)
     blind = (depends < DEPENDS).mean(axis=0)
-    below = (depends < 0).mean(axis=0)
+    below = (depends < REVERSED).mean(axis=0)
     said = np.einsum("spcz,c->spz", drawn, prior)
     often = (said >= SAME_ANSWER).mean(axis=0)  # (P, C)
     apart = spread(confusion, prior)
@@ -124,7 +127,7 @@ def matrix_flags(
         flag = None
         if labels[k] < ENOUGH:
             pass
-        elif below[k] >= level and apart[k] >= DEPENDS:
+        elif below[k] >= level:
             says = (
                 f"He is right on {_percent(right[k])} of his {int(labels[k])} labels, where the "
                 f"same answers given blindly would be on {_percent(chance)}."

@@ -1,4 +1,4 @@
-"""Stopping: what if every item were closed as soon as its answer is so sure?
+"""Stopping: what would be saved, and lost, if items were closed once their answer is so sure.
 
 The labels of an item are replayed one by one, in an order drawn by item and worker. After each the
 answer has the probabilities it would have had with no more, and for every threshold the first

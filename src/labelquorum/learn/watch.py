@@ -98,7 +98,7 @@ class Watch(Window):
         return pd.DataFrame(columns)
 
     def stopping(self, thresholds: Sequence[float] | None = None) -> pd.DataFrame:
-        """What if open tasks had been closed as soon as their answer was so sure?
+        """What closing open tasks as soon as their answer is so sure would have saved and cost.
 
         Tasks whose truth was given are left out.
 
@@ -159,8 +159,7 @@ class Watch(Window):
 
     def _pairs(self) -> Pairs:
         chunk, probs, evidence, heat = self._open_evidence()
-        workers = chunk.workers
-        return pair_scores(chunk, probs, evidence, heat, workers, self._matrices(workers))
+        return pair_scores(chunk, probs, evidence, heat, self._matrices)
 
     def _open_evidence(self) -> tuple[Chunk, Floats, Floats, Floats]:
         """Open tasks: labels, answers (N, C), what each label said (B, C), and heat (N,)."""

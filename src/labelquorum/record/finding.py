@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from labelquorum.errors import StateError
 from labelquorum.record import tables
 from labelquorum.record.reader import Undecided
+from labelquorum.record.statements import among, pick
 from labelquorum.record.tables import decode, encode, encode_id
 from labelquorum.record.view import Given, View, given
 
@@ -87,7 +88,7 @@ def find_items(
                 base.append(begins)
             else:
                 sieve.append(lambda some: _contains(connection, some.item, search))
-        page = _Page(connection, base, sieve, key, falls)
+        page = _Page(connection, stream._key, base, sieve, key, falls, label is not None)
         rows, rest = page.read(after, limit)
         return Found([given(row) for row in rows], rest, page.total())
 
@@ -98,13 +99,18 @@ class _Page:
     def __init__(
         self,
         connection: sa.Connection,
+        stream: int,
         base: list[Any],
         sieve: list[_Condition],
         key: sa.Column[Any] | None,
         falls: bool,
+        has_label: bool,
     ) -> None:
-        self._connection, self._base, self._sieve = connection, base, sieve
+        self._connection, self._key, self._sieve = connection, stream, sieve
+        self._base = base
         self._columns = (_answers.item,) if key is None else (key, _answers.item)
+        # An index holds what the order takes and the id; an answer's label has to be looked up.
+        self._looked_at = (*self._columns, *([_answers.label] if has_label else ()))
         self._order = [column.desc() if falls else column for column in self._columns]
         self._falls = falls
 
@@ -116,27 +122,30 @@ class _Page:
             found = self._connection.execute(query.limit(limit + 1)).all()
             return list(found[:limit]), self._place(found[limit - 1]) if found[limit:] else None
         # Looked through by what is small; the rows themselves are read for those that are left.
-        some = sa.select(*self._columns, _answers.label.label("label"))
-        some = some.where(*self._base, *self._later(after)).order_by(*self._order).limit(WINDOW)
+        some = sa.select(*self._looked_at).where(*self._base, *self._later(after))
+        some = some.order_by(*self._order).limit(WINDOW)
         window = some.subquery()
         sieved = [holds(window.c) for holds in self._sieve]
+        # A window is read in its order, and to the end of the page only; sorted again, to its own.
         chosen = sa.select(window.c.item).where(*sieved).limit(limit + 1)
         items = list(self._connection.scalars(chosen))
-        here = sa.and_(self._base[0], _answers.item.in_(items[:limit]))
-        found = self._connection.execute(
-            sa.select(tables.answers).where(here).order_by(*self._order)
-        ).all()
+        names = [column.name for column in tables.answers.c]
+        rows = pick(self._connection, tables.answers, names, self._key, "item", items[:limit])
+        by_item = {row.item: row for row in rows}
+        found = [by_item[item] for item in items[:limit]]
         if items[limit:]:
-            return list(found), self._place(found[-1])
-        last = self._connection.execute(query.offset(WINDOW - 1).limit(1)).one_or_none()
-        return list(found), None if last is None else self._place(last)
+            return found, self._place(found[-1])
+        beyond = sa.select(*self._columns).where(*self._base, *self._later(after))
+        beyond = beyond.order_by(*self._order).offset(WINDOW - 1).limit(1)
+        last = self._connection.execute(beyond).one_or_none()
+        return found, None if last is None else self._place(last)
 
     def total(self) -> int | None:
         """How many there are on all pages."""
         if not self._sieve:
             counted = sa.select(sa.func.count()).where(*self._base)
             return int(self._connection.scalar(counted) or 0)
-        some = sa.select(_answers.item, _answers.label).where(*self._base).limit(WINDOW + 1)
+        some = sa.select(*self._looked_at).where(*self._base).limit(WINDOW + 1)
         window = some.subquery()
         passed = [holds(window.c) for holds in self._sieve]
         n_all, n_found = self._connection.execute(
@@ -189,12 +198,14 @@ def find_undecided(
 def _undecided(connection: sa.Connection, key: int, search: str | None) -> Any:
     """The items that wait, and those that are cut and were not learned from."""
     waiting, labels, chunks = tables.waiting.c, tables.labels.c, tables.chunks.c
-    unlearned = sa.select(chunks.id).where(chunks.stream == key, chunks.state != "applied")
+    here = [chunks.stream == key, chunks.state.in_(("cut", "quarantined"))]
+    unlearned = list(connection.scalars(sa.select(chunks.id).where(*here)))
+    sources = [(waiting.item, [waiting.stream == key])]
+    if unlearned:
+        is_cut = among(connection, labels.chunk, unlearned)
+        sources.append((labels.item, [labels.stream == key, is_cut]))
     parts = []
-    for column, where in (
-        (waiting.item, [waiting.stream == key]),
-        (labels.item, [labels.stream == key, labels.chunk.in_(unlearned)]),
-    ):
+    for column, where in sources:
         answered = sa.exists().where(_answers.stream == key, _answers.item == column)
         if search:
             where.append(_contains(connection, column, search))

@@ -13,7 +13,7 @@ from labelquorum.record import tables
 from labelquorum.record.faults import fault
 from labelquorum.record.parcel import Parcel, Receipt, Row, Sent, prepare
 from labelquorum.record.reader import Reader
-from labelquorum.record.statements import among, change, pick, put
+from labelquorum.record.statements import among, pick, put
 from labelquorum.record.tables import decode, encode
 from labelquorum.record.view import rules_of
 
@@ -172,16 +172,10 @@ class Inlet(Reader):
     def _wait(
         self, connection: sa.Connection, before: Mapping[str, Entry], after: Mapping[str, Entry]
     ) -> None:
-        """Write down what waits: rows that are new, and of others what has changed."""
-        new = [(self._key, *entry) for item, entry in after.items() if item not in before]
-        put(connection, tables.waiting, ("stream", *Entry._fields), new)
-        changed = [
-            (after[item].n_labels, after[item].ready_at, self._key, item)
-            for item, entry in before.items()
-            if after[item] != entry
-        ]
-        columns, keys = ("n_labels", "ready_at"), ("stream", "item")
-        change(connection, tables.waiting, columns, keys, changed)
+        """Write down what waits: items that are new, and of others what has changed."""
+        rows = [(self._key, *entry) for item, entry in after.items() if before.get(item) != entry]
+        columns, keys = ("stream", *Entry._fields), ("stream", "item")
+        put(connection, tables.waiting, columns, rows, keys, changes=("n_labels", "ready_at"))
 
     def _sign(
         self,

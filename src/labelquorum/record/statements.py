@@ -2,11 +2,16 @@
 
 Each is one text however many values there are, so a database prepares it once. Labels pass here by
 the thousand a second, so rows go straight to the driver, within the transaction that is going on.
+To SQLite they go many in one step, and come back as one: Python's driver lets other threads run at
+every step, and waits for its turn again, so that a row a step costs a busy process many times the
+row.
 """
 
+import json
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,7 +19,10 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from labelquorum.record.tables import encode
 
-__all__ = ["among", "any_row", "change", "pick", "put"]
+__all__ = ["among", "any_row", "pick", "put"]
+
+BLOCKS = (256, 64, 16, 4, 1)
+"""So many rows go to SQLite in one step; few sizes, so that it need not parse the texts again."""
 
 
 def among(
@@ -39,15 +47,19 @@ def pick(
     """These columns of the rows of a stream whose key is one of these values."""
     if not values:
         return []
-    text = _select(connection.dialect.name, table, tuple(columns), key)
-    listed = list(values)
+    names, listed = tuple(columns), list(values)
+    in_one = connection.dialect.name == "sqlite" and _is_plain(table, names)
+    text = _select(connection.dialect.name, table, names, key, in_one)
     given = listed if connection.dialect.name == "postgresql" else encode(listed)
     cursor = connection.connection.cursor()
     try:
         cursor.execute(text, (stream, given))
-        return list(map(_row(tuple(columns)), cursor.fetchall()))
+        rows = cursor.fetchall()
     finally:
         cursor.close()
+    if in_one:
+        rows = json.loads(rows[0][0])
+    return list(map(_row(names), rows))
 
 
 def any_row(connection: sa.Connection, table: sa.Table, stream: int) -> bool:
@@ -61,6 +73,7 @@ def put(
     columns: Sequence[str],
     rows: Iterable[Sequence[Any]],
     keys: Sequence[str] = (),
+    changes: Sequence[str] | None = None,
 ) -> None:
     """Write rows; with keys, in place of those that have the same.
 
@@ -70,29 +83,32 @@ def put(
         What a row gives, in this order.
     keys
         Columns of a unique index.
+    changes
+        What is written of a row that is there already; all of it unless given.
     """
-    _many(connection, _insert(connection.dialect.name, table, tuple(columns), tuple(keys)), rows)
-
-
-def change(
-    connection: sa.Connection,
-    table: sa.Table,
-    columns: Sequence[str],
-    keys: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-) -> None:
-    """Set columns of rows that are there; each row gives the columns, and then the keys."""
-    _many(connection, _update(connection.dialect.name, table, tuple(columns), tuple(keys)), rows)
-
-
-def _many(connection: sa.Connection, text: str, rows: Iterable[Sequence[Any]]) -> None:
-    given = [tuple(row) for row in rows]
-    if given:
-        cursor = connection.connection.cursor()
-        try:
-            cursor.executemany(text, given)
-        finally:
-            cursor.close()
+    given, dialect = list(rows), connection.dialect.name
+    if not given:
+        return
+    shape = (
+        dialect,
+        table,
+        tuple(columns),
+        tuple(keys),
+        None if changes is None else tuple(changes),
+    )
+    cursor = connection.connection.cursor()
+    try:
+        if dialect == "postgresql":
+            cursor.executemany(_insert(*shape, 1), given)
+            return
+        start = 0
+        for size in BLOCKS:
+            while len(given) - start >= size:
+                block = given[start : start + size]
+                cursor.execute(_insert(*shape, size), list(chain.from_iterable(block)))
+                start += size
+    finally:
+        cursor.close()
 
 
 @lru_cache(maxsize=128)
@@ -108,33 +124,41 @@ def _row(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
 
 
 @lru_cache(maxsize=128)
-def _select(dialect: str, table: sa.Table, columns: tuple[str, ...], key: str) -> str:
+def _is_plain(table: sa.Table, columns: tuple[str, ...]) -> bool:
+    """Tell whether JSON in SQLite gives these columns back as they are: text and whole numbers."""
+    return not any(isinstance(table.c[name].type, sa.LargeBinary | sa.Double) for name in columns)
+
+
+@lru_cache(maxsize=128)
+def _select(dialect: str, table: sa.Table, columns: tuple[str, ...], key: str, in_one: bool) -> str:
     names = ", ".join(f'"{table.c[name].name}"' for name in columns)
+    if in_one:
+        names = f"json_group_array(json_array({names}))"
     text = f'SELECT {names} FROM "{table.name}" WHERE "stream" = '
     if dialect == "postgresql":
         return f'{text}%s AND "{table.c[key].name}" = ANY(%s)'
     return f'{text}? AND "{table.c[key].name}" IN (SELECT value FROM json_each(?))'
 
 
-@lru_cache(maxsize=128)
-def _update(dialect: str, table: sa.Table, columns: tuple[str, ...], keys: tuple[str, ...]) -> str:
-    mark = "%s" if dialect == "postgresql" else "?"
-    values = ", ".join(f'"{table.c[name].name}" = {mark}' for name in columns)
-    found = " AND ".join(f'"{table.c[name].name}" = {mark}' for name in keys)
-    return f'UPDATE "{table.name}" SET {values} WHERE {found}'
-
-
-@lru_cache(maxsize=128)
-def _insert(dialect: str, table: sa.Table, columns: tuple[str, ...], keys: tuple[str, ...]) -> str:
+@lru_cache(maxsize=256)
+def _insert(
+    dialect: str,
+    table: sa.Table,
+    columns: tuple[str, ...],
+    keys: tuple[str, ...],
+    changes: tuple[str, ...] | None,
+    size: int,
+) -> str:
     mark = "%s" if dialect == "postgresql" else "?"
     names = {name: f'"{table.c[name].name}"' for name in columns}
+    row = f"({', '.join(mark for _ in columns)})"
     text = (
         f'INSERT INTO "{table.name}" ({", ".join(names.values())}) '
-        f"VALUES ({', '.join(mark for _ in columns)})"
+        f"VALUES {', '.join(row for _ in range(size))}"
     )
     if not keys:
         return text
-    others = [name for key, name in names.items() if key not in keys]
-    updates = ", ".join(f"{name} = excluded.{name}" for name in others)
+    set_again = [name for name in columns if name not in keys] if changes is None else changes
+    updates = ", ".join(f"{names[name]} = excluded.{names[name]}" for name in set_again)
     found = ", ".join(names[key] for key in keys)
-    return f"{text} ON CONFLICT ({found}) DO {f'UPDATE SET {updates}' if others else 'NOTHING'}"
+    return f"{text} ON CONFLICT ({found}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"

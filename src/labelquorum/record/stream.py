@@ -8,7 +8,6 @@ acknowledged is never lost.
 """
 
 from collections.abc import Hashable, Mapping
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -124,11 +123,11 @@ class Stream(Recall, Truths):
         fault("after_cut")
         return cut
 
-    def due(self) -> int:
-        """How many chunks are to be cut now."""
+    def standing(self) -> tuple[list[int], int]:
+        """The chunks that are cut and not applied, and how many are to be cut now."""
         with self._store.read() as connection:
             rules = rules_of(self._row(connection).rules)
-            return self._due(connection, rules, self._store.now())
+            return self._is_cut(connection), self._due(connection, rules, self._store.now())
 
     def advance(self, chunk: Cut | int) -> Applied:
         """Learn from a chunk that was cut, answer it, and commit; once, however often it is asked.
@@ -281,9 +280,7 @@ class Stream(Recall, Truths):
 
     def _work(self, connection: sa.Connection, chunk: Any) -> Work:
         """Read what learning from a chunk needs, and no more."""
-        columns, here = LabelRow._fields, [chunk.id]
-        found = pick(connection, tables.labels, columns, self._key, "chunk", here)
-        rows = sorted(map(LabelRow._make, found), key=attrgetter("row"))
+        rows = self._labels_of(connection, chunk.id)
         truths = self._truths_of(connection, chunk.id)
         items = list(dict.fromkeys([*(row.item for row in rows), *(item for item, _ in truths)]))
         open_rows = [
@@ -303,6 +300,17 @@ class Stream(Recall, Truths):
             gold=truths,
             keeps_open=chunk.open_until is not None,
         )
+
+    def _labels_of(self, connection: sa.Connection, number: int) -> list[LabelRow]:
+        """The labels of a chunk, in the order they came."""
+        columns = [name for name in LabelRow._fields if name != "weight"]  # few have one
+        found = sorted(pick(connection, tables.labels, columns, self._key, "chunk", [number]))
+        here = {"key": self._key, "number": number}
+        weights = {row.row: row.weight for row in connection.execute(_WEIGHTS, here).all()}
+        return [
+            LabelRow(row, item, worker, label, weights.get(row), group, timestamp)
+            for row, item, worker, label, group, timestamp in found
+        ]
 
     def _apply(self, number: int, outcome: Outcome) -> Applied:
         """Commit: one transaction, from one version of the model to the next."""
@@ -431,6 +439,7 @@ class Stream(Recall, Truths):
 _labels, _models, _chunks = tables.labels.c, tables.models.c, tables.chunks.c
 _of_chunk = sa.and_(_labels.stream == sa.bindparam("key"), _labels.chunk == sa.bindparam("number"))
 _SPAN = sa.select(sa.func.min(_labels.row), sa.func.max(_labels.row)).where(_of_chunk)
+_WEIGHTS = sa.select(_labels.row, _labels.weight).where(_of_chunk, _labels.weight.is_not(None))
 _DISCARD = tables.labels.delete().where(_of_chunk)
 _SWAP = (
     tables.models.update()

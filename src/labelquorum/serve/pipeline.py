@@ -8,11 +8,11 @@ told to come back later.
 
 import asyncio
 import logging
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from labelquorum.errors import LabelQuorumError, StateError, StoreError
@@ -39,9 +39,6 @@ COMMIT_SECONDS = 0.015
 LOOK_SECONDS = 0.03
 """How long a stream is left alone after it was looked at for chunks to cut."""
 
-SWITCH_SECONDS = 0.001
-"""How long a thread may keep others from running."""
-
 POLL_SECONDS = 0.5
 """How often streams are looked at for items that have waited long enough."""
 
@@ -56,10 +53,13 @@ class BusyError(StoreError):
 Outcome = Receipt | LabelQuorumError
 
 
+Future = asyncio.Future[Outcome]
+
+
 class _Waiting(NamedTuple):
     stream: Stream
     parcel: Parcel
-    done: Callable[[Outcome], None]
+    future: Future
 
 
 class Pipeline:
@@ -82,9 +82,6 @@ class Pipeline:
 
     def start(self) -> None:
         """Start the threads."""
-        # Each call to the database lets other threads run. Had one then to wait for its next turn
-        # as long as Python lets it by default, a chunk would take its hundred calls that long.
-        sys.setswitchinterval(SWITCH_SECONDS)
         for work in (self._write, self._learn):
             thread = threading.Thread(target=work, name=f"labelquorum{work.__name__}", daemon=True)
             self._threads.append(thread)
@@ -110,20 +107,14 @@ class Pipeline:
 
     async def accept(self, stream: Stream, parcel: Parcel) -> Receipt:
         """Take a parcel; once this returns it is durable."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Outcome] = loop.create_future()
-
-        def done(outcome: Outcome) -> None:
-            loop.call_soon_threadsafe(_settle, future, outcome)
-
-        self.submit(stream, parcel, done)
-        outcome = await future
+        outcome = await self.submit(stream, parcel)
         if isinstance(outcome, LabelQuorumError):
             raise outcome
         return outcome
 
-    def submit(self, stream: Stream, parcel: Parcel, done: Callable[[Outcome], None]) -> None:
-        """Take a parcel, and call with what became of it, from a thread."""
+    def submit(self, stream: Stream, parcel: Parcel) -> Future:
+        """Take a parcel; the future will say what became of it."""
+        future: Future = asyncio.get_running_loop().create_future()
         if self._behind.get(stream.name, 0) > BACKLOG_CHUNKS:
             raise BusyError(
                 f"Stream {stream.name!r} has more than {BACKLOG_CHUNKS} chunks to learn from. "
@@ -137,9 +128,10 @@ class Pipeline:
                     f"{self._queued} labels wait to be written. Nothing was taken. "
                     "Send it again later."
                 )
-            self._queue.append(_Waiting(stream, parcel, done))
+            self._queue.append(_Waiting(stream, parcel, future))
             self._queued += len(parcel.rows)
             self._arrived.notify()
+        return future
 
     def _write(self) -> None:
         while group := self._group():
@@ -159,8 +151,7 @@ class Pipeline:
                     log.exception("accept failed", extra={"stream": name})
                     refusal = StoreError(f"The labels could not be written ({error}).")
                     outcomes = [refusal] * len(some)
-                for one, outcome in zip(some, outcomes, strict=True):
-                    one.done(outcome)
+                _tell([one.future for one in some], outcomes)
                 self.wake(name)
             if self._queued < GROUP_LABELS:
                 self._stop.wait(max(0.0, begun + COMMIT_SECONDS - time.monotonic()))
@@ -224,8 +215,8 @@ class Pipeline:
             while not self._stop.is_set():
                 # One at a time: were all that is due cut first, a busy stream would never learn.
                 stream.cut()
-                todo = stream.to_apply()
-                self._behind[name] = len(todo) + stream.due()
+                todo, n_due = stream.standing()
+                self._behind[name] = len(todo) + n_due
                 if not todo:
                     return
                 try:
@@ -248,6 +239,17 @@ class Pipeline:
         self._stop.wait(RETRY_SECONDS)
 
 
-def _settle(future: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
-    if not future.done():  # whoever waited may have gone
-        future.set_result(outcome)
+def _tell(futures: Sequence[Future], outcomes: Sequence[Outcome]) -> None:
+    """Say what became of parcels: each loop that waits is woken once, and not for every one."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Future, Outcome]]] = {}
+    for future, outcome in zip(futures, outcomes, strict=True):
+        by_loop.setdefault(future.get_loop(), []).append((future, outcome))
+    for loop, pairs in by_loop.items():
+        with suppress(RuntimeError):  # it is closed, and nobody waits any more
+            loop.call_soon_threadsafe(_settle, pairs)
+
+
+def _settle(pairs: Sequence[tuple[Future, Outcome]]) -> None:
+    for future, outcome in pairs:
+        if not future.done():  # whoever waited may have gone
+            future.set_result(outcome)

@@ -14,9 +14,11 @@ from serve.dashboard.payloads import PAYLOADS, as_stream
 from serve.server.served import until
 
 import labelquorum as lq
-from labelquorum.trial.crowds import class_conditional_crowd, label_table
+from labelquorum.trial.crowds import label_table, one_coin_crowd
 from labelquorum.trial.roles import with_bots, with_ring, with_sleepers, with_spammers
 
+CLASSES, NAMES = as_stream(PAYLOADS[0]), as_stream(PAYLOADS[1])
+PAIRS = {"labels_per_item": 2, "chunk_items": 60, "grace": 86_400}
 BIRDS = ("owl", "wren", "heron", "swift")
 OPTIONS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
@@ -66,11 +68,11 @@ class Service:
 
 def simulated_birds():
     """A crowd with spammers, a bot, a ring and a sleeper, as rows of task, worker and label."""
-    crowd = class_conditional_crowd(500, 20, len(BIRDS), labels_per_item=5, seed=3)
+    crowd = one_coin_crowd(500, 20, len(BIRDS), labels_per_item=5, skill=(0.75, 0.95), seed=3)
     crowd = with_sleepers(with_ring(with_spammers(crowd, [1, 2]), [5, 6], 0.5), [9], 0.5)
     table = label_table(with_bots(crowd, [12], 0))
     rows = zip(table.item_ids, table.worker_ids, table.labels, strict=True)
-    told = [{"task": t, "worker": w, "label": BIRDS[int(label)]} for t, w, label in rows]
+    told = as_rows([(task, worker, BIRDS[int(label)]) for task, worker, label in rows])
     names = sorted({row["task"] for row in told})
     return told, dict(zip(names, (BIRDS[int(c)] for c in crowd.truth), strict=True))
 
@@ -81,20 +83,33 @@ def feed(client):
     client.create("birds", classes=list(BIRDS), rules={**rules, "max_chunk_wait": None})
     rows, truth = simulated_birds()
     client.send("birds", rows)
-    waiting = [{"task": f"new{n}", "worker": "w03", "label": "owl"} for n in range(7)]
-    client.send("birds", waiting)
+    client.send("birds", as_rows([(f"new{n}", "w03", "owl") for n in range(7)]))
     client.create("empty", classes=["yes", "no"])
-    three = {"labels_per_item": 3, "chunk_items": 60, "grace": 86_400}
-    client.create(as_stream(PAYLOADS[0]), classes=PAYLOADS, rules=three)
-    turned = [PAYLOADS[n:] + PAYLOADS[:n] for n in range(3)]
-    names = zip(PAYLOADS * 3, sum(turned, []), PAYLOADS * 3, strict=True)
-    client.send(as_stream(PAYLOADS[0]), [dict(zip(("task", "worker", "label"), row, strict=True)) for row in names])
-    for payload in PAYLOADS[1:]:
+    for payload in PAYLOADS[2:]:
         client.create(as_stream(payload), classes=["a", "b"])
-    until(lambda: client.stream("birds")["counts"]["answered_items"] == 500, seconds=120)
+    feed_bad_names(client)
+    for stream, n_items in (("birds", 500), (CLASSES, 60), (NAMES, 60)):
+        until(lambda: client.stream(stream)["counts"]["answered_items"] == n_items, 120)  # noqa: B023
     client.gold("birds", {task: truth[task] for task in sorted(truth)[:60]})
-    done = lambda: client.stream(as_stream(PAYLOADS[0]))["counts"]["answered_items"] == 60  # noqa: E731
-    until(done, seconds=120)
+
+
+def feed_bad_names(client):
+    """A stream whose classes are bad names, and one whose tasks and workers are."""
+    client.create(CLASSES, classes=PAYLOADS, rules=PAIRS)
+    said = [(f"t{n}", worker, name) for n, name in enumerate(PAYLOADS) for worker in ("v", "w")]
+    client.send(CLASSES, as_rows(said))
+    client.create(NAMES, classes=["a", "b"], rules=PAIRS)
+    client.send(NAMES, one_chunk())
+
+
+def one_chunk():
+    """Sixty tasks with two labels each: what a stream with the rules `PAIRS` cuts at once."""
+    turned = zip(PAYLOADS * 2, PAYLOADS + PAYLOADS[1:] + PAYLOADS[:1], strict=True)
+    return as_rows([(task, worker, "a") for task, worker in turned])
+
+
+def as_rows(said):
+    return [{"task": task, "worker": worker, "label": label} for task, worker, label in said]
 
 
 @pytest.fixture(scope="session")
@@ -168,7 +183,7 @@ def seen(browser, service):
     def opened(width=1280, height=800, theme="light"):
         size = {"width": width, "height": height}
         context = browser.new_context(viewport=size, color_scheme=theme)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(30_000)
         try:
             yield Seen(context.new_page(), service)
         finally:

@@ -30,7 +30,9 @@ export const drop = () => sessionStorage.removeItem(PLACE);
 
 /** The path of a stream, or of something in it, by its parts. */
 export const pathOf = (stream, ...parts) =>
-  ["/v1/streams", stream, ...parts].map((part, n) => (n ? encodeURIComponent(String(part)) : part)).join("/");
+  ["/v1/streams", stream, ...parts]
+    .map((part, n) => (n ? encodeURIComponent(String(part)) : part))
+    .join("/");
 
 /** Ask for something to read. */
 export async function get(path, params = {}, signal = undefined) {
@@ -46,7 +48,8 @@ export async function get(path, params = {}, signal = undefined) {
 
 /** Send, change or remove something. */
 export async function send(method, path, body = undefined, params = {}) {
-  const options = body === undefined ? {} : { body: JSON.stringify(body), type: "application/json" };
+  const options =
+    body === undefined ? {} : { body: JSON.stringify(body), type: "application/json" };
   const response = await request(method, withQuery(path, params), options);
   if (!response.ok) throw await refusalOf(response);
   return response.json();
@@ -113,11 +116,16 @@ async function refusalOf(response) {
     const told = await response.json();
     return new Refused(response.status, told.errors.slice(0, 3).join(" "));
   } catch {
-    return new Refused(response.status, `The service answered with ${response.status} and no reason.`);
+    return new Refused(
+      response.status,
+      `The service answered with ${response.status} and no reason.`,
+    );
   }
 }
 
 function withQuery(path, params) {
-  const given = Object.entries(params).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const given = Object.entries(params).filter(
+    ([, value]) => value !== null && value !== undefined && value !== "",
+  );
   return given.length ? `${path}?${new URLSearchParams(given)}` : path;
 }

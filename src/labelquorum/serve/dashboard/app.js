@@ -18,7 +18,13 @@ import { page as workers } from "./pages/workers.js";
 
 const LISTS = { ask, items, settings, workers };
 const SINGLES = { items: item, workers: worker };
-const TABS = [["Overview"], ["Items", "items"], ["Workers", "workers"], ["Ask next", "ask"], ["Settings", "settings"]];
+const TABS = [
+  ["Overview"],
+  ["Items", "items"],
+  ["Workers", "workers"],
+  ["Ask next", "ask"],
+  ["Settings", "settings"],
+];
 const THEMES = { auto: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
 const THEME = "labelquorum.theme";
 
@@ -66,13 +72,24 @@ function open() {
   close();
   const where = whereOf(location.hash);
   const cut = new AbortController();
-  const context = { ...where, signal: cut.signal, go: (parts, query) => (location.hash = address(parts, query)), again: open };
+  const context = {
+    ...where,
+    signal: cut.signal,
+    go: (parts, query) => (location.hash = address(parts, query)),
+    again: open,
+  };
   const view = where.page(context);
-  current = { where, view, cut, timers: [] };
+  current = {
+    where,
+    view,
+    cut,
+    timers: [],
+    body: el("div", {}, skeleton(view.skeleton ?? "detail")),
+  };
   heard = null;
   showBar(where);
   document.title = `${view.title} · LabelQuorum`;
-  fill(main, view.head ?? el("h1", { tabindex: "-1" }, view.title), skeleton(view.skeleton ?? "detail"));
+  fill(main, view.head, current.body);
   scrollTo(0, 0);
   if (!isFirst) main.querySelector("h1")?.focus({ preventScroll: true });
   begin(current);
@@ -92,17 +109,19 @@ async function begin(mine) {
   try {
     const data = await view.load(cut.signal);
     if (mine !== current) return;
-    fill(main, view.head ?? el("h1", { tabindex: "-1" }, view.title), view.node);
+    fill(mine.body, view.node);
     view.show(data);
   } catch (error) {
     if (mine !== current || cut.signal.aborted) return;
     if (!(error instanceof api.Refused || error instanceof api.Unreachable)) console.error(error);
-    fill(main, view.head ?? el("h1", { tabindex: "-1" }, view.title), failure(error, open));
+    fill(mine.body, failure(error, open));
     return;
   }
   mine.refresher = coalesced(() => refresh(mine));
-  if (view.every) mine.timers.push(setInterval(() => document.hidden || mine.refresher.nudge(), view.every));
-  if (where.stream !== null) mine.following = follow(where.stream, { onEvent: hear, onState: showState });
+  if (view.every)
+    mine.timers.push(setInterval(() => document.hidden || mine.refresher.nudge(), view.every));
+  if (where.stream !== null)
+    mine.following = follow(where.stream, { onEvent: hear, onState: showState });
   else showState(where.page === login ? "off" : "polling");
 }
 
@@ -127,16 +146,59 @@ function hear(event) {
 // ── the bar ───────────────────────────────────────────────────────────────────────────────
 
 function showBar(where) {
-  const brand = el("a", { class: "brand", href: "#/" }, el("img", { src: "/assets/icon.svg", alt: "", width: 22, height: 22 }), el("span", {}, "LabelQuorum"));
-  const leave = el("button", { class: "quiet", type: "button", title: "Sign out", on: { click: signOut } }, icon("leave"), el("span", { class: "unseen" }, "Sign out"));
-  const here = where.stream === null ? null : [el("span", { class: "slash", "aria-hidden": "true" }, "/"), link(["s", where.stream], named(where.stream), { class: "crumb", title: where.stream })];
-  const tabs = where.stream === null ? null : el("nav", { class: "tabs", "aria-label": "Stream" }, TABS.map(([words, tab]) => tabOf(where, words, tab)));
-  fill(bar, el("div", { class: "bar-row" }, brand, here, el("span", { class: "stretch" }), where.page === login ? null : pill, themeButton(), where.page === login ? null : leave), tabs);
+  const brand = el(
+    "a",
+    { class: "brand", href: "#/" },
+    el("img", { src: "/assets/icon.svg", alt: "", width: 22, height: 22 }),
+    el("span", {}, "LabelQuorum"),
+  );
+  const leave = el(
+    "button",
+    { class: "quiet", type: "button", title: "Sign out", on: { click: signOut } },
+    icon("leave"),
+    el("span", { class: "unseen" }, "Sign out"),
+  );
+  const here =
+    where.stream === null
+      ? null
+      : [
+          el("span", { class: "slash", "aria-hidden": "true" }, "/"),
+          link(["s", where.stream], named(where.stream), { class: "crumb", title: where.stream }),
+        ];
+  const tabs =
+    where.stream === null
+      ? null
+      : el(
+          "nav",
+          { class: "tabs", "aria-label": "Stream" },
+          TABS.map(([words, tab]) => tabOf(where, words, tab)),
+        );
+  fill(
+    bar,
+    el(
+      "div",
+      { class: "bar-row" },
+      brand,
+      here,
+      el("span", { class: "stretch" }),
+      where.page === login ? null : pill,
+      themeButton(),
+      where.page === login ? null : leave,
+    ),
+    tabs,
+  );
 }
 
 function tabOf(where, words, tab) {
   const parts = ["s", where.stream, ...(tab ? [tab] : [])];
-  return link(parts, words, { "aria-current": where.tab === tab ? (where.name === null || where.name === undefined ? "page" : "true") : null });
+  return link(parts, words, {
+    "aria-current":
+      where.tab === tab
+        ? where.name === null || where.name === undefined
+          ? "page"
+          : "true"
+        : null,
+  });
 }
 
 function themeButton() {
@@ -149,7 +211,12 @@ function themeButton() {
     button.replaceWith(themeButton());
     bar.querySelector(".theme").focus();
   };
-  const button = el("button", { class: "quiet theme", type: "button", title: THEMES[theme], on: { click: turn } }, icon(theme), el("span", { class: "unseen" }, THEMES[theme]));
+  const button = el(
+    "button",
+    { class: "quiet theme", type: "button", title: THEMES[theme], on: { click: turn } },
+    icon(theme),
+    el("span", { class: "unseen" }, THEMES[theme]),
+  );
   return button;
 }
 
@@ -161,16 +228,30 @@ function showTheme() {
 }
 
 function showState(state) {
-  const words = { live: "Live", polling: "Live", connecting: "Reconnecting…", refused: "Not live", off: "" };
+  const words = {
+    live: "Live",
+    polling: "Live",
+    connecting: "Reconnecting…",
+    refused: "Not live",
+    off: "",
+  };
   if (state === "connecting" && !heard && !lostSince) words.connecting = "Connecting…";
   pill.dataset.state = state;
   const told = heard && state === "live" ? ` · ${saying(heard)} · ${ago(heard.here)}` : "";
-  fill(pill, el("span", { class: "dot", "aria-hidden": "true" }), words[state], el("span", { class: "pill-more" }, told));
+  fill(
+    pill,
+    el("span", { class: "dot", "aria-hidden": "true" }),
+    words[state],
+    el("span", { class: "pill-more" }, told),
+  );
 }
 
 function saying({ kind, chunk }) {
   const words = { applied: "applied", quarantined: "quarantined" };
-  return chunk && words[kind] ? `chunk ${chunk} ${words[kind]}` : { forgot: "a worker was forgotten", gold: "truths came", rules: "rules changed" }[kind] ?? kind;
+  return chunk && words[kind]
+    ? `chunk ${chunk} ${words[kind]}`
+    : ({ forgot: "a worker was forgotten", gold: "truths came", rules: "rules changed" }[kind] ??
+        kind);
 }
 
 setInterval(() => {
@@ -194,7 +275,11 @@ function showBanner(tone, sentence, ...more) {
 async function onLost() {
   if (lostSince !== null) return;
   lostSince = Date.now() / 1000;
-  const look = el("button", { class: "button", type: "button", on: { click: () => current.following?.now() ?? open() } }, "Try now");
+  const look = el(
+    "button",
+    { class: "button", type: "button", on: { click: () => current.following?.now() ?? open() } },
+    "Try now",
+  );
   showBanner("bad", `The service does not answer. What you see is from ${time(lostSince)}.`, look);
   document.body.dataset.lost = "yes";
   for (let wait = 500; lostSince !== null; wait = Math.min(8000, wait * 1.6)) {

@@ -5,6 +5,9 @@ import { el, fill, svg } from "./dom.js";
 
 const probe = el("span", { hidden: true });
 const drawn = new Set();
+const WHOLE = [1, 2, 5]
+  .flatMap((n) => [1, 10, 100, 1000, 10_000, 100_000, 1_000_000].map((ten) => n * ten))
+  .sort((a, b) => a - b);
 
 /** A colour of the theme, as a canvas wants it. */
 export function colour(name, alpha = 1) {
@@ -27,13 +30,31 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
  * `series` are {label, tone, fill, dash, band, points, format}; the first column of the data is x.
  * `marks(data)` gives places on x that are drawn as upright lines.
  */
-export function lines({ label, series, time = false, height = 200, xFormat = String, xTick = xFormat, yFormat = String, range = null, marks = null }) {
-  const host = el("div", { class: "chart", role: "img", "aria-label": label, style: { height: `${height}px` } });
+export function lines({
+  label,
+  series,
+  time = false,
+  height = 200,
+  xFormat = String,
+  xTick = xFormat,
+  whole = false,
+  yFormat = String,
+  range = null,
+  marks = null,
+}) {
+  const host = el("div", {
+    class: "chart",
+    role: "img",
+    "aria-label": label,
+    style: { height: `${height}px` },
+  });
   const readout = el("p", { class: "readout", "aria-hidden": "true" });
   let chart = null;
   let data = null;
   let rest = "";
-  const bands = series.flatMap((one, n) => (one.band ? [{ series: [n + 1, n + 2], fill: () => colour(one.band, 0.16) }] : []));
+  const bands = series.flatMap((one, n) =>
+    one.band ? [{ series: [n + 1, n + 2], fill: () => colour(one.band, 0.16) }] : [],
+  );
 
   const axis = (side) => ({
     stroke: () => colour("muted"),
@@ -49,6 +70,7 @@ export function lines({ label, series, time = false, height = 200, xFormat = Str
     const y = { ...axis("y"), values: (_, ticks) => ticks.map(yFormat) };
     const x = { ...axis("x") };
     x.values = (_, ticks) => ticks.map(time ? clockTicks(ticks) : xTick);
+    if (whole) x.incrs = WHOLE;
     return {
       width,
       height,
@@ -139,7 +161,9 @@ export function lines({ label, series, time = false, height = 200, xFormat = Str
 function clockTicks(ticks) {
   const long = ticks.length > 1 && ticks.at(-1) - ticks[0] > 86_400;
   const fine = ticks.length > 1 && ticks[1] - ticks[0] < 60;
-  const style = long ? { month: "short", day: "numeric", hour: "2-digit" } : { hour: "2-digit", minute: "2-digit", second: fine ? "2-digit" : undefined };
+  const style = long
+    ? { month: "short", day: "numeric", hour: "2-digit" }
+    : { hour: "2-digit", minute: "2-digit", second: fine ? "2-digit" : undefined };
   const format = new Intl.DateTimeFormat(undefined, style);
   return (tick) => format.format(tick * 1000);
 }
@@ -157,10 +181,17 @@ export function histogram() {
         bars,
         values.map((value, n) => {
           const height = value ? `${Math.max(1.5, (value / most) * 100)}%` : "0";
-          return el("div", { class: "bars-slot", title: titles[n] }, el("div", { class: "bars-full", data: { tone: tone(n) }, style: { height } }));
+          return el(
+            "div",
+            { class: "bars-slot", title: titles[n] },
+            el("div", { class: "bars-full", data: { tone: tone(n) }, style: { height } }),
+          );
         }),
       );
-      fill(scale, ticks.map((tick) => el("span", {}, tick)));
+      fill(
+        scale,
+        ticks.map((tick) => el("span", {}, tick)),
+      );
     },
   };
 }
@@ -168,10 +199,17 @@ export function histogram() {
 /** A small line without axes. */
 export function spark(values, label) {
   const [width, height] = [120, 28];
-  const props = { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label };
+  const props = {
+    class: "spark",
+    viewBox: `0 0 ${width} ${height}`,
+    preserveAspectRatio: "none",
+    role: "img",
+    "aria-label": label,
+  };
   const most = Math.max(...values, 1);
   const step = width / Math.max(values.length - 1, 1);
-  const at = (value, n) => `${(n * step).toFixed(1)},${(height - 1.5 - (value / most) * (height - 4)).toFixed(1)}`;
+  const at = (value, n) =>
+    `${(n * step).toFixed(1)},${(height - 1.5 - (value / most) * (height - 4)).toFixed(1)}`;
   const path = values.map(at).join(" L");
   if (!values.length) return svg("svg", props);
   return svg(

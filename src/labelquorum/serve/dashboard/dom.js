@@ -63,7 +63,9 @@ export function link(parts, children, props = {}) {
 
 /** The address of a page, such as #/s/birds/items. */
 export function address(parts, query = {}) {
-  const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const given = Object.entries(query).filter(
+    ([, value]) => value !== null && value !== undefined && value !== "",
+  );
   const path = parts.map((part) => encodeURIComponent(String(part))).join("/");
   return `#/${path}${given.length ? `?${new URLSearchParams(given)}` : ""}`;
 }
@@ -75,7 +77,10 @@ const SHAPES = {
   dark: ["M13.6 9.6A6 6 0 0 1 6.4 2.4a6 6 0 1 0 7.2 7.2z"],
   download: ["M8 2v8.2", "M4.6 7 8 10.4 11.4 7", "M2.5 13.5h11"],
   leave: ["M6.5 2.5h-4v11h4", "M6 8h7.5", "M10.6 5 13.6 8l-3 3"],
-  light: ["M8 5a3 3 0 1 0 0 6 3 3 0 0 0 0-6z", "M8 1v1.4M8 13.6V15M1 8h1.4M13.6 8H15M3 3l1 1M12 12l1 1M3 13l1-1M12 4l1-1"],
+  light: [
+    "M8 5a3 3 0 1 0 0 6 3 3 0 0 0 0-6z",
+    "M8 1v1.4M8 13.6V15M1 8h1.4M13.6 8H15M3 3l1 1M12 12l1 1M3 13l1-1M12 4l1-1",
+  ],
   plus: ["M8 3v10M3 8h10"],
   search: ["M7 2.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9z", "M10.4 10.4 14 14"],
 };
@@ -83,5 +88,9 @@ const SHAPES = {
 /** A small drawing; it says nothing to a screen reader. */
 export function icon(name) {
   const props = { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true", focusable: "false" };
-  return svg("svg", props, SHAPES[name].map((d) => svg("path", { d })));
+  return svg(
+    "svg",
+    props,
+    SHAPES[name].map((d) => svg("path", { d })),
+  );
 }

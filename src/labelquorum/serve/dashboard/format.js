@@ -2,10 +2,20 @@
 
 const whole = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
 const one = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 });
-const fixed = new Intl.NumberFormat(undefined, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
-const two = new Intl.NumberFormat(undefined, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const fixed = new Intl.NumberFormat(undefined, {
+  minimumFractionDigits: 1,
+  maximumFractionDigits: 1,
+});
+const two = new Intl.NumberFormat(undefined, {
+  minimumFractionDigits: 2,
+  maximumFractionDigits: 2,
+});
 const short = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const clock = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+});
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const NONE = "–";
 
@@ -15,16 +25,21 @@ const missing = (value) => value === null || value === undefined || Number.isNaN
 export const count = (value) => (missing(value) ? NONE : whole.format(value));
 
 /** 12.3K, where space is short. */
-export const brief = (value) => (missing(value) ? NONE : Math.abs(value) < 10_000 ? whole.format(value) : short.format(value));
+export const brief = (value) =>
+  missing(value) ? NONE : Math.abs(value) < 10_000 ? whole.format(value) : short.format(value);
 
 /** "1 item", "2 items". */
-export const counted = (value, word, words = `${word}s`) => `${count(value)} ${value === 1 ? word : words}`;
+export const counted = (value, word, words = `${word}s`) =>
+  `${count(value)} ${value === 1 ? word : words}`;
 
 /** 0.93 → "93 %"; a digit more near the ends, where it matters. */
 export function percent(value, digits = null) {
   if (missing(value)) return NONE;
   const shown = digits ?? (value > 0 && value < 0.0995 ? 1 : value > 0.9905 && value < 1 ? 1 : 0);
-  const text = (value * 100).toLocaleString(undefined, { minimumFractionDigits: shown, maximumFractionDigits: shown });
+  const text = (value * 100).toLocaleString(undefined, {
+    minimumFractionDigits: shown,
+    maximumFractionDigits: shown,
+  });
   return `${text}\u202f%`;
 }
 
@@ -36,7 +51,8 @@ export const points = (value) =>
   missing(value) ? NONE : `${value >= 0 ? "+" : "−"}${fixed.format(Math.abs(value * 100))} pt`;
 
 /** Labels a second, with few digits. */
-export const rate = (value) => (missing(value) ? NONE : value >= 10 ? whole.format(value) : one.format(value));
+export const rate = (value) =>
+  missing(value) ? NONE : value >= 10 ? whole.format(value) : one.format(value);
 
 /** 0.034 → "34 ms"; 75 → "1.3 min" */
 export function seconds(value) {

@@ -16,7 +16,9 @@ export function heatmap({ caption, classes, matrix, other = null, tone = "accent
     const told = `Truth ${classes[c]}, says ${classes[z]}: ${percent(matrix[c][z])}`;
     return other ? `${told} (${percent(other[c][z])} on the other map)` : told;
   };
-  return classes.length <= MOST_IN_A_TABLE ? asTable({ caption, classes, matrix, tone, says }) : asCanvas({ caption, classes, matrix, tone, says });
+  return classes.length <= MOST_IN_A_TABLE
+    ? asTable({ caption, classes, matrix, tone, says })
+    : asCanvas({ caption, classes, matrix, tone, says });
 }
 
 function asTable({ caption, classes, matrix, tone, says }) {
@@ -24,7 +26,9 @@ function asTable({ caption, classes, matrix, tone, says }) {
     "tr",
     {},
     el("th", { scope: "col", class: "heat-corner" }, "Truth"),
-    classes.map((one) => el("th", { scope: "col", class: "heat-head", title: String(one) }, named(one))),
+    classes.map((one) =>
+      el("th", { scope: "col", class: "heat-head", title: String(one) }, named(one)),
+    ),
   );
   const rows = matrix.map((row, c) =>
     el(
@@ -34,24 +38,48 @@ function asTable({ caption, classes, matrix, tone, says }) {
       row.map((prob, z) => {
         const style = { "--heat": `${Math.round(prob * 100)}%` };
         const strong = prob > 0.82 ? "strong" : prob > 0.63 ? "mid" : "weak"; // so that the number is read on it
-        return el("td", { class: `heat ${strong} ${c === z ? "right" : ""}`, data: { tone }, style, title: says(c, z) }, percent(prob, 0).replace(/\s?%/, ""));
+        return el(
+          "td",
+          {
+            class: `heat ${strong} ${c === z ? "right" : ""}`,
+            data: { tone },
+            style,
+            title: says(c, z),
+          },
+          percent(prob, 0).replace(/\s?%/, ""),
+        );
       }),
     ),
   );
   return el(
     "div",
     { class: "heat-box", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", { class: "heat-table" }, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, rows)),
+    el(
+      "table",
+      { class: "heat-table" },
+      el("caption", {}, caption),
+      el("thead", {}, head),
+      el("tbody", {}, rows),
+    ),
   );
 }
 
 function asCanvas({ caption, classes, matrix, tone, says }) {
   const n = classes.length;
   const size = Math.max(2, Math.floor(360 / n)) * n;
-  const canvas = el("canvas", { class: "heat-canvas", width: size, height: size, tabindex: "0", role: "img" });
+  const canvas = el("canvas", {
+    class: "heat-canvas",
+    width: size,
+    height: size,
+    tabindex: "0",
+    role: "img",
+  });
   const told = el("p", { class: "readout" }, "Point at a cell, or walk with the arrow keys.");
   const at = { c: 0, z: 0 };
-  canvas.setAttribute("aria-label", `${caption}. ${n} classes. The table below has the largest confusions.`);
+  canvas.setAttribute(
+    "aria-label",
+    `${caption}. ${n} classes. The table below has the largest confusions.`,
+  );
 
   function draw() {
     const step = size / n;
@@ -80,10 +108,15 @@ function asCanvas({ caption, classes, matrix, tone, says }) {
 
   canvas.addEventListener("pointermove", (event) => {
     const box = canvas.getBoundingClientRect();
-    go(Math.floor(((event.clientY - box.top) / box.height) * n), Math.floor(((event.clientX - box.left) / box.width) * n));
+    go(
+      Math.floor(((event.clientY - box.top) / box.height) * n),
+      Math.floor(((event.clientX - box.left) / box.width) * n),
+    );
   });
   canvas.addEventListener("keydown", (event) => {
-    const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[
+      event.key
+    ];
     if (!move) return;
     event.preventDefault();
     go(at.c + move[0], at.z + move[1]);

@@ -17,7 +17,15 @@ const AHEAD = 60; // rows left below when the next page is asked for
 export function longTable({ caption, columns, none, onSort = null, onCount = () => {} }) {
   const head = el("tr", { "aria-rowindex": "1" });
   const [above, rows, below] = [spacer(), el("tbody", { class: "rows" }), spacer()];
-  const table = el("table", { class: "long" }, el("caption", { class: "unseen" }, caption), el("thead", {}, head), above.node, rows, below.node);
+  const table = el(
+    "table",
+    { class: "long" },
+    el("caption", { class: "unseen" }, caption),
+    el("thead", {}, head),
+    above.node,
+    rows,
+    below.node,
+  );
   const foot = el("div", { class: "table-foot" });
   const node = el("div", { class: "long-box" }, table, foot);
   const shown = new Map();
@@ -33,13 +41,38 @@ export function longTable({ caption, columns, none, onSort = null, onCount = () 
     fill(
       head,
       columns.map((column) => {
-        const direction = !column.sort ? null : ordered === column.sort ? "ascending" : ordered === `-${column.sort}` ? "descending" : "none";
-        const props = { scope: "col", class: column.class, "aria-sort": direction === "none" ? null : direction };
+        const direction = !column.sort
+          ? null
+          : ordered === column.sort
+            ? "ascending"
+            : ordered === `-${column.sort}`
+              ? "descending"
+              : "none";
+        const props = {
+          scope: "col",
+          class: column.class,
+          "aria-sort": direction === "none" ? null : direction,
+        };
         if (!column.sort || !onSort) return el("th", props, column.head);
-        const next = column.sorts ? column.sorts[(column.sorts.indexOf(ordered) + 1) % column.sorts.length] : column.sort;
+        const next = column.sorts
+          ? column.sorts[(column.sorts.indexOf(ordered) + 1) % column.sorts.length]
+          : column.sort;
         const held = column.sorts?.includes(ordered) || ordered === column.sort;
-        const mark = el("span", { class: "sort-mark", "aria-hidden": "true" }, !held ? "" : String(ordered).startsWith("-") ? "↓" : "↑");
-        return el("th", props, el("button", { type: "button", class: "sort", on: { click: () => onSort(next) } }, column.head, mark));
+        const mark = el(
+          "span",
+          { class: "sort-mark", "aria-hidden": "true" },
+          !held ? "" : String(ordered).startsWith("-") ? "↓" : "↑",
+        );
+        return el(
+          "th",
+          props,
+          el(
+            "button",
+            { type: "button", class: "sort", on: { click: () => onSort(next) } },
+            column.head,
+            mark,
+          ),
+        );
       }),
     );
   }
@@ -75,9 +108,17 @@ export function longTable({ caption, columns, none, onSort = null, onCount = () 
         state.failed = null;
         more();
       };
-      fill(foot, el("span", {}, state.failed.message), el("button", { class: "button", type: "button", on: { click: again } }, "Try again"));
+      fill(
+        foot,
+        el("span", {}, state.failed.message),
+        el("button", { class: "button", type: "button", on: { click: again } }, "Try again"),
+      );
     } else if (table.hidden) fill(foot, none());
-    else fill(foot, state.done ? "" : el("span", { class: "muted" }, state.loading ? "Loading more…" : ""));
+    else
+      fill(
+        foot,
+        state.done ? "" : el("span", { class: "muted" }, state.loading ? "Loading more…" : ""),
+      );
   }
 
   function draw() {
@@ -85,7 +126,10 @@ export function longTable({ caption, columns, none, onSort = null, onCount = () 
     if (!state || !node.isConnected) return;
     const top = table.getBoundingClientRect().top + head.offsetHeight;
     const first = Math.max(0, Math.min(state.rows.length, Math.floor(-top / ROW) - AROUND));
-    const last = Math.max(first, Math.min(state.rows.length, Math.ceil((innerHeight - top) / ROW) + AROUND));
+    const last = Math.max(
+      first,
+      Math.min(state.rows.length, Math.ceil((innerHeight - top) / ROW) + AROUND),
+    );
     for (const [index, row] of shown) {
       if ((index < first || index >= last) && !row.contains(document.activeElement)) {
         row.remove();
@@ -96,14 +140,19 @@ export function longTable({ caption, columns, none, onSort = null, onCount = () 
       if (!shown.has(index)) insert(index);
     }
     const places = [...shown.keys()]; // one more than those in sight where it has the focus
-    const kept = { above: places.filter((n) => n < first).length, below: places.filter((n) => n >= last).length };
+    const kept = {
+      above: places.filter((n) => n < first).length,
+      below: places.filter((n) => n >= last).length,
+    };
     above.cell.style.height = `${(first - kept.above) * ROW}px`;
     below.cell.style.height = `${(state.rows.length - last - kept.below) * ROW}px`;
     if (state.rows.length - last < AHEAD) more();
   }
 
   function insert(index) {
-    const cells = columns.map((column) => put(el("td", { class: column.class }), column.cell(state.rows[index])));
+    const cells = columns.map((column) =>
+      put(el("td", { class: column.class }), column.cell(state.rows[index])),
+    );
     const row = el("tr", { "aria-rowindex": index + 2, data: { index } }, cells);
     const after = [...rows.children].find((other) => Number(other.dataset.index) > index);
     rows.insertBefore(row, after ?? null);
@@ -133,14 +182,28 @@ export function longTable({ caption, columns, none, onSort = null, onCount = () 
     /** Begin anew with another source; ends when its first page is here. */
     async reset(source, ordered = null) {
       state?.cut.abort();
-      state = { source, rows: [], cursor: null, done: false, total: null, loading: false, failed: null, cut: new AbortController() };
+      state = {
+        source,
+        rows: [],
+        cursor: null,
+        done: false,
+        total: null,
+        loading: false,
+        failed: null,
+        cut: new AbortController(),
+      };
       const mine = state;
       showHead(ordered);
       const first = await source(null, mine.cut.signal);
       if (mine !== state) return;
       for (const row of shown.values()) row.remove();
       shown.clear();
-      Object.assign(mine, { rows: first.rows, cursor: first.next, done: first.next === null, total: first.total ?? null });
+      Object.assign(mine, {
+        rows: first.rows,
+        cursor: first.next,
+        done: first.next === null,
+        total: first.total ?? null,
+      });
       showFoot();
       draw();
     },
@@ -155,6 +218,7 @@ export function longTable({ caption, columns, none, onSort = null, onCount = () 
 
 /** "1,200 of 100,000 items" */
 export function tally(loaded, total, done, word) {
-  if (total !== null && total !== undefined) return `${count(total)} ${total === 1 ? word : `${word}s`}`;
+  if (total !== null && total !== undefined)
+    return `${count(total)} ${total === 1 ? word : `${word}s`}`;
   return `${count(loaded)}${done ? "" : "+"} ${loaded === 1 && done ? word : `${word}s`}`;
 }

@@ -126,6 +126,12 @@ class Boards:
             held.renewing = asyncio.create_task(self._renew_later(stream, held))
         return held.board
 
+    def close(self) -> None:
+        """Make no more boards."""
+        for held in self._held.values():
+            if held.renewing is not None:
+                held.renewing.cancel()
+
     def forget(self, name: str) -> None:
         """Hold no board of a stream: somebody on it was forgotten."""
         self._held.pop(name, None)

@@ -1,4 +1,7 @@
-"""The body of a request, read within its limits: size, time, packing, and all bodies together."""
+"""The body of a request, read within its limits: size, packing, and all bodies together.
+
+How long it may take is the connection's affair (`running.py`).
+"""
 
 import asyncio
 import json
@@ -61,24 +64,16 @@ class Bodies:
         try:
             parts: list[bytes] = []
             try:
-                async with asyncio.timeout(self._settings.read_seconds):
-                    async for part in request.stream():
-                        if not part:
-                            continue
-                        size += len(part)
-                        self._hold(len(part))
-                        if size > self._settings.body_bytes:
-                            self._refuse_large()
-                        parts.append(part)
+                async for part in request.stream():
+                    if not part:
+                        continue
+                    size += len(part)
+                    self._hold(len(part))
+                    if size > self._settings.body_bytes:
+                        self._refuse_large()
+                    parts.append(part)
             except ClientDisconnect:
                 raise Refusal(400, "The connection ended before the body did.") from None
-            except TimeoutError:
-                raise Refusal(
-                    408,
-                    f"The body took longer than {self._settings.read_seconds:g} seconds. "
-                    "Send it in parts.",
-                    headers={"Connection": "close"},
-                ) from None
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
             if packing == b"identity" and body.startswith(GZIP):

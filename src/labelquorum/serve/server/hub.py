@@ -147,7 +147,8 @@ class Hub:
         channel = self._channels.setdefault(stream.name, _Channel(stream))
         number = await channel.newest() if after is None else after
         noted = channel.n_notes
-        yield b"retry: 2000\n: hello\n\n"
+        # With a number, so that who loses the connection before the first event misses none.
+        yield f"id: {number}\nretry: 2000\n: hello\n\n".encode()
         while not self._closed.is_set() and may_go_on():
             bell = channel.bell
             found = await channel.after(number)

@@ -1,6 +1,7 @@
 """Serving: uvicorn with patience for nobody, and an orderly end."""
 
 import asyncio
+import gc
 import json
 import resource
 import socket
@@ -20,9 +21,13 @@ __all__ = ["Server", "check_free", "serve"]
 HEADER_BYTES = 2**16
 """No request line and headers are longer."""
 
+NEW_OBJECTS = 50_000
+"""Garbage is looked for after so many new objects: rows by the thousand are none, and by default
+Python looks at all of them again and again."""
+
 
 class _Impatient(HttpToolsProtocol):
-    """A connection whose headers have to be there in time, and within bounds."""
+    """A connection whose requests have to be there in time, and their headers within bounds."""
 
     patience = 20.0
     _timer: TimerHandle | None = None
@@ -46,8 +51,11 @@ class _Impatient(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0
-        self._unwait()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._unwait()
+        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwait()
@@ -68,7 +76,8 @@ class _Impatient(HttpToolsProtocol):
 
     def _give_up(self) -> None:
         self._timer = None
-        self._refuse(408, f"The headers took longer than {self.patience:g} seconds.")
+        part = "headers" if self._in_head else "body"
+        self._refuse(408, f"The {part} took longer than {self.patience:g} seconds.")
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer in our shape, and hang up."""
@@ -151,4 +160,6 @@ def serve(app: App, settings: Settings) -> None:
     """Serve until told to stop."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # viewers take a file each
+    gc.freeze()  # what is here now stays
+    gc.set_threshold(NEW_OBJECTS, 20, 100)
     Server(app, settings).run()

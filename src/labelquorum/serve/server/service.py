@@ -77,6 +77,7 @@ class Service:
     async def stop(self) -> None:
         """Commit what was taken, and end."""
         self.hub.close()
+        self.boards.close()
         if self._following is not None:
             self._following.cancel()
         await run_in_threadpool(self.pipeline.stop)

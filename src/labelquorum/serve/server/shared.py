@@ -64,7 +64,7 @@ class Shared:
             now = self._clock()
             if held.body is not None:
                 same = held.changes == self._changes(stream) and now - held.begun < OLDEST
-                if same or held.begun >= asked:  # others had waited, too
+                if same or held.begun > asked:  # others had waited, too
                     return held.body
                 rest = held.begun + min(REST * held.took, OLDEST) - now
                 if rest > 0:

@@ -6,7 +6,7 @@ import { el, fill, icon, link, named } from "../dom.js";
 import { count, counted, percent, points } from "../format.js";
 import { empty, meter, panel, unsureBelow } from "../states.js";
 
-const SHOWN = 100;
+const SHOWN = 50;
 
 export function page({ stream }) {
   const stopping = stoppingPanel();
@@ -23,8 +23,20 @@ export function page({ stream }) {
     }
   }
 
-  const buttons = ["csv", "json"].map((format) => el("button", { class: "button", type: "button", on: { click: () => fetchFile(format) } }, icon("download"), format.toUpperCase()));
-  const ranked = panel("Ask about these next", { flush: true, note: says, aside: el("div", { class: "buttons" }, buttons) }, saved, list);
+  const buttons = ["csv", "json"].map((format) =>
+    el(
+      "button",
+      { class: "button", type: "button", on: { click: () => fetchFile(format) } },
+      icon("download"),
+      format.toUpperCase(),
+    ),
+  );
+  const ranked = panel(
+    "Ask about these next",
+    { flush: true, note: says, aside: el("div", { class: "buttons" }, buttons) },
+    saved,
+    list,
+  );
 
   return {
     title: `Ask next in ${stream}`,
@@ -32,39 +44,98 @@ export function page({ stream }) {
     node: el("div", {}, stopping.node, ranked),
     skeleton: "table",
     async load(signal) {
-      const [next, curve] = await Promise.all([api.get(api.pathOf(stream, "ask"), { limit: SHOWN }, signal), api.get(api.pathOf(stream, "stopping"), {}, signal)]);
+      const [next, curve] = await Promise.all([
+        api.get(api.pathOf(stream, "ask"), { limit: SHOWN }, signal),
+        api.get(api.pathOf(stream, "stopping"), {}, signal),
+      ]);
       return { next, curve };
     },
     show({ next, curve }) {
       stopping.show(curve);
-      fill(says, next.says ?? `${counted(next.open_items, "item")} open; those where one more label helps most come first.`);
+      fill(
+        says,
+        next.says ??
+          `${counted(next.open_items, "item")} open; those where one more label helps most come first.`,
+      );
       const told = JSON.stringify(next.items);
       if (list.dataset.told === told || list.contains(document.activeElement)) return;
       list.dataset.told = told;
-      fill(list, next.items.length ? askTable(stream, next.items) : empty("Nothing to ask for", "No open item would gain from another label. Items stay open for as long as the rule grace says."));
+      fill(
+        list,
+        next.items.length
+          ? askTable(stream, next.items)
+          : empty(
+              "Nothing to ask for",
+              "No open item would gain from another label. Items stay open for as long as the rule grace says.",
+            ),
+      );
     },
     stop: stopping.stop,
   };
 }
 
 function askTable(stream, items) {
-  const heads = [["#", "number wide"], ["Task"], ["Answer so far"], ["Confidence"], ["Labels", "number wide"], ["Gain", "number"], ["Ask", "wide"], ["His gain", "number wide"]];
+  const heads = [
+    ["#", "number wide"],
+    ["Task"],
+    ["Answer so far"],
+    ["Confidence"],
+    ["Labels", "number wide"],
+    ["Gain", "number"],
+    ["Ask", "wide"],
+    ["His gain", "number wide"],
+  ];
   const body = items.map((one, n) => {
-    const who = one.worker === null || one.worker === undefined ? "–" : link(["s", stream, "workers", one.worker], named(one.worker));
+    const who =
+      one.worker === null || one.worker === undefined
+        ? "–"
+        : link(["s", stream, "workers", one.worker], named(one.worker));
     return el(
       "tr",
       {},
       el("td", { class: "number wide muted" }, count(n + 1)),
-      el("th", { scope: "row" }, link(["s", stream, "items", one.task], named(one.task), { class: "strong-link", title: String(one.task) })),
+      el(
+        "th",
+        { scope: "row" },
+        link(["s", stream, "items", one.task], named(one.task), {
+          class: "strong-link",
+          title: String(one.task),
+        }),
+      ),
       el("td", {}, one.label === null ? "–" : named(one.label)),
-      el("td", {}, one.confidence === null ? "–" : el("span", { class: "measured" }, meter(one.confidence, one.confidence < unsureBelow() ? "warn" : "good"), percent(one.confidence))),
+      el(
+        "td",
+        {},
+        one.confidence === null
+          ? "–"
+          : el(
+              "span",
+              { class: "measured" },
+              meter(one.confidence, one.confidence < unsureBelow() ? "warn" : "good"),
+              percent(one.confidence),
+            ),
+      ),
       el("td", { class: "number wide" }, count(one.labels)),
       el("td", { class: "number" }, points(one.gain)),
       el("td", { class: "wide" }, who),
       el("td", { class: "number wide" }, points(one.worker_gain)),
     );
   });
-  return el("table", { class: "plain ask" }, el("caption", { class: "unseen" }, "Items where one more label helps most"), el("thead", {}, el("tr", {}, heads.map(([words, kind]) => el("th", { scope: "col", class: kind }, words)))), el("tbody", {}, body));
+  return el(
+    "table",
+    { class: "plain ask" },
+    el("caption", { class: "unseen" }, "Items where one more label helps most"),
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        heads.map(([words, kind]) => el("th", { scope: "col", class: kind }, words)),
+      ),
+    ),
+    el("tbody", {}, body),
+  );
 }
 
 /** A slider: stop at confidence x, save so many labels, err so often. */
@@ -89,16 +160,51 @@ function stoppingPanel() {
     range: (low, high) => [0, Math.max(0.1, high)],
     marks: () => (data ? [{ x: data.curve[chosen].threshold, tone: "text" }] : []),
   });
-  const inner = el("div", { class: "stopping" }, el("div", { class: "stop-side" }, el("label", { for: "stop-at" }, "Stop at confidence ", at), slider, saves, errs), chart.node);
-  const node = panel("What if I stopped earlier?", { note: "replayed on the labels that came, from the calibrated probabilities" }, inner, blank);
+  const inner = el(
+    "div",
+    { class: "stopping" },
+    el(
+      "div",
+      { class: "stop-side" },
+      el("label", { for: "stop-at" }, "Stop at confidence ", at),
+      slider,
+      saves,
+      errs,
+    ),
+    chart.node,
+  );
+  const node = panel(
+    "What if I stopped earlier?",
+    { note: "replayed on the labels that came, from the calibrated probabilities" },
+    inner,
+    blank,
+  );
 
   function tell() {
-    const { threshold, labels_used: used, labels_saved: share, expected_error: error } = data.curve[chosen];
+    const {
+      threshold,
+      labels_used: used,
+      labels_saved: share,
+      expected_error: error,
+    } = data.curve[chosen];
     const words = percent(threshold, threshold > 0.99 ? 1 : 0);
     fill(at, words);
-    slider.setAttribute("aria-valuetext", `${words}: saves ${percent(share)} of the labels, expected error ${percent(error)}`);
-    fill(saves, el("strong", {}, percent(share)), ` of the labels saved`, el("span", { class: "small muted" }, `${count(data.labels - used)} of ${count(data.labels)}`));
-    fill(errs, el("strong", {}, percent(error)), " expected error", el("span", { class: "small muted" }, `of ${counted(data.items, "item")}`));
+    slider.setAttribute(
+      "aria-valuetext",
+      `${words}: saves ${percent(share)} of the labels, expected error ${percent(error)}`,
+    );
+    fill(
+      saves,
+      el("strong", {}, percent(share)),
+      ` of the labels saved`,
+      el("span", { class: "small muted" }, `${count(data.labels - used)} of ${count(data.labels)}`),
+    );
+    fill(
+      errs,
+      el("strong", {}, percent(error)),
+      " expected error",
+      el("span", { class: "small muted" }, `of ${counted(data.items, "item")}`),
+    );
     chart.redraw();
   }
 
@@ -112,7 +218,16 @@ function stoppingPanel() {
     show(curve) {
       const known = curve.items > 0 && curve.curve.length > 1;
       inner.hidden = !known;
-      fill(blank, known ? "" : el("p", { class: "muted" }, "The answer needs chunks that were learned. Come back after the first."));
+      fill(
+        blank,
+        known
+          ? ""
+          : el(
+              "p",
+              { class: "muted" },
+              "The answer needs chunks that were learned. Come back after the first.",
+            ),
+      );
       if (!known) return;
       const first = data === null;
       data = curve;
@@ -124,8 +239,15 @@ function stoppingPanel() {
         slider.value = chosen;
       }
       const column = (key) => curve.curve.map((one) => one[key]);
-      const ends = [curve.curve[0], curve.curve.at(-1)].map((one) => `at ${percent(one.threshold)} ${percent(one.labels_saved)} of the labels saved and ${percent(one.expected_error)} expected error`);
-      chart.set([column("threshold"), column("labels_saved"), column("expected_error")], `Stopping ${ends.join("; ")}.`, "blue: labels saved · red: expected error");
+      const ends = [curve.curve[0], curve.curve.at(-1)].map(
+        (one) =>
+          `at ${percent(one.threshold)} ${percent(one.labels_saved)} of the labels saved and ${percent(one.expected_error)} expected error`,
+      );
+      chart.set(
+        [column("threshold"), column("labels_saved"), column("expected_error")],
+        `Stopping ${ends.join("; ")}.`,
+        "blue: labels saved · red: expected error",
+      );
       tell();
     },
     stop: () => chart.stop(),

@@ -8,17 +8,49 @@ import { longTable, tally } from "../table.js";
 
 const PAGE = 200;
 const WAIT = 250; // milliseconds after the last key
-const SORTS = [["", "Undecided, then least sure"], ["-confidence", "Most sure first"], ["newest", "Newest first"], ["task", "Task"]];
-const SHOWS = [["", "All items"], ["undecided", "Undecided"], ["unsure", "Unsure"]];
+const SORTS = [
+  ["", "Undecided, then least sure"],
+  ["-confidence", "Most sure first"],
+  ["newest", "Newest first"],
+  ["task", "Task"],
+];
+const SHOWS = [
+  ["", "All items"],
+  ["undecided", "Undecided"],
+  ["unsure", "Unsure"],
+];
 
 export function page({ stream, query }) {
-  const wanted = { search: query.get("search") ?? "", sort: query.get("sort") ?? "", label: query.get("label") ?? "", show: query.get("show") ?? "" };
-  const search = el("input", { type: "search", value: wanted.search, placeholder: "Search tasks", "aria-label": "Search tasks", autocomplete: "off", spellcheck: "false" });
+  const wanted = {
+    search: query.get("search") ?? "",
+    sort: query.get("sort") ?? "",
+    label: query.get("label") ?? "",
+    show: query.get("show") ?? "",
+  };
+  const search = el("input", {
+    type: "search",
+    value: wanted.search,
+    placeholder: "Search tasks",
+    "aria-label": "Search tasks",
+    autocomplete: "off",
+    spellcheck: "false",
+  });
   const sort = select(SORTS, wanted.sort, { "aria-label": "Order" });
   const label = el("select", { "aria-label": "Answer" });
-  const shows = select(SHOWS.map(([value, words]) => [value, value === "unsure" ? `Unsure, below ${percent(unsureBelow(), 0)}` : words]), wanted.show, { "aria-label": "Which items" });
+  const shows = select(
+    SHOWS.map(([value, words]) => [
+      value,
+      value === "unsure" ? `Unsure, below ${percent(unsureBelow(), 0)}` : words,
+    ]),
+    wanted.show,
+    { "aria-label": "Which items" },
+  );
   const counter = el("p", { class: "counter muted" });
-  const fresh = el("button", { class: "button fresh", type: "button", hidden: true, on: { click: () => again() } }, "New answers · show");
+  const fresh = el(
+    "button",
+    { class: "button fresh", type: "button", hidden: true, on: { click: () => again() } },
+    "New answers · show",
+  );
   const table = longTable({
     caption: "Items, their answers and how sure they are",
     columns: columns(stream),
@@ -33,7 +65,11 @@ export function page({ stream, query }) {
 
   function none() {
     return wanted.search || wanted.label || wanted.show
-      ? empty("Nothing matches", "No item fits this search and these filters.", el("button", { class: "button", type: "button", on: { click: clear } }, "Show all items"))
+      ? empty(
+          "Nothing matches",
+          "No item fits this search and these filters.",
+          el("button", { class: "button", type: "button", on: { click: clear } }, "Show all items"),
+        )
       : empty("No items yet", "Items appear with their first label.");
   }
 
@@ -43,7 +79,12 @@ export function page({ stream, query }) {
   }
 
   function change() {
-    Object.assign(wanted, { search: search.value.trim(), sort: sort.value, label: label.value, show: shows.value });
+    Object.assign(wanted, {
+      search: search.value.trim(),
+      sort: sort.value,
+      label: label.value,
+      show: shows.value,
+    });
     history.replaceState(null, "", address(["s", stream, "items"], wanted));
     again();
   }
@@ -66,19 +107,50 @@ export function page({ stream, query }) {
 
   return {
     title: `Items of ${stream}`,
-    head: el("div", { class: "page-head" }, el("h1", { tabindex: "-1" }, "Items"), counter, el("span", { class: "stretch" }), fresh),
-    node: el("div", {}, el("div", { class: "tools", role: "search" }, el("span", { class: "search" }, icon("search"), search), shows, label, sort), table.node),
+    head: el(
+      "div",
+      { class: "page-head" },
+      el("h1", { tabindex: "-1" }, "Items"),
+      counter,
+      el("span", { class: "stretch" }),
+      fresh,
+    ),
+    node: el(
+      "div",
+      {},
+      el(
+        "div",
+        { class: "tools", role: "search" },
+        el("span", { class: "search" }, icon("search"), search),
+        shows,
+        label,
+        sort,
+      ),
+      table.node,
+    ),
     skeleton: "table",
     async load(signal) {
-      const [about, first] = await Promise.all([api.get(api.pathOf(stream, "summary"), {}, signal), source(stream, wanted)(null, signal)]);
+      const [about, first] = await Promise.all([
+        api.get(api.pathOf(stream, "summary"), {}, signal),
+        source(stream, wanted)(null, signal),
+      ]);
       const plain = !wanted.search && !wanted.label && !wanted.show;
       if (plain) first.total = about.counts.answered_items + about.counts.waiting_items;
       return { classes: about.classes, first };
     },
     show({ classes, first }) {
-      fill(label, el("option", { value: "" }, "Any answer"), classes.map((one) => el("option", { value: String(one), selected: String(one) === wanted.label }, String(one))));
+      fill(
+        label,
+        el("option", { value: "" }, "Any answer"),
+        classes.map((one) =>
+          el("option", { value: String(one), selected: String(one) === wanted.label }, String(one)),
+        ),
+      );
       const rest = source(stream, wanted);
-      table.reset((cursor, signal) => (cursor === null ? Promise.resolve(first) : rest(cursor, signal)), shownSort(wanted.sort));
+      table.reset(
+        (cursor, signal) => (cursor === null ? Promise.resolve(first) : rest(cursor, signal)),
+        shownSort(wanted.sort),
+      );
     },
     hear() {
       if (scrollY < 40 && !table.node.contains(document.activeElement)) again();
@@ -100,7 +172,12 @@ function source(stream, { search, sort, label, show }) {
     const asked =
       phase === "undecided"
         ? { ...common, undecided: true }
-        : { ...common, label, sort: sort || "confidence", confidence_below: show === "unsure" ? unsureBelow() : null };
+        : {
+            ...common,
+            label,
+            sort: sort || "confidence",
+            confidence_below: show === "unsure" ? unsureBelow() : null,
+          };
     const page = await api.get(path, asked, signal);
     const known = { total: first && show === "" ? null : page.total };
     if (page.next !== null) return { ...known, rows: page.items, next: { phase, at: page.next } };
@@ -116,16 +193,45 @@ function source(stream, { search, sort, label, show }) {
 
 function columns(stream) {
   return [
-    { head: "Task", sort: "task", class: "grow", cell: (row) => link(["s", stream, "items", row.task], named(row.task), { class: "strong-link", title: String(row.task) }) },
-    { head: "Answer", class: "mid", cell: (row) => (row.label === null ? el("span", { class: "chip", data: { tone: "idle" } }, "Undecided") : named(row.label, { title: String(row.label) })) },
+    {
+      head: "Task",
+      sort: "task",
+      class: "grow",
+      cell: (row) =>
+        link(["s", stream, "items", row.task], named(row.task), {
+          class: "strong-link",
+          title: String(row.task),
+        }),
+    },
+    {
+      head: "Answer",
+      class: "mid",
+      cell: (row) =>
+        row.label === null
+          ? el("span", { class: "chip", data: { tone: "idle" } }, "Undecided")
+          : named(row.label, { title: String(row.label) }),
+    },
     {
       head: "Confidence",
       sort: "confidence",
       sorts: ["confidence", "-confidence"],
       class: "mid",
-      cell: (row) => (row.confidence === null ? el("span", { class: "muted" }, "–") : el("span", { class: "measured" }, meter(row.confidence, row.confidence < unsureBelow() ? "warn" : "good"), percent(row.confidence))),
+      cell: (row) =>
+        row.confidence === null
+          ? el("span", { class: "muted" }, "–")
+          : el(
+              "span",
+              { class: "measured" },
+              meter(row.confidence, row.confidence < unsureBelow() ? "warn" : "good"),
+              percent(row.confidence),
+            ),
     },
     { head: "Labels", class: "number", cell: (row) => count(row.labels) },
-    { head: "Chunk", sort: "newest", class: "number wide", cell: (row) => (row.chunk === null ? "waits" : count(row.chunk)) },
+    {
+      head: "Chunk",
+      sort: "newest",
+      class: "number wide",
+      cell: (row) => (row.chunk === null ? "waits" : count(row.chunk)),
+    },
   ];
 }

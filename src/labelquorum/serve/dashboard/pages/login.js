@@ -5,7 +5,14 @@ import { el, fill, icon } from "../dom.js";
 import { field } from "../states.js";
 
 export function page({ again }) {
-  const input = el("input", { type: "password", name: "key", required: true, autocomplete: "off", spellcheck: "false", placeholder: "lq_…" });
+  const input = el("input", {
+    type: "password",
+    name: "key",
+    required: true,
+    autocomplete: "off",
+    spellcheck: "false",
+    placeholder: "lq_…",
+  });
   const told = el("p", { class: "form-error", role: "alert" });
   const button = el("button", { class: "button primary", type: "submit" }, "Sign in");
 
@@ -19,7 +26,13 @@ export function page({ again }) {
       again();
     } catch (error) {
       api.drop();
-      fill(told, icon("alert"), error.status === 401 ? "This key opens nothing. Check it, or ask whoever gave it to you for another." : error.message);
+      fill(
+        told,
+        icon("alert"),
+        error.status === 401
+          ? "This key opens nothing. Check it, or ask whoever gave it to you for another."
+          : error.message,
+      );
       input.focus();
     } finally {
       button.disabled = false;
@@ -32,11 +45,20 @@ export function page({ again }) {
     field("Key", input, "It is kept in this tab only, and forgotten when you close it."),
     told,
     button,
-    el("p", { class: "muted small" }, "labelquorum serve prints a key at its first start. While it runs, Settings makes further ones."),
+    el(
+      "p",
+      { class: "muted small" },
+      "labelquorum serve prints a key at its first start. While it runs, Settings makes further ones.",
+    ),
   );
   return {
     title: "Sign in",
-    head: el("div", { class: "login-head" }, el("h1", { tabindex: "-1" }, "Sign in to LabelQuorum"), el("p", { class: "muted" }, "See the stream, the crowd and the doubt.")),
+    head: el(
+      "div",
+      { class: "login-head" },
+      el("h1", { tabindex: "-1" }, "Sign in to LabelQuorum"),
+      el("p", { class: "muted" }, "See the stream, the crowd and the doubt."),
+    ),
     node: form,
     load: async () => null,
     show: () => input.focus(),

@@ -5,14 +5,37 @@ import { el, fill, icon, named } from "../dom.js";
 import { moment, percent } from "../format.js";
 import { field, panel, select, setUnsureBelow, unsureBelow } from "../states.js";
 
-const FILES = [["items", "Items", "answers, how sure"], ["workers", "Workers", "skills, flags"]];
-const FORMATS = [["csv", "CSV"], ["jsonl", "JSON lines"], ["parquet", "Parquet"]];
-const RETENTIONS = [["discard", "Delete at once"], ["keep_days", "Keep for some days"], ["keep", "Keep for ever"]];
+const FILES = [
+  ["items", "Items", "answers, how sure"],
+  ["workers", "Workers", "skills, flags"],
+];
+const FORMATS = [
+  ["csv", "CSV"],
+  ["jsonl", "JSON lines"],
+  ["parquet", "Parquet"],
+];
+const RETENTIONS = [
+  ["discard", "Delete at once"],
+  ["keep_days", "Keep for some days"],
+  ["keep", "Keep for ever"],
+];
 const RULES = [
   ["labels_per_item", "Labels an item", "", "So many make an item ready.", 1],
-  ["max_wait", "Longest wait of an item", "seconds", "Then it is ready with fewer. Empty: never.", 0],
+  [
+    "max_wait",
+    "Longest wait of an item",
+    "seconds",
+    "Then it is ready with fewer. Empty: never.",
+    0,
+  ],
   ["chunk_items", "Items a chunk", "", "So many ready items are cut and learned together.", 1],
-  ["max_chunk_wait", "Longest wait of a chunk", "seconds", "Then it is cut with fewer. Empty: never.", 0],
+  [
+    "max_chunk_wait",
+    "Longest wait of a chunk",
+    "seconds",
+    "Then it is cut with fewer. Empty: never.",
+    0,
+  ],
   ["grace", "Answered items stay open", "seconds", "For late labels, reasons and “Ask next”.", 0],
   ["days", "Days labels are kept", "", "Where they are kept for some days.", 0],
   ["max_workers", "Most workers", "", "Labels of more are refused.", 1],
@@ -24,7 +47,13 @@ export function page({ stream }) {
   return {
     title: `Settings of ${stream}`,
     head: el("h1", { tabindex: "-1" }, "Export and settings"),
-    node: el("div", { class: "grid settings-grid" }, el("div", { class: "stack" }, exportPanel(stream), thresholdPanel()), rules.node, keys.node),
+    node: el(
+      "div",
+      { class: "grid settings-grid" },
+      el("div", { class: "stack" }, exportPanel(stream), thresholdPanel()),
+      rules.node,
+      keys.node,
+    ),
     skeleton: "detail",
     async load(signal) {
       const [about, found] = await Promise.all([
@@ -41,7 +70,7 @@ export function page({ stream }) {
       keys.show(found && found.keys);
     },
     hear(event) {
-      if (event.kind === "rules") rules.stale();
+      if (event.kind === "rules") rules.again();
     },
   };
 }
@@ -73,20 +102,50 @@ function exportPanel(stream) {
   };
   const rows = FILES.map(([what, words, says]) => {
     const buttons = FORMATS.map(([format, name]) => {
-      const button = el("button", { class: "button", type: "button", "aria-label": `${words} as ${name}` }, icon("download"), name);
-      button.addEventListener("click", () => get(api.pathOf(stream, "export"), { what, format }, `${what}.${format}`, button));
+      const button = el(
+        "button",
+        { class: "button", type: "button", "aria-label": `${words} as ${name}` },
+        icon("download"),
+        name,
+      );
+      button.addEventListener("click", () =>
+        get(api.pathOf(stream, "export"), { what, format }, `${what}.${format}`, button),
+      );
       return button;
     });
-    return el("div", { class: "export-row" }, el("p", {}, el("strong", {}, words), el("span", { class: "small muted" }, says)), el("div", { class: "buttons" }, buttons));
+    return el(
+      "div",
+      { class: "export-row" },
+      el("p", {}, el("strong", {}, words), el("span", { class: "small muted" }, says)),
+      el("div", { class: "buttons" }, buttons),
+    );
   });
-  const model = el("button", { class: "button", type: "button", "aria-label": "The model as a file" }, icon("download"), "model.lq");
+  const model = el("button", { class: "button", type: "button" }, icon("download"), "model.lq");
   model.addEventListener("click", () => get(api.pathOf(stream, "model"), {}, "model.lq", model));
-  const last = el("div", { class: "export-row" }, el("p", {}, el("strong", {}, "Model"), el("span", { class: "small muted" }, "labelquorum.load reads it")), el("div", { class: "buttons" }, model));
+  const last = el(
+    "div",
+    { class: "export-row" },
+    el(
+      "p",
+      {},
+      el("strong", {}, "Model"),
+      el("span", { class: "small muted" }, "labelquorum.load reads it"),
+    ),
+    el("div", { class: "buttons" }, model),
+  );
   return panel("Take the results away", {}, rows, last, told.node);
 }
 
 function thresholdPanel() {
-  const input = el("input", { type: "range", min: 0.5, max: 0.99, step: 0.01, value: unsureBelow(), class: "slider", id: "unsure" });
+  const input = el("input", {
+    type: "range",
+    min: 0.5,
+    max: 0.99,
+    step: 0.01,
+    value: unsureBelow(),
+    class: "slider",
+    id: "unsure",
+  });
   const output = el("output", { for: "unsure" }, percent(unsureBelow(), 0));
   input.addEventListener("input", () => {
     setUnsureBelow(input.value);
@@ -95,21 +154,39 @@ function thresholdPanel() {
   return panel(
     "Threshold",
     { note: "in this browser" },
-    el("div", { class: "field" }, el("label", { for: "unsure" }, "An answer is unsure below ", output), input, el("p", { class: "hint" }, "Such answers are marked, and found under Items. It changes nothing in the stream.")),
+    el(
+      "div",
+      { class: "field" },
+      el("label", { for: "unsure" }, "An answer is unsure below ", output),
+      input,
+      el(
+        "p",
+        { class: "hint" },
+        "Such answers are marked, and found under Items. It changes nothing in the stream.",
+      ),
+    ),
   );
 }
 
 function rulesPanel(stream) {
   const told = telling();
-  const inputs = Object.fromEntries(RULES.map(([name, , , , least]) => [name, el("input", { type: "number", min: least, step: "any", name })]));
+  const inputs = Object.fromEntries(
+    RULES.map(([name, , , , least]) => [
+      name,
+      el("input", { type: "number", min: least, step: "any", name }),
+    ]),
+  );
   const retention = select(RETENTIONS, "discard", { name: "retention" });
   let held = null;
 
   async function change(event) {
     event.preventDefault();
     const wanted = { retention: retention.value };
-    for (const [name] of RULES) wanted[name] = inputs[name].value === "" ? null : Number(inputs[name].value);
-    const changed = Object.fromEntries(Object.entries(wanted).filter(([name, value]) => value !== held[name]));
+    for (const [name] of RULES)
+      wanted[name] = inputs[name].value === "" ? null : Number(inputs[name].value);
+    const changed = Object.fromEntries(
+      Object.entries(wanted).filter(([name, value]) => value !== held[name]),
+    );
     if (!Object.keys(changed).length) {
       told.good("Nothing was changed.");
       return;
@@ -128,11 +205,34 @@ function rulesPanel(stream) {
     retention.value = rules.retention;
   }
 
-  const fields = RULES.map(([name, words, unit, hint]) => field(unit ? `${words} (${unit})` : words, inputs[name], hint));
-  fields.splice(4, 0, field("Raw labels", retention, "What becomes of them once they are learned from."));
+  const fields = RULES.map(([name, words, unit, hint]) =>
+    field(unit ? `${words} (${unit})` : words, inputs[name], hint),
+  );
+  fields.splice(
+    4,
+    0,
+    field("Raw labels", retention, "What becomes of them once they are learned from."),
+  );
   const save = el("button", { class: "button primary", type: "submit" }, "Change rules");
-  const node = panel("Rules of the stream", { note: "they hold from now on" }, el("form", { class: "rules", on: { submit: change } }, el("div", { class: "fields" }, fields), el("div", { class: "actions left" }, save, told.node)));
-  return { node, show, stale: () => told.good("Somebody changed the rules. Open this page again to see them.") };
+  const node = panel(
+    "Rules of the stream",
+    { note: "they hold from now on" },
+    el(
+      "form",
+      { class: "rules", on: { submit: change } },
+      el("div", { class: "fields" }, fields),
+      el("div", { class: "actions left" }, save, told.node),
+    ),
+  );
+
+  async function again() {
+    const { rules } = await api.get(api.pathOf(stream));
+    if (JSON.stringify(rules) === JSON.stringify(held)) return; // we did it ourselves
+    show(rules);
+    told.good("Somebody else changed the rules just now.");
+  }
+
+  return { node, show, again };
 }
 
 function keysPanel(stream) {
@@ -141,16 +241,43 @@ function keysPanel(stream) {
   const body = el("div");
   const parts = {
     name: el("input", { required: true, maxlength: 256, autocomplete: "off" }),
-    scope: select([["read", "read"], ["write", "write"], ["admin", "admin"]], "read"),
-    reach: select([["stream", "this stream"], ["all", "all streams"]], "stream"),
+    scope: select(
+      [
+        ["read", "read"],
+        ["write", "write"],
+        ["admin", "admin"],
+      ],
+      "read",
+    ),
+    reach: select(
+      [
+        ["stream", "this stream"],
+        ["all", "all streams"],
+      ],
+      "stream",
+    ),
   };
 
   async function make(event) {
     event.preventDefault();
-    const wanted = { name: parts.name.value, scope: parts.scope.value, stream: parts.reach.value === "all" ? null : stream };
+    const wanted = {
+      name: parts.name.value,
+      scope: parts.scope.value,
+      stream: parts.reach.value === "all" ? null : stream,
+    };
     try {
       const made = await api.send("POST", "/v1/keys", wanted);
-      fill(secret, el("p", { class: "secret" }, "The key of ", named(made.name), ", shown this once: ", el("code", {}, made.key)));
+      fill(
+        secret,
+        el(
+          "p",
+          { class: "secret" },
+          "The key of ",
+          named(made.name),
+          ", shown this once: ",
+          el("code", {}, made.key),
+        ),
+      );
       parts.name.value = "";
       show((await api.get("/v1/keys")).keys);
     } catch (error) {
@@ -169,21 +296,69 @@ function keysPanel(stream) {
 
   function show(keys) {
     if (keys === null) {
-      fill(body, el("p", { class: "muted padded" }, "Keys are made and seen with a key of the scope admin for all streams. Yours is another."));
+      fill(
+        body,
+        el(
+          "p",
+          { class: "muted padded" },
+          "Keys are made and seen with a key of the scope admin for all streams. Yours is another.",
+        ),
+      );
       form.hidden = true;
       return;
     }
     form.hidden = false;
     const heads = [["Name"], ["Scope"], ["For"], ["Made", "wide"], ["", "number"]];
     const rows = keys.map((key) => {
-      const end = key.revoked_at ? el("span", { class: "muted" }, "revoked") : el("button", { class: "button small", type: "button", "aria-label": `Revoke the key ${key.name}`, on: { click: () => revoke(key) } }, "Revoke");
-      return el("tr", { class: key.revoked_at ? "gone" : null }, el("th", { scope: "row" }, named(key.name)), el("td", {}, el("span", { class: "chip", data: { tone: "idle" } }, key.scope)), el("td", {}, key.stream === null ? "all streams" : named(key.stream)), el("td", { class: "wide muted" }, moment(key.created_at)), el("td", { class: "number" }, end));
+      const end = key.revoked_at
+        ? el("span", { class: "muted" }, "revoked")
+        : el(
+            "button",
+            {
+              class: "button small",
+              type: "button",
+              "aria-label": `Revoke the key ${key.name}`,
+              on: { click: () => revoke(key) },
+            },
+            "Revoke",
+          );
+      return el(
+        "tr",
+        { class: key.revoked_at ? "gone" : null },
+        el("th", { scope: "row" }, named(key.name)),
+        el("td", {}, el("span", { class: "chip", data: { tone: "idle" } }, key.scope)),
+        el("td", {}, key.stream === null ? "all streams" : named(key.stream)),
+        el("td", { class: "wide muted" }, moment(key.created_at)),
+        el("td", { class: "number" }, end),
+      );
     });
-    const head = el("tr", {}, heads.map(([words, kind]) => (words ? el("th", { scope: "col", class: kind }, words) : el("td", { class: kind }))));
-    fill(body, el("table", { class: "plain" }, el("caption", { class: "unseen" }, "Keys of the service"), el("thead", {}, head), el("tbody", {}, rows)));
+    const head = el(
+      "tr",
+      {},
+      heads.map(([words, kind]) =>
+        words ? el("th", { scope: "col", class: kind }, words) : el("td", { class: kind }),
+      ),
+    );
+    fill(
+      body,
+      el(
+        "table",
+        { class: "plain" },
+        el("caption", { class: "unseen" }, "Keys of the service"),
+        el("thead", {}, head),
+        el("tbody", {}, rows),
+      ),
+    );
   }
 
-  const form = el("form", { class: "inline-form", on: { submit: make } }, field("Name of a new key", parts.name), field("Scope", parts.scope), field("For", parts.reach), el("button", { class: "button primary", type: "submit" }, "Make key"));
+  const form = el(
+    "form",
+    { class: "inline-form", on: { submit: make } },
+    field("Name of a new key", parts.name),
+    field("Scope", parts.scope),
+    field("For", parts.reach),
+    el("button", { class: "button primary", type: "submit" }, "Make key"),
+  );
   const node = panel("Keys", { flush: true }, body, secret, form, told.node);
   node.classList.add("keys");
   return { node, show };
