@@ -1,6 +1,7 @@
 """What the demo found, in words: errors beside the limit, and every worker beside what he is."""
 
 from io import StringIO
+from math import isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +92,11 @@ def _worker_table(workers: Any, scene: Scene) -> Table:
         k = WORKERS.index(str(worker))
         changed = abs(right[k] - later[k]) > 0.01
         skill = f"{right[k]:.0%}, then {later[k]:.0%}" if changed else f"{right[k]:.0%}"
-        bounds = "" if row["low"] is None else f" ({row['low']:.0%}–{row['high']:.0%})"
+        bounds = (
+            ""
+            if row["low"] is None or isnan(row["low"])
+            else f" ({row['low']:.0%}–{row['high']:.0%})"
+        )
         cells = (
             str(worker),
             scene.kinds[k],
