@@ -1,7 +1,7 @@
 """Write what the pages show: tables between marks, and what their code prints.
 
     python3 run.py python docs/generate.py            # all pages
-    python3 run.py python docs/generate.py --pictures # and the demo's two pictures
+    python3 run.py python docs/generate.py --pictures # and docs/images, by docs/pictures.py
 
 A generated table stands between `<!-- name -->` and `<!-- /name -->`. A `python` block is run,
 all blocks of a page one after the other in one namespace and one empty folder, and what it prints
@@ -46,6 +46,7 @@ PAGES = (
     "docs/tutorial-service.md",
     "docs/label-studio.md",
     "docs/service.md",
+    "docs/dashboard.md",
     "docs/faults.md",
 )
 NEED_DATA = ("docs/tutorial-service.md",)
@@ -566,9 +567,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("pages", nargs="*", help="such as docs/tutorial.md; all unless given")
     options = parser.parse_args(arguments)
     if options.pictures:
-        images = str(ROOT / "docs" / "images")
-        program = [sys.executable, "-m", "labelquorum", "demo", "--headless", "--output", images]
-        subprocess.run(program, check=True)
+        subprocess.run([sys.executable, str(ROOT / "docs" / "pictures.py")], check=True)
     for page in options.pages or PAGES:
         text = render(page)
         changed = text != (ROOT / page).read_text(encoding="utf-8")
