@@ -524,8 +524,8 @@ def calm() -> str:
         lines.append([row["crowd"], *map(str, counts)])
     return (
         _table(lines)
-        + f"\nWorkers who were ever flagged in {told['calm'][0]['chunks']} chunks, looking at every "
-        f"fifth.\n\nMade by `{told['made']['command']}`.\n"
+        + f"\nWorkers who were ever flagged in {told['calm'][0]['chunks']} chunks, looking at "
+        f"every fifth.\n\nMade by `{told['made']['command']}`.\n"
     )
 
 

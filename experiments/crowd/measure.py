@@ -195,7 +195,7 @@ def flags_of(scene, seeds):
 
 def calm_of(scene, n_chunks, seeds):
     """Crowds in which everybody is honest: who is ever flagged, looking at every fifth chunk."""
-    ever, workers = {flag: 0 for flag in ALSO_RIGHT}, 0
+    ever, workers = dict.fromkeys(ALSO_RIGHT, 0), 0
     for seed in seeds:
         crowd = simulate(scene, n_chunks * CHUNK_ITEMS, seed)
         model = lq.BiLA(classes=list(range(scene.n_classes)), seed=seed)
