@@ -30,6 +30,7 @@ export function longTable({ caption, columns, none, onSort = null, onCount = () 
   const node = el("div", { class: "long-box" }, table, foot);
   const shown = new Map();
   let state = null;
+  let coming = null; // what ends the asking for a first page
   let frame = null;
 
   function spacer() {
@@ -181,29 +182,26 @@ export function longTable({ caption, columns, none, onSort = null, onCount = () 
     node,
     /** Begin anew with another source; ends when its first page is here. */
     async reset(source, ordered = null) {
+      coming?.abort();
+      const cut = new AbortController();
+      coming = cut;
+      showHead(ordered);
+      const first = await source(null, cut.signal); // until then the rows of before stay
+      if (coming !== cut) return;
+      coming = null;
       state?.cut.abort();
       state = {
         source,
-        rows: [],
-        cursor: null,
-        done: false,
-        total: null,
-        loading: false,
-        failed: null,
-        cut: new AbortController(),
-      };
-      const mine = state;
-      showHead(ordered);
-      const first = await source(null, mine.cut.signal);
-      if (mine !== state) return;
-      for (const row of shown.values()) row.remove();
-      shown.clear();
-      Object.assign(mine, {
+        cut,
         rows: first.rows,
         cursor: first.next,
         done: first.next === null,
         total: first.total ?? null,
-      });
+        loading: false,
+        failed: null,
+      };
+      for (const row of shown.values()) row.remove();
+      shown.clear();
       showFoot();
       draw();
     },
@@ -211,6 +209,7 @@ export function longTable({ caption, columns, none, onSort = null, onCount = () 
     stop() {
       removeEventListener("scroll", onScroll);
       removeEventListener("resize", onScroll);
+      coming?.abort();
       state?.cut.abort();
     },
   };

@@ -64,7 +64,9 @@ def alarms(
             }
         )
     for one in turned[:SHOWN]:
-        found.append({"code": "worker_turned", **one})
+        says = one["says"]
+        told = {**one, "says": f"Worker {one['worker']}: {says[:1].lower()}{says[1:]}"}
+        found.append({"code": "worker_turned", **told})
     found += _of_depth(tally.depth, rules)
     return found
 
