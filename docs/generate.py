@@ -42,6 +42,7 @@ PAGES = (
     "docs/recipe.md",
     "docs/accuracy.md",
     "docs/confidence.md",
+    "docs/crowd.md",
     "docs/store.md",
     "docs/tutorial-service.md",
     "docs/label-studio.md",
@@ -55,6 +56,7 @@ PORT = "8765"
 RESULTS = ROOT / "experiments" / "www2021"
 STUDIO = ROOT / "experiments" / "label_studio" / "results" / "measured.json"
 CONFIDENCE = ROOT / "experiments" / "confidence" / "results" / "measured.json"
+CROWD = ROOT / "experiments" / "crowd" / "results" / "measured.json"
 BENCHMARK = "python3 run.py python -m labelquorum evaluate --min-truth 100 -o benchmarks/online"
 VOTE = "majority_vote"
 REPRODUCE = "python3 run.py reproduce"
@@ -489,6 +491,63 @@ def asking() -> str:
     )
 
 
+def flags() -> str:
+    """How often flags are right, crowd by crowd."""
+    told = json.loads(CROWD.read_text(encoding="utf-8"))
+    kinds = list(told["flags"][0]["by_flag"])
+    names = ["workers", "labels a task", "precision", "recall", *(f"`{kind}`" for kind in kinds)]
+    lines = [["crowd", *names], ["---", *["---:"] * len(names)]]
+    for row in told["flags"]:
+        sizes = [str(row["workers"]), str(row["labels_per_item"])]
+        shares = [f"{100 * row[name]:.0f}" for name in ("precision", "recall")]
+        each = []
+        for counted in row["by_flag"].values():
+            found = f"{counted['found']} of {counted['wanted']}"
+            wrong = counted["flags"] - counted["right"]
+            each.append(found + (f", {wrong} wrong" if wrong else ""))
+        lines.append([row["crowd"], *sizes, *shares, *each])
+    return (
+        _table(lines)
+        + f"\nPrecision and recall in %, of {told['flags'][0]['seeds']} crowds each; then how many "
+        f"got the flag they should have.\n\nMade by `{told['made']['command']}`.\n"
+    )
+
+
+def calm() -> str:
+    """How many honest workers are flagged where all are, crowd by crowd."""
+    told = json.loads(CROWD.read_text(encoding="utf-8"))
+    kinds = list(told["calm"][0]["ever"])
+    names = ["labels a task", "workers", *(f"`{kind}`" for kind in kinds)]
+    lines = [["crowd", *names], ["---", *["---:"] * len(names)]]
+    for row in told["calm"]:
+        counts = [row["labels_per_item"], row["workers"], *row["ever"].values()]
+        lines.append([row["crowd"], *map(str, counts)])
+    return (
+        _table(lines)
+        + f"\nWorkers who were ever flagged in {told['calm'][0]['chunks']} chunks, looking at "
+        f"every fifth.\n\nMade by `{told['made']['command']}`.\n"
+    )
+
+
+def stopping() -> str:
+    """What stopping at a confidence saved and cost, crowd by crowd."""
+    told = json.loads(CROWD.read_text(encoding="utf-8"))
+    names = ["saved", "error", "closed", "error of those", "said: saved", "said: error"]
+    head = ["crowd", "labels a task", "error with all", "confidence", *names]
+    columns = ("saved", "error", "closed", "closed_error", "said_saved", "said_error")
+    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    for row in told["stopping"]:
+        first = [row["crowd"], str(row["labels_per_item"]), f"{100 * row['fixed_error']:.1f}"]
+        shares = [f"{100 * row[column]:.1f}" for column in columns]
+        lines.append([*first, f"{row['confidence']:g}", *shares])
+    return (
+        _table(lines)
+        + f'\nIn %, of {told["stopping"][0]["items"]} tasks each. "Closed" are those that became '
+        'sure enough before their labels ran out; "said" is what `stopping()` tells from all '
+        f"labels.\n\nMade by `{told['made']['command']}`.\n"
+    )
+
+
 def accuracy(part: str) -> str:
     """What `experiments/accuracy` wrote of a part; its pictures stay where they are."""
     file = ACCURACY / f"{part}.md"
@@ -550,6 +609,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "gain": gain,
     "label_studio": label_studio,
     "asking": asking,
+    "flags": flags,
+    "calm": calm,
+    "stopping": stopping,
     "results": results,
     "presets": presets,
     "commands": commands,

@@ -38,6 +38,8 @@ KINDS = {
 CHUNK_ITEMS, BEFORE, AFTER = 50, 50, 10
 """Items of a chunk, and the chunks before the sleeper turns and after, when flags are looked at."""
 
+LOOK_EVERY = 5
+
 OWN_FLAG = {
     "spammer": "spammer",
     "sleeper": "drifting",
@@ -191,6 +193,25 @@ def flags_of(scene, seeds):
     }
 
 
+def calm_of(scene, n_chunks, seeds):
+    """Crowds in which everybody is honest: who is ever flagged, looking at every fifth chunk."""
+    ever, workers = dict.fromkeys(ALSO_RIGHT, 0), 0
+    for seed in seeds:
+        crowd = simulate(scene, n_chunks * CHUNK_ITEMS, seed)
+        model = lq.BiLA(classes=list(range(scene.n_classes)), seed=seed)
+        seen = set()
+        for number, part in enumerate(chunks(crowd, CHUNK_ITEMS), 1):
+            model.partial_fit(LabelTable(*(column.tolist() for column in part)))
+            if number % LOOK_EVERY == 0:
+                flags = model.flags()
+                seen.update(zip(flags["worker"], flags["flag"], strict=True))
+        workers += scene.workers
+        for _, flag in seen:
+            ever[flag] += 1
+    sizes = {"workers": workers, "labels_per_item": scene.labels, "chunks": n_chunks}
+    return {"crowd": scene.name, **sizes, "ever": ever}
+
+
 def _share(part, whole):
     return round(int(part) / int(whole), 4) if whole else None
 
@@ -280,10 +301,14 @@ def main() -> None:
     start = TUNING_SEED if options.tuning else 0
     n_seeds, n_stops, n_chunks = (1, 1, 2) if options.smoke else (20, 5, 60)
     cells = slice(1) if options.smoke else slice(None)
-    measured = {"made": {"command": COMMAND}, "flags": [], "stopping": []}
+    made = f"{COMMAND} --tuning" if options.tuning else COMMAND
+    measured = {"made": {"command": made}, "flags": [], "calm": [], "stopping": []}
     for scene in scenes[cells]:
         measured["flags"].append(flags_of(scene, range(start, start + n_seeds)))
         print(measured["flags"][-1], flush=True)
+    for scene in [scene for scene in scenes[cells] if not (scene.correlation or scene.others)]:
+        measured["calm"].append(calm_of(scene, n_chunks, range(start, start + n_stops)))
+        print(measured["calm"][-1], flush=True)
     for scene in stops[cells]:
         for row in stopping_of(scene, n_chunks, range(start, start + n_stops)):
             measured["stopping"].append(row)

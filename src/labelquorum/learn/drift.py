@@ -136,13 +136,16 @@ def extend(track: Track, news: NDArray[Any], chunk: float) -> Track:
     chunk
         Its number, from 1.
     """
-    number = np.maximum(chunk, track[:, :, CHUNK].max(axis=1))  # one that failed may come late
-    new = np.concatenate([news, number[:, None]], axis=1)
-    longer = np.concatenate([track, np.zeros_like(track[:, :1])], axis=1)
-    used = (track[:, :, CHUNK] > 0).sum(axis=1)
-    longer[np.arange(len(track)), used] = new
-    spoke = news[:, LABELS] > 0
-    return np.where(spoke[:, None, None], _merged(longer), track).astype(np.float32)
+    spoke = np.flatnonzero(news[:, LABELS] > 0)
+    bins = np.zeros((len(spoke), BINS + 1, WIDTH), np.float32)
+    bins[:, :-1] = track[spoke]
+    number = np.maximum(chunk, bins[:, :, CHUNK].max(axis=1))  # one that failed may come late
+    place = np.arange(len(spoke)), np.count_nonzero(bins[:, :, CHUNK], axis=1)
+    bins[*place, :CHUNK] = news[spoke]
+    bins[*place, CHUNK] = number
+    longer = track.copy()
+    longer[spoke] = _merged(bins)
+    return longer
 
 
 def joined(tracks: Sequence[Track], base: Track | None = None) -> Track:
@@ -177,25 +180,24 @@ def _beyond(track: Track, base: Track) -> Track:
 
 
 def _merged(bins: NDArray[Any]) -> NDArray[Any]:
-    """One bin less: an unused one, or else one that two others become, (P, M - 1, WIDTH)."""
-    full = bins[:, -1, CHUNK] > 0
-    if not full.any():
-        return bins[:, :-1]
-    size = bins[full, :, LABELS].astype(np.float64)
-    joint = size[:, :-1] + size[:, 1:]
-    after = size.sum(axis=1, keepdims=True) - np.cumsum(size, axis=1)[:, 1:]
-    # the pair whose size is the smallest beside what came after it; the newest has nothing after
-    pair = (joint / np.maximum(after, TINY))[:, :-1].argmin(axis=1)[:, None]
-    place = np.arange(bins.shape[1] - 1)
-    source = place + (place > pair)
-    shorter = np.take_along_axis(bins[full], source[:, :, None], axis=1)
-    row = np.arange(len(pair))
-    both = bins[full][row, pair[:, 0]] + bins[full][row, pair[:, 0] + 1]
-    both[:, CHUNK] = bins[full][row, pair[:, 0] + 1, CHUNK]
-    shorter[row, pair[:, 0]] = both
-    result = bins[:, :-1].copy()
-    result[full] = shorter
-    return result
+    """One bin less, an unused one, or else one that two others become, (P, M - 1, WIDTH).
+
+    What is given is used up.
+    """
+    n_workers, n_bins = bins.shape[:2]
+    drop = np.full(n_workers, n_bins - 1)
+    full = np.flatnonzero(bins[:, -1, CHUNK] > 0)
+    if len(full):
+        size = bins[full, :, LABELS].astype(np.float64)
+        so_far = np.cumsum(size, axis=1)
+        joint, after = size[:, :-1] + size[:, 1:], so_far[:, -1:] - so_far[:, 1:]
+        # the pair whose size is the smallest beside what came after it; the newest has nothing
+        pair = (joint / np.maximum(after, TINY))[:, :-1].argmin(axis=1)
+        bins[full, pair + 1, :CHUNK] += bins[full, pair, :CHUNK]
+        drop[full] = pair
+    place = np.arange(n_bins - 1)
+    kept = n_bins * np.arange(n_workers)[:, None] + place + (place >= drop[:, None])
+    return np.asarray(bins.reshape(-1, bins.shape[2]).take(kept, axis=0))
 
 
 def taken_back(track: Track, labels: float, agreed: float) -> Track:

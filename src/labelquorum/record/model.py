@@ -8,6 +8,7 @@ built with those workers alone, in the order they first appeared, and learns as 
 
 import inspect
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
@@ -41,7 +42,7 @@ from labelquorum.record.rows import (
 )
 from labelquorum.record.tables import decode, encode, encode_id
 
-__all__ = ["configure", "estimator_of", "kept_table", "learn", "snapshot_of"]
+__all__ = ["configure", "estimator_of", "kept_table", "learn", "looked_at", "snapshot_of"]
 
 _ROWS = "rows/"  # what a state calls the numbers of single workers
 
@@ -264,6 +265,13 @@ def snapshot_of(work: Work) -> Snapshot:
     settings = {**decode(work.settings), "open_items": len(work.open_items)}
     header = {"method": work.method, "settings": settings, "losses": [], "chunks": work.n_chunks}
     return Snapshot(header, ids, arrays)
+
+
+def looked_at(work: Work) -> Estimator:
+    """A model of these workers and open items, to be asked and never taught."""
+    model = copy(model_of(work.method, work.settings))
+    model._memory = memory_of(work)
+    return model
 
 
 def estimator_of(work: Work, name: str) -> Estimator:

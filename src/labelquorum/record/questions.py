@@ -15,7 +15,7 @@ from labelquorum.errors import StateError
 from labelquorum.learn.door import Estimator
 from labelquorum.learn.drift import changes
 from labelquorum.learn.snapshot import write_snapshot
-from labelquorum.record.model import estimator_of, snapshot_of
+from labelquorum.record.model import looked_at, snapshot_of
 from labelquorum.record.rows import Work
 
 __all__ = ["QUESTIONS", "answer"]
@@ -25,7 +25,7 @@ def answer(work: Work, question: str, options: Mapping[str, Any]) -> Any:
     """Ask a model of these workers and these open items."""
     if question == "snapshot":
         return snapshot(work)
-    return QUESTIONS[question](estimator_of(work, "stream"), **options)
+    return QUESTIONS[question](looked_at(work), **options)
 
 
 def snapshot(work: Work) -> bytes:
