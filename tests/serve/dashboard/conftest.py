@@ -20,10 +20,16 @@ from labelquorum.trial.roles import with_bots, with_ring, with_sleepers, with_sp
 CLASSES, NAMES = as_stream(PAYLOADS[0]), as_stream(PAYLOADS[1])
 PAIRS = {"labels_per_item": 2, "chunk_items": 60, "grace": 86_400}
 BIRDS = ("owl", "wren", "heron", "swift")
-OPTIONS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-).split()
+OPTIONS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 WATCH = """
 window.breaches = [];
 document.addEventListener("securitypolicyviolation", (event) =>

@@ -1,4 +1,4 @@
-"""The dashboard's files: whole, our own or accounted for, and without a way to read text as markup."""
+"""The dashboard's files: whole, accounted for, and without a way to read text as markup."""
 
 import json
 import re

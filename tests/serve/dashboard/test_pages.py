@@ -98,7 +98,9 @@ def test_each_bad_name_has_pages_of_its_own(seen):
         page = opened.page
         opened.sign_in()
         streams = [as_stream(payload) for payload in PAYLOADS]
-        assert page.evaluate(CRUMBS, streams) == [[name, f"{name} · LabelQuorum"] for name in streams]
+        assert page.evaluate(CRUMBS, streams) == [
+            [name, f"{name} · LabelQuorum"] for name in streams
+        ]
         for n in range(0, 60, 5):
             opened.go(f"#/s/{quote(CLASSES, safe='')}/items/t{n}")
             assert page.locator(".verdict-label").text_content() == PAYLOADS[n]

@@ -1,4 +1,4 @@
-"""What people do with the dashboard: sign in, look for something, change something, stay in touch."""
+"""What people do with the dashboard: sign in, look up, change, stay in touch."""
 
 import json
 import re
@@ -72,7 +72,9 @@ def test_all_of_it_is_reached_by_keyboard(view):
     def tab_to(wanted, key="Tab", most=80):
         for _ in range(most):
             page.keyboard.press(key)
-            here = page.evaluate("(document.activeElement.textContent || document.activeElement.ariaLabel || '').trim()")
+            here = page.evaluate(
+                "((one) => (one.textContent || one.ariaLabel || '').trim())(document.activeElement)"
+            )
             if re.search(wanted, here):
                 return page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         raise AssertionError(f"{wanted!r} is not reached")
@@ -153,9 +155,7 @@ def test_items_are_searched_filtered_and_sorted(view):
 
 def test_workers_are_shown_flagged_first_with_the_reason(view, service):
     flagged = {
-        name: flags
-        for name, flags in service.client.workers("birds")["flags"].items()
-        if flags
+        name: flags for name, flags in service.client.workers("birds")["flags"].items() if flags
     }
     view.sign_in("/s/birds/workers")
     page = view.page
@@ -252,6 +252,7 @@ def test_a_lost_service_is_told_and_found_again(view, service):
     page.wait_for_selector(".pill[data-state=live]")
     page.context.set_offline(True)
     page.wait_for_selector("#banner:has-text('The service does not answer')")
+    assert text(view, ".pill") == "Offline"
     assert page.locator(".figure").count() == 7  # what was known stays
     page.context.set_offline(False)
     expect(page.locator("#banner")).to_be_empty()

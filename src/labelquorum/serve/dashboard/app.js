@@ -233,22 +233,23 @@ function showTheme() {
   recolour();
 }
 
-function showState(state) {
+function showState(told) {
+  const state = lostSince === null ? told : "lost";
   const words = {
     live: "Live",
     polling: "Live",
-    connecting: "Reconnecting…",
+    connecting: heard ? "Reconnecting…" : "Connecting…",
     refused: "Not live",
+    lost: "Offline",
     off: "",
   };
-  if (state === "connecting" && !heard && !lostSince) words.connecting = "Connecting…";
   pill.dataset.state = state;
-  const told = heard && state === "live" ? ` · ${saying(heard)} · ${ago(heard.here)}` : "";
+  const more = heard && state === "live" ? ` · ${saying(heard)} · ${ago(heard.here)}` : "";
   fill(
     pill,
     el("span", { class: "dot", "aria-hidden": "true" }),
     words[state],
-    el("span", { class: "pill-more" }, told),
+    el("span", { class: "pill-more" }, more),
   );
 }
 
@@ -288,6 +289,7 @@ async function onLost() {
   );
   showBanner("bad", `The service does not answer. What you see is from ${time(lostSince)}.`, look);
   document.body.dataset.lost = "yes";
+  showState("lost");
   for (let wait = 500; lostSince !== null; wait = Math.min(8000, wait * 1.6)) {
     await api.pause(wait);
     if (lostSince !== null && !document.hidden && (await api.answers())) onFound();
@@ -299,6 +301,7 @@ function onFound() {
   lostSince = null;
   delete document.body.dataset.lost;
   fill(banner);
+  showState(current?.where.stream == null ? "polling" : "connecting");
   if (current?.refresher) {
     current.following?.now();
     current.refresher.nudge();

@@ -20,6 +20,7 @@ export function colour(name, alpha = 1) {
 /** Draw all charts anew, in the colours of now. */
 export function recolour() {
   for (const chart of drawn) chart.redraw(false, true);
+  document.dispatchEvent(new Event("recolour"));
 }
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);

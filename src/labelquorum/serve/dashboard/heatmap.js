@@ -121,6 +121,10 @@ function asCanvas({ caption, classes, matrix, tone, says }) {
     event.preventDefault();
     go(at.c + move[0], at.z + move[1]);
   });
+  document.addEventListener("recolour", function again() {
+    if (canvas.isConnected) draw();
+    else document.removeEventListener("recolour", again);
+  });
   draw();
   return el("figure", { class: "heat-figure" }, el("figcaption", {}, caption), canvas, told);
 }
