@@ -189,7 +189,7 @@ def opened(source: str, store: str | None) -> Iterator[Gallery]:
 
     with Store.look(store) as looked:
         stream = looked.stream(source)
-        if not stream.count()["version"]:
+        if not stream.count()["answered_items"]:
             raise StateError(
                 f"Stream {source!r} has decided nothing yet, so there is nothing to draw. Send "
                 "labels first."
