@@ -286,3 +286,4 @@ def test_the_committed_figures_reach_what_was_asked_for():
     assert all(row["precision"] >= 0.9 and row["recall"] >= 0.8 for row in rows.values())
     for row in told["stopping"]:
         assert row["closed_error"] <= 1 - row["confidence"] + 0.01
+        assert row["saved"] >= 0.3 or row["labels_per_item"] <= 5
