@@ -513,7 +513,8 @@ def flags() -> str:
         _table(lines)
         + f"\nPrecision and recall in %, of {told['flags'][0]['seeds']} crowds each; then how many "
         f"got the flag they should have. Of sleepers, where tasks have six labels or more, {found} "
-        f"of {wanted} were found within ten chunks, {100 * found / wanted:.0f} %.\n\nMade by `{told['made']['command']}`.\n"
+        f"of {wanted} were found within ten chunks, {100 * found / wanted:.0f} %.\n"
+        f"\nMade by `{told['made']['command']}`.\n"
     )
 
 
