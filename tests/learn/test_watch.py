@@ -279,7 +279,7 @@ def test_stopping_errs_no_more_than_it_promises_and_saves_labels(kind):
         assert row["said_error"] == pytest.approx(row["error"], abs=0.04)
 
 
-def test_the_committed_figures_reach_what_was_asked_for():
+def test_where_tasks_have_labels_enough_the_committed_figures_reach_what_was_asked_for():
     told = json.loads((EXPERIMENT.parent / "results" / "measured.json").read_text())
     rows = {row["crowd"]: row for row in told["flags"] if row["labels_per_item"] >= 6}
     assert len(rows) >= 7
