@@ -1,5 +1,6 @@
 """One service with labels in it, one browser, and pages that tell what went wrong in them."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from serve.dashboard.payloads import PAYLOADS, as_stream
@@ -104,14 +106,14 @@ def feed_bad_names(client):
     client.create(CLASSES, classes=PAYLOADS, rules=PAIRS)
     said = [(f"t{n}", worker, name) for n, name in enumerate(PAYLOADS) for worker in ("v", "w")]
     client.send(CLASSES, as_rows(said))
-    client.create(NAMES, classes=["a", "b"], rules=PAIRS)
+    client.create(NAMES, classes=list(BIRDS), rules=PAIRS)  # as many as birds: compiled once
     client.send(NAMES, one_chunk())
 
 
 def one_chunk():
     """Sixty tasks with two labels each: what a stream with the rules `PAIRS` cuts at once."""
     turned = zip(PAYLOADS * 2, PAYLOADS + PAYLOADS[1:] + PAYLOADS[:1], strict=True)
-    return as_rows([(task, worker, "a") for task, worker in turned])
+    return as_rows([(task, worker, "owl") for task, worker in turned])
 
 
 def as_rows(said):
@@ -120,14 +122,48 @@ def as_rows(said):
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory):
-    found = Service(tmp_path_factory.mktemp("dashboard") / "store")
-    found.secret = found.key()
+    """The one service of all processes of a test run.
+
+    The first process that needs it starts and feeds it, and stops it once no other uses it.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # what the processes have in common
+    told, own = folder / "dashboard.json", None
+    with (folder / "starts").open("a") as starts, (folder / "uses").open("a") as uses:
+        try:
+            with held(starts):
+                fcntl.flock(uses, fcntl.LOCK_SH)
+                if not told.exists():
+                    own = Service(folder / f"dashboard-{os.getpid()}")
+                    told.write_text(json.dumps(fed(own)), encoding="utf-8")
+                found = SimpleNamespace(**json.loads(told.read_text(encoding="utf-8")))
+            with lq.Client(found.url, found.secret) as found.client:
+                yield found
+        finally:
+            if own is not None:
+                with held(starts):
+                    told.unlink(missing_ok=True)
+                fcntl.flock(uses, fcntl.LOCK_EX)  # had once the others have let go
+                own.stop()
+
+
+@contextmanager
+def held(file):
+    """A file that no other process holds meanwhile."""
+    fcntl.flock(file, fcntl.LOCK_EX)
     try:
-        with lq.Client(found.url, found.secret) as found.client:
-            feed(found.client)
-            yield found
+        yield
     finally:
-        found.stop()
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def fed(service):
+    """How to reach a service, once all is in it."""
+    secret = service.key()
+    with lq.Client(service.url, secret) as client:
+        feed(client)
+    return {"url": service.url, "secret": secret}
 
 
 @pytest.fixture(scope="session")
@@ -175,6 +211,9 @@ class Seen:
     def ready(self):
         self.page.wait_for_selector("main:not(:has(.skeleton)) h1", state="attached")
 
+    def text(self, selector):
+        return " ".join(self.page.locator(selector).first.text_content().split())
+
     def check(self):
         """Nothing went wrong, no rule was broken."""
         breaches = self.page.evaluate("window.breaches")
@@ -196,3 +235,9 @@ def seen(browser, service):
             context.close()
 
     return opened
+
+
+@pytest.fixture
+def view(seen):
+    with seen() as opened:
+        yield opened

@@ -1,27 +1,16 @@
-"""What people do with the dashboard: sign in, look up, change, stay in touch."""
+"""What people do with the dashboard: sign in, look up, change."""
 
 import json
 import re
-from datetime import datetime
-from zoneinfo import ZoneInfo
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
-from serve.dashboard.conftest import PAIRS, one_chunk
+from serve.dashboard.conftest import BIRDS, CLASSES, PAIRS, as_rows
+from serve.dashboard.payloads import PAYLOADS
 from serve.server.served import until
 
 import labelquorum as lq
-
-
-@pytest.fixture
-def view(seen):
-    with seen() as opened:
-        yield opened
-
-
-def text(view, selector):
-    return " ".join(view.page.locator(selector).first.text_content().split())
-
 
 # ── signing in ───────────────────────────────────────────────────────────────────────────────
 
@@ -43,6 +32,18 @@ def test_a_key_is_typed_and_kept_in_the_tab_alone(view, service):
     assert page.evaluate("sessionStorage.length") == 0
 
 
+@pytest.mark.parametrize("wrong", ["lq_ключ", "lq_“a”", "lq a"])
+def test_what_cannot_be_a_key_is_told_from_a_lost_service(view, service, wrong):
+    page = view.page
+    page.goto(f"{service.url}/#key={quote(wrong)}&go=/s/birds")
+    page.wait_for_selector("form.login")
+    page.fill("input[name=key]", wrong)
+    page.press("input[name=key]", "Enter")
+    page.wait_for_selector(".form-error:has-text('This is no key')")
+    assert view.text("#banner") == "" and page.evaluate("sessionStorage.length") == 0
+    view.check()
+
+
 def test_a_link_with_a_key_signs_in_and_the_key_leaves_the_address(view, service):
     view.page.goto(f"{service.url}/#key={service.secret}&go=/s/birds/workers")
     view.page.wait_for_selector(".rows tr")
@@ -57,9 +58,9 @@ def test_a_key_for_one_stream_sees_that_stream_and_is_told_what_it_may_not(view,
     view.ready()
     assert view.page.locator("table.streams tbody th a").all_text_contents() == ["empty"]
     view.go("#/s/empty/settings")
-    assert "Keys are made and seen with a key of the scope admin" in text(view, ".keys")
+    assert "Keys are made and seen with a key of the scope admin" in view.text(".keys")
     view.go("#/s/birds")
-    assert "for the stream 'empty' only" in text(view, ".state.bad")
+    assert "for the stream 'empty' only" in view.text(".state.bad")
 
 
 # ── by keyboard alone ────────────────────────────────────────────────────────────────────────
@@ -92,9 +93,9 @@ def test_all_of_it_is_reached_by_keyboard(view):
         assert page.evaluate("document.activeElement.tagName") == "H1"
     slider = page.locator("#stop-at")
     slider.focus()
-    before = text(view, ".stop-figure")
+    before = view.text(".stop-figure")
     page.keyboard.press("Home")
-    assert text(view, ".stop-figure") != before
+    assert view.text(".stop-figure") != before
     view.go("#/s/birds/items")
     first = page.locator(".rows a").first
     first.focus()
@@ -167,6 +168,63 @@ def test_workers_are_shown_flagged_first_with_the_reason(view, service):
     view.check()
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_worker_whose_name_no_address_holds_has_a_page(view, service, name):
+    stream = f"dots {len(name)}"
+    service.client.create(stream, classes=list(BIRDS), rules=PAIRS)
+    said = [(f"t{n}", worker, "owl") for n in range(60) for worker in (name, "v.1")]
+    service.client.send(stream, as_rows(said))
+    until(lambda: service.client.stream(stream)["counts"]["answered_items"] == 60)
+    view.sign_in(f"/s/{stream}/workers")
+    page = view.page
+    page.locator(".rows a").get_by_text(name, exact=True).click()
+    page.wait_for_selector(".heat-table")
+    assert page.locator("h1").text_content() == name
+    assert view.text(".figure:nth-child(2) .value") == "60"
+    assert f"labelquorum forget {name} " in view.text(".danger-zone")
+    view.check()
+
+
+# ── many classes ─────────────────────────────────────────────────────────────────────────────
+
+COUNTED = """() => {
+  const real = getComputedStyle;
+  window.asked = 0;
+  window.getComputedStyle = (...given) => { window.asked += 1; return real(...given); };
+}"""
+
+
+def test_a_matrix_of_many_classes_is_a_picture_with_a_cursor(view):
+    view.sign_in(f"/s/{quote(quote(CLASSES, safe=''))}/workers/v")
+    page = view.page
+    maps = page.locator("canvas.heat-canvas")
+    expect(maps).to_have_count(2)
+    pixels = "(canvas) => canvas.toDataURL()"
+    own, readout = maps.first, page.locator(".heat-figure .readout").first
+    plain = own.evaluate(pixels)
+    assert plain != maps.last.evaluate(pixels)
+    own.focus()
+    page.keyboard.press("ArrowDown")
+    expect(readout).to_contain_text(f"Truth {PAYLOADS[1]}, says {PAYLOADS[0]}: ")
+    marked = own.evaluate(pixels)
+    assert marked != plain
+    page.evaluate(COUNTED)
+    own.scroll_into_view_if_needed()
+    box = own.bounding_box()
+    for n in range(10, 30):
+        page.mouse.move(*(box[at] + (n + 0.5) * box["width"] / 60 for at in ("x", "y")))
+        expect(readout).to_contain_text(f"Truth {PAYLOADS[n]}, says {PAYLOADS[n]}: ")
+    assert page.evaluate("asked") == 0, "a colour is asked for at each move"
+    page.keyboard.press("ArrowUp")
+    expect(readout).to_contain_text(f"Truth {PAYLOADS[28]}, says {PAYLOADS[29]}: ")
+    moved = own.evaluate(pixels)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(
+        "([canvas, old]) => canvas.toDataURL() !== old", arg=[own.element_handle(), moved]
+    )
+    view.check()
+
+
 # ── changing things ──────────────────────────────────────────────────────────────────────────
 
 
@@ -223,89 +281,9 @@ def test_results_are_taken_away(view, format):
 def test_the_list_of_what_to_ask_is_taken_away(view):
     view.sign_in("/s/birds/ask")
     view.page.wait_for_selector("table.ask tbody tr")
-    first = text(view, "table.ask tbody th")
+    first = view.text("table.ask tbody th")
     with view.page.expect_download() as waiting:
         view.page.click("button:has-text('CSV')")
     lines = waiting.value.path().read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("task") and lines[1].startswith(first)
     view.check()
-
-
-# ── staying in touch ─────────────────────────────────────────────────────────────────────────
-
-
-def test_what_is_learned_is_shown_without_asking(view, service):
-    service.client.create("lively", classes=["a", "b"], rules=PAIRS)
-    view.sign_in("/s/lively")
-    page = view.page
-    page.wait_for_selector(".pill[data-state=live]")
-    assert "No labels yet" in text(view, "main")
-    service.client.send("lively", one_chunk())
-    page.wait_for_selector(".pill:has-text('chunk 1 applied')")
-    expect(page.locator(".figure .value").first).to_have_text("60")
-    view.check()
-
-
-def test_a_lost_service_is_told_and_found_again(view, service):
-    view.sign_in("/s/birds")
-    page = view.page
-    page.wait_for_selector(".pill[data-state=live]")
-    page.context.set_offline(True)
-    page.wait_for_selector("#banner:has-text('The service does not answer')")
-    assert text(view, ".pill") == "Offline"
-    assert page.locator(".figure").count() == 7  # what was known stays
-    page.context.set_offline(False)
-    expect(page.locator("#banner")).to_be_empty()
-    page.wait_for_selector(".pill[data-state=live]")
-
-
-def test_an_error_is_told_in_a_sentence_with_a_way_to_try_again(view):
-    view.sign_in()
-    page = view.page
-    shape = {"ok": False, "error": "It broke.", "errors": ["It broke."], "status": 500}
-    page.route("**/summary", lambda route: route.fulfill(status=500, json=shape))
-    view.go("#/s/birds")
-    assert "It broke." in text(view, ".state.bad[role=alert]")
-    page.unroute("**/summary")
-    page.click("text=Try again")
-    page.wait_for_selector(".chart canvas")
-
-
-def test_what_takes_long_has_a_shape_until_it_is_there(view):
-    view.sign_in()
-    page = view.page
-    held = []
-    page.route("**/summary", lambda route: held.append(route))
-    page.evaluate("location.hash = '#/s/birds'")
-    page.wait_for_selector(".skeleton[role=status]")
-    until(lambda: held or page.wait_for_timeout(10))
-    held[0].continue_()
-    page.wait_for_selector(".chart canvas")
-    assert page.locator(".skeleton").count() == 0
-    view.check()
-
-
-def test_a_theme_is_chosen_and_stays(view):
-    view.sign_in()
-    page = view.page
-    ground = "getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(ground)
-    for name in ("light", "dark"):
-        page.click("button.theme")
-        page.wait_for_selector(f"html[data-theme={name}]")
-    assert page.evaluate(ground) != light
-    page.reload()
-    view.ready()
-    assert page.locator("html[data-theme=dark]").count() == 1
-    view.check()
-
-
-def test_times_are_told_in_the_zone_of_the_viewer(browser, service):
-    context = browser.new_context(timezone_id="Asia/Tokyo", locale="en-GB")
-    page = context.new_page()
-    page.goto(f"{service.url}/#key={service.secret}&go=/s/birds")
-    shown = page.locator("table.plain tbody tr").first.locator("td").nth(3).text_content()
-    newest = service.client.chunks("birds")["cut_at"].iloc[-1]
-    cut = datetime.fromtimestamp(newest, ZoneInfo("Asia/Tokyo"))
-    assert shown == cut.strftime("%H:%M:%S")
-    context.close()

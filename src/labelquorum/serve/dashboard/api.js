@@ -25,14 +25,24 @@ export const wire = new EventTarget();
 const tell = (kind) => wire.dispatchEvent(new Event(kind));
 
 export const key = () => sessionStorage.getItem(PLACE);
-export const keep = (secret) => sessionStorage.setItem(PLACE, secret.trim());
 export const drop = () => sessionStorage.removeItem(PLACE);
+
+/** Keep a key, and tell whether it can be one: a header holds no other characters. */
+export function keep(secret) {
+  const fits = /^[\x21-\x7e]+$/.test(secret.trim());
+  if (fits) sessionStorage.setItem(PLACE, secret.trim());
+  else drop();
+  return fits;
+}
 
 /** The path of a stream, or of something in it, by its parts. */
 export const pathOf = (stream, ...parts) =>
   ["/v1/streams", stream, ...parts]
     .map((part, n) => (n ? encodeURIComponent(String(part)) : part))
     .join("/");
+
+/** Tell whether an address can hold a name: dots alone would be read as a way up. */
+export const hasAddress = (name) => !/^\.{1,2}$/.test(name);
 
 /** Ask for something to read. */
 export async function get(path, params = {}, signal = undefined) {

@@ -88,6 +88,7 @@ function open() {
     body: el("div", {}, skeleton(view.skeleton ?? "detail")),
   };
   heard = null;
+  hush();
   showBar(where);
   document.title = `${view.title} · LabelQuorum`;
   fill(main, view.head, current.body);
@@ -129,7 +130,9 @@ async function begin(mine) {
 async function refresh(mine) {
   try {
     const data = await mine.view.load(mine.cut.signal);
-    if (mine === current) mine.view.show(data);
+    if (mine !== current) return;
+    mine.view.show(data);
+    hush();
   } catch (error) {
     if (mine !== current || mine.cut.signal.aborted || error instanceof api.Unreachable) return;
     showBanner("bad", error.message);
@@ -278,6 +281,11 @@ function showBanner(tone, sentence, ...more) {
   fill(banner, icon("alert"), el("p", {}, sentence), ...more);
 }
 
+/** Take back what the banner says, unless it is that the service is gone. */
+function hush() {
+  if (lostSince === null) fill(banner);
+}
+
 /** Say that the service is gone, and look for it again until it is there. */
 async function onLost() {
   if (lostSince !== null) return;
@@ -300,7 +308,7 @@ function onFound() {
   if (lostSince === null) return;
   lostSince = null;
   delete document.body.dataset.lost;
-  fill(banner);
+  hush();
   showState(current?.where.stream == null ? "polling" : "connecting");
   if (current?.refresher) {
     current.following?.now();

@@ -20,7 +20,8 @@ export function colour(name, alpha = 1) {
 /** Draw all charts anew, in the colours of now. */
 export function recolour() {
   for (const chart of drawn) chart.redraw(false, true);
-  document.dispatchEvent(new Event("recolour"));
+  for (const canvas of document.querySelectorAll("canvas.heat-canvas"))
+    canvas.dispatchEvent(new Event("recolour"));
 }
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);

@@ -75,35 +75,44 @@ function asCanvas({ caption, classes, matrix, tone, says }) {
     role: "img",
   });
   const told = el("p", { class: "readout" }, "Point at a cell, or walk with the arrow keys.");
-  const at = { c: 0, z: 0 };
+  const at = { c: 0, z: 0, seen: false };
   canvas.setAttribute(
     "aria-label",
     `${caption}. ${n} classes. The table below has the largest confusions.`,
   );
 
-  function draw() {
-    const step = size / n;
-    const pen = canvas.getContext("2d");
-    pen.fillStyle = colour("sunken");
-    pen.fillRect(0, 0, size, size);
+  const step = size / n;
+  const pen = canvas.getContext("2d");
+  const cells = el("canvas", { width: size, height: size }); // never shown: what lies under the cursor
+
+  function drawCells() {
+    const under = cells.getContext("2d");
+    under.globalAlpha = 1;
+    under.fillStyle = colour("sunken");
+    under.fillRect(0, 0, size, size);
+    under.fillStyle = colour(tone); // asked for once: it makes the browser lay the page out
     matrix.forEach((row, c) =>
       row.forEach((prob, z) => {
         if (prob < 0.005) return;
-        pen.fillStyle = colour(tone, Math.min(1, 0.08 + prob).toFixed(3));
-        pen.fillRect(z * step, c * step, step, step);
+        under.globalAlpha = Math.min(1, 0.08 + prob);
+        under.fillRect(z * step, c * step, step, step);
       }),
     );
-    if (!at.seen) return;
     pen.strokeStyle = colour("text");
-    pen.strokeRect(at.z * step + 0.5, at.c * step + 0.5, step - 1, step - 1);
+    drawCursor();
+  }
+
+  function drawCursor() {
+    pen.drawImage(cells, 0, 0);
+    if (at.seen) pen.strokeRect(at.z * step + 0.5, at.c * step + 0.5, step - 1, step - 1);
   }
 
   function go(c, z) {
-    at.seen = true;
-    at.c = Math.max(0, Math.min(n - 1, c));
-    at.z = Math.max(0, Math.min(n - 1, z));
-    told.textContent = says(at.c, at.z);
-    draw();
+    const [row, column] = [c, z].map((one) => Math.max(0, Math.min(n - 1, one)));
+    if (at.seen && at.c === row && at.z === column) return;
+    Object.assign(at, { c: row, z: column, seen: true });
+    told.textContent = says(row, column);
+    drawCursor();
   }
 
   canvas.addEventListener("pointermove", (event) => {
@@ -121,10 +130,7 @@ function asCanvas({ caption, classes, matrix, tone, says }) {
     event.preventDefault();
     go(at.c + move[0], at.z + move[1]);
   });
-  document.addEventListener("recolour", function again() {
-    if (canvas.isConnected) draw();
-    else document.removeEventListener("recolour", again);
-  });
-  draw();
+  canvas.addEventListener("recolour", drawCells);
+  drawCells();
   return el("figure", { class: "heat-figure" }, el("figcaption", {}, caption), canvas, told);
 }

@@ -1,4 +1,4 @@
-// Long tables: rows come from the service page by page, and only those in sight are in the document.
+// Tables: short ones stand whole; of long ones, rows come page by page and only those in sight are drawn.
 
 import { el, fill, put } from "./dom.js";
 import { count } from "./format.js";
@@ -6,6 +6,20 @@ import { count } from "./format.js";
 const ROW = 44; // pixels; style.css says the same
 const AROUND = 12; // rows kept above and below what is seen
 const AHEAD = 60; // rows left below when the next page is asked for
+
+/** A table that is shown whole; `heads` are [words, class] pairs, `rows` its rows. */
+export function shortTable({ caption, heads, rows, kind = "plain", unseenHead = false }) {
+  const head = heads.map(([words, name]) =>
+    words ? el("th", { scope: "col", class: name }, words) : el("td", { class: name }),
+  );
+  return el(
+    "table",
+    { class: kind },
+    el("caption", { class: "unseen" }, caption),
+    el("thead", { class: unseenHead ? "unseen" : null }, el("tr", {}, head)),
+    el("tbody", {}, rows),
+  );
+}
 
 /**
  * A table of any length.

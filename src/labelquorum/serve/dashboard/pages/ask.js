@@ -5,6 +5,7 @@ import { lines } from "../charts.js";
 import { el, fill, icon, link, named } from "../dom.js";
 import { count, counted, percent, points } from "../format.js";
 import { empty, meter, panel, unsureBelow } from "../states.js";
+import { shortTable } from "../table.js";
 
 const SHOWN = 50;
 
@@ -121,21 +122,12 @@ function askTable(stream, items) {
       el("td", { class: "number wide" }, points(one.worker_gain)),
     );
   });
-  return el(
-    "table",
-    { class: "plain ask" },
-    el("caption", { class: "unseen" }, "Items where one more label helps most"),
-    el(
-      "thead",
-      {},
-      el(
-        "tr",
-        {},
-        heads.map(([words, kind]) => el("th", { scope: "col", class: kind }, words)),
-      ),
-    ),
-    el("tbody", {}, body),
-  );
+  return shortTable({
+    caption: "Items where one more label helps most",
+    heads,
+    rows: body,
+    kind: "plain ask",
+  });
 }
 
 /** A slider: stop at confidence x, save so many labels, err so often. */

@@ -4,6 +4,7 @@ import * as api from "../api.js";
 import { el, fill, icon, link, named } from "../dom.js";
 import { count, counted, percent, points, ratio } from "../format.js";
 import { empty, meter, panel } from "../states.js";
+import { shortTable } from "../table.js";
 
 const MOST_CLASSES = 12;
 const MOST_NAMES = 3;
@@ -52,7 +53,7 @@ export function page({ stream, name }) {
 
 /** One item; an address cannot hold a name that is dots alone, so that one is searched for. */
 async function item(stream, name, signal) {
-  if (!/^\.{1,2}$/.test(name)) return api.get(api.pathOf(stream, "items", name), {}, signal);
+  if (api.hasAddress(name)) return api.get(api.pathOf(stream, "items", name), {}, signal);
   const found = await api.get(api.pathOf(stream, "items"), { search: name, limit: 1000 }, signal);
   const one = found.items.find((other) => String(other.task) === name);
   if (!one)
@@ -137,21 +138,13 @@ function probabilities({ probabilities: found, label }) {
           ? `${count(rows.length - MOST_CLASSES)} other classes share ${percent(rest)}`
           : null,
     },
-    el(
-      "table",
-      { class: "balance" },
-      el("caption", { class: "unseen" }, "Probability of each class"),
-      el(
-        "thead",
-        { class: "unseen" },
-        el(
-          "tr",
-          {},
-          ["Class", "Bar", "Probability"].map((one) => el("th", { scope: "col" }, one)),
-        ),
-      ),
-      el("tbody", {}, body),
-    ),
+    shortTable({
+      caption: "Probability of each class",
+      heads: [["Class"], ["Bar"], ["Probability"]],
+      rows: body,
+      kind: "balance",
+      unseenHead: true,
+    }),
   );
 }
 
@@ -253,21 +246,7 @@ function evidence(stream, { why, label }) {
   return panel(
     "Evidence by worker",
     { note, flush: true },
-    el(
-      "table",
-      { class: "plain" },
-      el("caption", { class: "unseen" }, "What each label says for the answer"),
-      el(
-        "thead",
-        {},
-        el(
-          "tr",
-          {},
-          heads.map(([words, kind]) => el("th", { scope: "col", class: kind }, words)),
-        ),
-      ),
-      el("tbody", {}, body),
-    ),
+    shortTable({ caption: "What each label says for the answer", heads, rows: body }),
   );
 }
 

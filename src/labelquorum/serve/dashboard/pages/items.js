@@ -1,172 +1,78 @@
 // All items: searched, sorted, paged; those without an answer first, then the least sure.
 
 import * as api from "../api.js";
-import { address, el, fill, icon, link, named } from "../dom.js";
+import { el, fill, link, named } from "../dom.js";
+import { PAGE, asked, finder } from "../finder.js";
 import { count, percent } from "../format.js";
-import { empty, meter, select, unsureBelow } from "../states.js";
-import { coalesced } from "../live.js";
-import { longTable, tally } from "../table.js";
+import { meter, select, unsureBelow } from "../states.js";
 
-const PAGE = 200;
-const RENEWED = 2000; // milliseconds between two renewals by events
-const WAIT = 250; // and after the last key
 const SORTS = [
   ["", "Undecided, then least sure"],
   ["-confidence", "Most sure first"],
   ["newest", "Newest first"],
   ["task", "Task"],
 ];
-const SHOWS = [
-  ["", "All items"],
-  ["undecided", "Undecided"],
-  ["unsure", "Unsure"],
-];
+const WORDS = {
+  heading: "Items",
+  one: "item",
+  searched: "tasks",
+  caption: "Items, their answers and how sure they are",
+  fresh: "New answers",
+  unfit: ["Nothing matches", "No item fits this search and these filters."],
+  none: ["No items yet", "Items appear with their first label."],
+};
 
 export function page({ stream, query }) {
-  const wanted = {
-    search: query.get("search") ?? "",
-    sort: query.get("sort") ?? "",
-    label: query.get("label") ?? "",
-    show: query.get("show") ?? "",
-  };
-  const search = el("input", {
-    type: "search",
-    value: wanted.search,
-    placeholder: "Search tasks",
-    "aria-label": "Search tasks",
-    autocomplete: "off",
-    spellcheck: "false",
-  });
-  const sort = select(SORTS, wanted.sort, { "aria-label": "Order" });
+  const wanted = asked(query, { search: "", sort: "", label: "", show: "" });
+  const shows = [
+    ["", "All items"],
+    ["undecided", "Undecided"],
+    ["unsure", `Unsure, below ${percent(unsureBelow(), 0)}`],
+  ];
   const label = el("select", { "aria-label": "Answer" });
-  const shows = select(
-    SHOWS.map(([value, words]) => [
-      value,
-      value === "unsure" ? `Unsure, below ${percent(unsureBelow(), 0)}` : words,
-    ]),
-    wanted.show,
-    { "aria-label": "Which items" },
-  );
-  const counter = el("p", { class: "counter muted" });
-  const fresh = el(
-    "button",
-    { class: "button fresh", type: "button", hidden: true, on: { click: () => again() } },
-    "New answers · show",
-  );
-  const table = longTable({
-    caption: "Items, their answers and how sure they are",
+  return finder({
+    stream,
+    kind: "items",
+    wanted,
+    choices: {
+      show: select(shows, wanted.show, { "aria-label": "Which items" }),
+      label,
+      sort: select(SORTS, wanted.sort, { "aria-label": "Order" }),
+    },
+    source: (now) => told(stream, now, label.options.length > 0),
     columns: columns(stream),
-    onSort: (next) => {
-      sort.value = next;
-      change();
+    words: WORDS,
+    ordered: (sort) => sort || "confidence",
+    onFirst({ classes }) {
+      if (classes) showClasses(label, classes, wanted.label);
     },
-    onCount: (...told) => fill(counter, tally(...told, "item")),
-    none,
   });
-  let timer = null;
-
-  function none() {
-    return wanted.search || wanted.label || wanted.show
-      ? empty(
-          "Nothing matches",
-          "No item fits this search and these filters.",
-          el("button", { class: "button", type: "button", on: { click: clear } }, "Show all items"),
-        )
-      : empty("No items yet", "Items appear with their first label.");
-  }
-
-  function clear() {
-    search.value = sort.value = label.value = shows.value = "";
-    change();
-  }
-
-  function change() {
-    Object.assign(wanted, {
-      search: search.value.trim(),
-      sort: sort.value,
-      label: label.value,
-      show: shows.value,
-    });
-    history.replaceState(null, "", address(["s", stream, "items"], wanted));
-    again();
-  }
-
-  async function again() {
-    fresh.hidden = true;
-    scrollTo(0, 0);
-    try {
-      await table.reset(source(stream, wanted), shownSort(wanted.sort));
-    } catch (error) {
-      if (error.name !== "AbortError") fill(counter, error.message);
-    }
-  }
-
-  const renewal = coalesced(again, RENEWED);
-  search.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(change, WAIT);
-  });
-  for (const one of [sort, label, shows]) one.addEventListener("change", change);
-
-  return {
-    title: `Items of ${stream}`,
-    head: el(
-      "div",
-      { class: "page-head" },
-      el("h1", { tabindex: "-1" }, "Items"),
-      counter,
-      el("span", { class: "stretch" }),
-      fresh,
-    ),
-    node: el(
-      "div",
-      {},
-      el(
-        "div",
-        { class: "tools", role: "search" },
-        el("span", { class: "search" }, icon("search"), search),
-        shows,
-        label,
-        sort,
-      ),
-      table.node,
-    ),
-    skeleton: "table",
-    async load(signal) {
-      const [about, first] = await Promise.all([
-        api.get(api.pathOf(stream, "summary"), {}, signal),
-        source(stream, wanted)(null, signal),
-      ]);
-      const plain = !wanted.search && !wanted.label && !wanted.show;
-      if (plain) first.total = about.counts.answered_items + about.counts.waiting_items;
-      return { classes: about.classes, first };
-    },
-    show({ classes, first }) {
-      fill(
-        label,
-        el("option", { value: "" }, "Any answer"),
-        classes.map((one) =>
-          el("option", { value: String(one), selected: String(one) === wanted.label }, String(one)),
-        ),
-      );
-      const rest = source(stream, wanted);
-      table.reset(
-        (cursor, signal) => (cursor === null ? Promise.resolve(first) : rest(cursor, signal)),
-        shownSort(wanted.sort),
-      );
-    },
-    hear() {
-      if (scrollY < 40 && !table.node.contains(document.activeElement)) renewal.nudge();
-      else fresh.hidden = false;
-    },
-    stop() {
-      renewal.stop();
-      table.stop();
-    },
-  };
 }
 
-const shownSort = (sort) => (sort === "" ? "confidence" : sort);
+function showClasses(host, classes, chosen) {
+  fill(
+    host,
+    el("option", { value: "" }, "Any answer"),
+    classes.map((one) =>
+      el("option", { value: String(one), selected: String(one) === chosen }, String(one)),
+    ),
+  );
+}
+
+/** The source, whose first page also tells the classes and, of all items, how many there are. */
+function told(stream, wanted, classesKnown) {
+  const rows = source(stream, wanted);
+  const plain = !wanted.search && !wanted.label && !wanted.show;
+  return async (cursor, signal) => {
+    if (cursor !== null || (classesKnown && !plain)) return rows(cursor, signal);
+    const [{ classes, counts }, first] = await Promise.all([
+      api.get(api.pathOf(stream, "summary"), {}, signal),
+      rows(null, signal),
+    ]);
+    if (plain) first.total = counts.answered_items + counts.waiting_items;
+    return { ...first, classes };
+  };
+}
 
 /** Pages of items: where nothing else is asked for, the undecided come before the answered. */
 function source(stream, { search, sort, label, show }) {

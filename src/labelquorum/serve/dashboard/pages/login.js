@@ -18,9 +18,13 @@ export function page({ again }) {
 
   async function tryKey(event) {
     event.preventDefault();
-    button.disabled = true;
     fill(told);
-    api.keep(input.value);
+    if (!api.keep(input.value)) {
+      fill(told, icon("alert"), "This is no key: it has a space or a letter that no key has.");
+      input.focus();
+      return;
+    }
+    button.disabled = true;
     try {
       await api.get("/v1/streams");
       again();

@@ -4,6 +4,7 @@ import * as api from "../api.js";
 import { el, fill, icon, named } from "../dom.js";
 import { moment, percent } from "../format.js";
 import { field, panel, select, setUnsureBelow, unsureBelow } from "../states.js";
+import { shortTable } from "../table.js";
 
 const FILES = [
   ["items", "Items", "answers, how sure"],
@@ -332,23 +333,7 @@ function keysPanel(stream) {
         el("td", { class: "number" }, end),
       );
     });
-    const head = el(
-      "tr",
-      {},
-      heads.map(([words, kind]) =>
-        words ? el("th", { scope: "col", class: kind }, words) : el("td", { class: kind }),
-      ),
-    );
-    fill(
-      body,
-      el(
-        "table",
-        { class: "plain" },
-        el("caption", { class: "unseen" }, "Keys of the service"),
-        el("thead", {}, head),
-        el("tbody", {}, rows),
-      ),
-    );
+    fill(body, shortTable({ caption: "Keys of the service", heads, rows }));
   }
 
   const form = el(

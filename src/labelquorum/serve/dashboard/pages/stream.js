@@ -5,6 +5,7 @@ import { histogram, lines } from "../charts.js";
 import { el, fill, icon, link, named } from "../dom.js";
 import { brief, count, counted, moment, percent, rate, seconds, time } from "../format.js";
 import { empty, figure, panel, unsureBelow } from "../states.js";
+import { shortTable } from "../table.js";
 
 const EVERY = 4000; // counters that change without an event
 const MOST_CLASSES = 10;
@@ -246,21 +247,13 @@ function balanceTable(rows) {
     );
   const rest = sorted.length - MOST_CLASSES;
   return [
-    el(
-      "table",
-      { class: "balance" },
-      el("caption", { class: "unseen" }, "Answers by class"),
-      el(
-        "thead",
-        { class: "unseen" },
-        el(
-          "tr",
-          {},
-          ["Class", "Bar", "Share", "Items"].map((one) => el("th", { scope: "col" }, one)),
-        ),
-      ),
-      el("tbody", {}, body),
-    ),
+    shortTable({
+      caption: "Answers by class",
+      heads: [["Class"], ["Bar"], ["Share"], ["Items"]],
+      rows: body,
+      kind: "balance",
+      unseenHead: true,
+    }),
     rest > 0
       ? el("p", { class: "small muted" }, `and ${counted(rest, "class", "classes")} more`)
       : null,
@@ -302,19 +295,5 @@ function chunkTable(chunks) {
       ),
     );
   });
-  return el(
-    "table",
-    { class: "plain" },
-    el("caption", { class: "unseen" }, "The ten newest chunks"),
-    el(
-      "thead",
-      {},
-      el(
-        "tr",
-        {},
-        heads.map(([words, kind]) => el("th", { scope: "col", class: kind }, words)),
-      ),
-    ),
-    el("tbody", {}, body),
-  );
+  return shortTable({ caption: "The ten newest chunks", heads, rows: body });
 }

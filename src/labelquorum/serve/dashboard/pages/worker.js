@@ -6,6 +6,7 @@ import { el, fill, icon, link, named } from "../dom.js";
 import { count, counted, flagWord, moment, percent, ratio } from "../format.js";
 import { heatmap } from "../heatmap.js";
 import { figure, panel } from "../states.js";
+import { shortTable } from "../table.js";
 
 export function page({ stream, name, go }) {
   const figures = {
@@ -141,10 +142,23 @@ export function page({ stream, name, go }) {
     ),
     node,
     skeleton: "cards",
-    load: (signal) => api.get(api.pathOf(stream, "workers", name), {}, signal),
+    load: (signal) => worker(stream, name, signal),
     show,
     stop: () => chart.stop(),
   };
+}
+
+/** One worker; one whose name is dots alone is searched for, and less is known of him. */
+async function worker(stream, name, signal) {
+  if (api.hasAddress(name)) return api.get(api.pathOf(stream, "workers", name), {}, signal);
+  const asked = { search: name, sort: "worker", limit: 100 };
+  const found = await api.get(api.pathOf(stream, "workers"), asked, signal);
+  const one = found.workers.find((other) => String(other.worker) === name);
+  if (one) return one;
+  throw new api.Refused(
+    404,
+    `The worker ${name} was not found among the first that have his name in theirs.`,
+  );
 }
 
 function showFlags(host, stream, flags) {
@@ -181,25 +195,19 @@ function confusions(rows) {
       el("td", { class: "number muted" }, percent(one.crowd)),
     ),
   );
-  return el(
-    "table",
-    { class: "plain" },
-    el("caption", { class: "unseen" }, "Classes he confuses more than the crowd does"),
-    el(
-      "thead",
-      {},
-      el(
-        "tr",
-        {},
-        heads.map(([words, kind]) => el("th", { scope: "col", class: kind }, words)),
-      ),
-    ),
-    el("tbody", {}, body),
-  );
+  return shortTable({ caption: "Classes he confuses more than the crowd does", heads, rows: body });
 }
 
 /** A person's right: to be removed for good. It is asked twice. */
 function forgetting(stream, name, go) {
+  const asked = el("p", { class: "small muted" }, "If this worker asks to be removed:");
+  if (!api.hasAddress(name))
+    return el(
+      "div",
+      { class: "danger-zone" },
+      asked,
+      el("pre", { class: "code" }, `labelquorum forget ${name} --stream … --store …`),
+    );
   const told = el("p", { class: "form-error", role: "alert" });
   const close = () => dialog.close();
 
@@ -239,11 +247,5 @@ function forgetting(stream, name, go) {
     { class: "button", type: "button", on: { click: () => dialog.showModal() } },
     "Forget this person…",
   );
-  return el(
-    "div",
-    { class: "danger-zone" },
-    el("p", { class: "small muted" }, "If this worker asks to be removed:"),
-    open,
-    dialog,
-  );
+  return el("div", { class: "danger-zone" }, asked, open, dialog);
 }

@@ -1,15 +1,11 @@
 // All workers: how good each is, how sure that is, and what is odd about some.
 
 import * as api from "../api.js";
-import { address, el, fill, icon, link, named } from "../dom.js";
+import { el, link, named } from "../dom.js";
+import { PAGE, asked, finder } from "../finder.js";
 import { FLAGS, count, flagWord, percent, ratio } from "../format.js";
-import { empty, select, whisker } from "../states.js";
-import { coalesced } from "../live.js";
-import { longTable, tally } from "../table.js";
+import { select, whisker } from "../states.js";
 
-const PAGE = 200;
-const RENEWED = 2000; // milliseconds between two renewals by events
-const WAIT = 250; // and after the last key
 const SORTS = [
   ["flags", "Flagged first"],
   ["skill", "Least skilled first"],
@@ -20,123 +16,31 @@ const SORTS = [
   ["place", "First come first"],
 ];
 
+const WORDS = {
+  heading: "Workers",
+  one: "worker",
+  searched: "workers",
+  caption: "Workers, their skill and what is odd about them",
+  fresh: "New figures",
+  unfit: ["Nobody matches", "No worker fits this search and this flag."],
+  none: ["No workers yet", "Workers appear once a chunk with their labels is learned."],
+};
+
 export function page({ stream, query }) {
-  const wanted = {
-    search: query.get("search") ?? "",
-    sort: query.get("sort") ?? "flags",
-    flag: query.get("flag") ?? "",
-  };
-  const search = el("input", {
-    type: "search",
-    value: wanted.search,
-    placeholder: "Search workers",
-    "aria-label": "Search workers",
-    autocomplete: "off",
-    spellcheck: "false",
-  });
-  const sort = select(SORTS, wanted.sort, { "aria-label": "Order" });
-  const flag = select(
-    [["", "Any flag or none"], ...FLAGS.map((one) => [one, flagWord(one)])],
-    wanted.flag,
-    { "aria-label": "Flag" },
-  );
-  const counter = el("p", { class: "counter muted" });
-  const fresh = el(
-    "button",
-    { class: "button fresh", type: "button", hidden: true, on: { click: () => again() } },
-    "New figures · show",
-  );
-  let timer = null;
-  const table = longTable({
-    caption: "Workers, their skill and what is odd about them",
+  const wanted = asked(query, { search: "", sort: "flags", flag: "" });
+  const flags = [["", "Any flag or none"], ...FLAGS.map((one) => [one, flagWord(one)])];
+  return finder({
+    stream,
+    kind: "workers",
+    wanted,
+    choices: {
+      flag: select(flags, wanted.flag, { "aria-label": "Flag" }),
+      sort: select(SORTS, wanted.sort, { "aria-label": "Order" }),
+    },
+    source: (now) => source(stream, now),
     columns: columns(stream),
-    onSort: (next) => {
-      sort.value = next;
-      change();
-    },
-    onCount: (...told) => fill(counter, tally(...told, "worker")),
-    none: () =>
-      wanted.search || wanted.flag
-        ? empty(
-            "Nobody matches",
-            "No worker fits this search and this flag.",
-            el(
-              "button",
-              { class: "button", type: "button", on: { click: clear } },
-              "Show all workers",
-            ),
-          )
-        : empty("No workers yet", "Workers appear once a chunk with their labels is learned."),
+    words: WORDS,
   });
-
-  function clear() {
-    search.value = flag.value = "";
-    change();
-  }
-
-  function change() {
-    Object.assign(wanted, { search: search.value.trim(), sort: sort.value, flag: flag.value });
-    history.replaceState(null, "", address(["s", stream, "workers"], wanted));
-    again();
-  }
-
-  async function again() {
-    fresh.hidden = true;
-    scrollTo(0, 0);
-    try {
-      await table.reset(source(stream, wanted), wanted.sort);
-    } catch (error) {
-      if (error.name !== "AbortError") fill(counter, error.message);
-    }
-  }
-
-  const renewal = coalesced(again, RENEWED);
-  search.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(change, WAIT);
-  });
-  for (const one of [sort, flag]) one.addEventListener("change", change);
-
-  return {
-    title: `Workers of ${stream}`,
-    head: el(
-      "div",
-      { class: "page-head" },
-      el("h1", { tabindex: "-1" }, "Workers"),
-      counter,
-      el("span", { class: "stretch" }),
-      fresh,
-    ),
-    node: el(
-      "div",
-      {},
-      el(
-        "div",
-        { class: "tools", role: "search" },
-        el("span", { class: "search" }, icon("search"), search),
-        flag,
-        sort,
-      ),
-      table.node,
-    ),
-    skeleton: "table",
-    load: (signal) => source(stream, wanted)(null, signal),
-    show(first) {
-      const rest = source(stream, wanted);
-      table.reset(
-        (cursor, signal) => (cursor === null ? Promise.resolve(first) : rest(cursor, signal)),
-        wanted.sort,
-      );
-    },
-    hear() {
-      if (scrollY < 40 && !table.node.contains(document.activeElement)) renewal.nudge();
-      else fresh.hidden = false;
-    },
-    stop() {
-      renewal.stop();
-      table.stop();
-    },
-  };
 }
 
 function source(stream, { search, sort, flag }) {
