@@ -97,6 +97,44 @@ def test_chunks_that_were_applied_before_there_were_figures_are_counted_by_their
         assert len(told.waits) == 1 and told.stops()["chunks"] == 1
 
 
+def test_an_item_of_a_chunk_without_figures_that_was_answered_anew_counts_once(store, stream):
+    stream.accept(labels(8))
+    stream.settle()
+    with store.write() as connection:
+        connection.execute(tables.chunks.update().values(summary=None, applied_at=None))
+    warm = Tally(stream)
+    check(stream, warm)
+    stream.accept({"t000": {"x": "c", "y": "c", "z": "c"}, "t001": {"x": "b", "y": "b"}})
+    stream.settle(flush=True)
+    check(stream, warm)
+    check(stream, Tally(stream))
+
+
+def test_figures_that_could_not_be_read_to_the_end_are_counted_once(stream, monkeypatch):
+    figures = Tally(stream)
+    stream.accept(labels(4))
+    stream.settle()
+    check(stream, figures)
+    stream.accept(labels(12, 4))
+    stream.settle()
+    add, n_added = Tally._add, 0
+
+    def lost(self, *row):
+        nonlocal n_added
+        n_added += 1
+        if n_added == 3:
+            raise OSError("the connection is lost")
+        add(self, *row)
+
+    monkeypatch.setattr(Tally, "_add", lost)
+    with pytest.raises(OSError, match="lost"), figures.fresh():
+        pass
+    check(stream, figures)
+    with figures.fresh() as told:
+        assert told.n_chunks == len(told.waits) == len(told.points()) == 4 and told.labels == 32
+        assert told.recent[0] == 16 and told.stops()["chunks"] == 4
+
+
 def test_a_class_that_is_not_answered_any_more_is_missed(store, monkeypatch):
     stream = store.create("s", classes=["a", "b"], rules=RULES)
     figures = Tally(stream)

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,9 @@ __all__ = ["Lost", "Point", "Tally"]
 
 POINTS, SHOWN = 2_000, 200
 """So many of the last chunks are held one by one, and shown as so many points."""
+
+READ = 1_000
+"""So many chunks are read at a time."""
 
 TIMED = 200
 """The time from cut to answer is told of so many of the last chunks."""
@@ -94,7 +98,16 @@ class Tally:
             yield self
 
     def _refresh(self) -> None:
-        """Count the chunks that were applied since the last time."""
+        """Count the chunks that were applied since the last time: all of them, or none."""
+        fixed = ("_stream", "_turn")
+        held = {name: copy(value) for name, value in vars(self).items() if name not in fixed}
+        try:
+            self._count_new()
+        except BaseException:
+            vars(self).update(held)
+            raise
+
+    def _count_new(self) -> None:
         chunks = tables.chunks.c
         query = (
             sa.select(
@@ -110,25 +123,26 @@ class Tally:
         )
         with self._stream._store.read() as connection:
             older = None
-            for row in connection.execute(query.where(chunks.id > self.chunk)):
-                self.chunk, self.n_chunks = row.id, self.n_chunks + 1
-                if row.applied_at is not None:
-                    self._waits.append(row.applied_at - row.cut_at)
-                    self._numbers.append(row.id)
-                    self._moments.append(row.applied_at)
-                if row.summary is None:  # it was applied before there were figures
-                    older = row.id
+            new = query.where(chunks.id > self.chunk)
+            with connection.execute(new, execution_options={"yield_per": READ}) as rows:
+                for row in rows:
+                    self.chunk, self.n_chunks = row.id, self.n_chunks + 1
                     self.labels += row.n_labels
-                    point = Point(row.id, row.applied_at, row.n_items, row.n_labels, None)
-                    self._points.append(point)
-                else:
-                    self._add(row, decode(row.summary))
+                    if row.applied_at is not None:
+                        self._waits.append(row.applied_at - row.cut_at)
+                        self._numbers.append(row.id)
+                        self._moments.append(row.applied_at)
+                    if row.summary is None:  # it was applied before there were figures
+                        older = row.id
+                        point = Point(row.id, row.applied_at, row.n_items, row.n_labels, None)
+                        self._points.append(point)
+                    else:
+                        self._add(row, decode(row.summary))
             if older is not None:
                 self._add_older(connection, older)
 
     def _add(self, row: Any, told: Mapping[str, Any]) -> None:
         items, classes = told["items"], told["classes"]
-        self.labels += row.n_labels
         self.confidence += told["confidence"]
         self._classes.update(classes)
         if "before" in told:
@@ -150,21 +164,24 @@ class Tally:
             self._stops = thresholds, sums, n
 
     def _add_older(self, connection: sa.Connection, last: int) -> None:
-        """Count the answers of chunks that have no figures, one by one, once."""
+        """Count all answers themselves, once, where those of some chunks have no figures.
+
+        What an item had been answered in such a chunk is not known once it was answered anew.
+        """
         answers = tables.answers.c
-        theirs = sa.and_(answers.stream == self._stream._key, answers.chunk <= last)
-        by_class = sa.select(answers.label, sa.func.count()).where(theirs).group_by(answers.label)
-        for label, n in connection.execute(by_class):
-            self._classes[label] += n
+        every = answers.stream == self._stream._key
+        by_class = sa.select(answers.label, sa.func.count()).group_by(answers.label)
+        self._classes = Counter(dict(map(tuple, connection.execute(by_class.where(every)))))
+        for label, n in connection.execute(by_class.where(every, answers.chunk <= last)):
             self._given += n
             known = self._seen.get(label, _Seen(last, 0, 0))
             self._seen[label] = known._replace(of_class=known.of_class + n)
         self._seen = {x: one._replace(items=self._given) for x, one in self._seen.items()}
         least = (answers.confidence >= k / BINS for k in range(1, BINS))
         above = (sa.func.sum(sa.case((beyond, 1), else_=0)) for beyond in least)
-        found = connection.execute(sa.select(sa.func.count(), *above).where(theirs)).one()
+        found = connection.execute(sa.select(sa.func.count(), *above).where(every)).one()
         counts = np.array([n or 0 for n in found] + [0], np.int64)
-        self.confidence += counts[:-1] - counts[1:]
+        self.confidence = counts[:-1] - counts[1:]
 
     # ── what it comes to ──────────────────────────────────────────────────────────────────────
 

@@ -10,6 +10,8 @@ import pytest
 from serve.server.served import until
 from serve.server.test_answers import pages
 
+from labelquorum.serve.server.ids import cursor_of
+
 N_ITEMS, N_WORKERS = 80, 9
 
 
@@ -159,6 +161,24 @@ def test_a_cursor_of_another_order_is_refused(admin, owls):
     for sort, cursor in (("task", begun("newest")), ("newest", begun("task"))):
         answer = admin.get(f"{owls}/items", params={"sort": sort, "cursor": cursor})
         assert answer.status_code == 422 and "another order" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("page", "sort", "place"),
+    [
+        ("items", "confidence", [float("inf"), "t"]),
+        ("items", "confidence", [float("nan"), "t"]),
+        ("items", "newest", [2**63, "t"]),
+        ("items", "newest", [-(10**400), "t"]),
+        ("items", "newest", [True, "t"]),
+        ("workers", "place", 2**63),
+        ("chunks", "task", -(2**64)),
+    ],
+)
+def test_a_forged_cursor_is_refused(admin, owls, page, sort, place):
+    params = {"sort": sort, "cursor": cursor_of(place)}
+    answer = admin.get(f"{owls}/{page}", params=params)
+    assert answer.status_code == 422 and "`cursor` must be" in answer.json()["error"]
 
 
 @pytest.mark.parametrize("sort", ["worker", "labels", "agreement", "skill", "-skill", "flags"])

@@ -1,7 +1,9 @@
 """What many look at is made once for all; how fast labels come; what needs a person."""
 
 import asyncio
+import io
 import json
+from collections import deque
 
 import pytest
 from serve.server.served import until
@@ -10,7 +12,8 @@ from serve.server.test_events import Viewer, answer_one_chunk
 from labelquorum.record.chunking import Rules
 from labelquorum.serve.server.alarms import alarms
 from labelquorum.serve.server.boards import Board, Boards
-from labelquorum.serve.server.pace import Pace
+from labelquorum.serve.server.logs import Log
+from labelquorum.serve.server.pace import Look, Pace
 from labelquorum.serve.server.shared import OLDEST, Shared
 
 
@@ -105,7 +108,7 @@ def test_an_answer_that_cannot_be_made_is_an_error_for_who_asked_and_made_for_th
 
 
 def test_the_pace_of_a_stream_is_that_of_its_last_seconds():
-    pace = Pace(dict)
+    pace = Pace(dict, Log())
     assert pace.labels_per_second("s") == 0 and pace.spark("s") == [0] * 60
     for second in range(100):
         pace.note(float(second), {"s": (second * second, second // 10)})
@@ -113,6 +116,46 @@ def test_the_pace_of_a_stream_is_that_of_its_last_seconds():
     spark = pace.spark("s")
     assert len(spark) == 60 and spark[-1] == 99**2 - 98**2 and spark[0] == 40**2 - 39**2
     assert pace.grew("s") == 9 - 3 and pace.grew("nobody") == 0
+
+
+def test_the_pace_is_told_while_another_look_is_noted():
+    pace = Pace(dict, Log())
+
+    class Watched(Look):
+        """While it is looked at, another thread notes one more."""
+
+        def __getattribute__(self, name):
+            if name == "at":
+                pace.note(100.0, {"s": (100, 0)})
+            return super().__getattribute__(name)
+
+    pace._seen["s"] = deque([Watched(0.0, 0, 0), Watched(90.0, 90, 0), Look(92.0, 100, 0)])
+    assert pace.labels_per_second("s") == 5
+
+
+def test_the_pace_goes_on_after_a_look_that_failed(monkeypatch):
+    from labelquorum.serve.server import pace as module
+
+    monkeypatch.setattr(module, "PERIOD", 0.0)
+    lines, n_looks = io.StringIO(), 0
+
+    def look():
+        nonlocal n_looks
+        n_looks += 1
+        if n_looks == 1:
+            raise RuntimeError("the dictionary changed")
+        return {"s": (n_looks, 0)}
+
+    async def follow():
+        pace = Pace(look, Log(lines))
+        following = asyncio.create_task(pace.follow())
+        while not pace._seen and not following.done():
+            await asyncio.sleep(0.001)
+        following.cancel()
+        assert pace._seen["s"][0].rows == 2
+
+    asyncio.run(follow())
+    assert "the dictionary changed" in lines.getvalue()
 
 
 class Figures:

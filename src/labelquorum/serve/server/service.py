@@ -60,7 +60,7 @@ class Service:
         self.metrics.watch(self._gauged)
         self.shared = Shared(self.hub.changes)
         self.boards = Boards(self.ask, self.hub)
-        self.pace = Pace(self._paced)
+        self.pace = Pace(self._paced, log)
         self._following: asyncio.Task[None] | None = None
         self.creating = threading.Lock()
         self._asking = CapacityLimiter(ASKING)
