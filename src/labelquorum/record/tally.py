@@ -79,10 +79,12 @@ class Tally:
         self.chunk = 0  # the last that is counted
         self.n_chunks = 0
         self.labels = 0
-        self.confidence: NDArray[np.int64] = np.zeros(BINS, np.int64)
+        self._parts: NDArray[np.int64] = np.zeros(BINS, np.int64)  # of the confidence
         self.priors: list[float] | None = None
         self._stops: tuple[list[float], NDArray[np.float64], int] | None = None
         self._classes: Counter[str] = Counter()
+        # By truths that took the place of answers, on top of what chunks came to.
+        self._truths: tuple[Counter[str], NDArray[np.int64]] = Counter(), np.zeros(BINS, np.int64)
         self._given = 0  # answers, those given anew included
         self._seen: dict[str, _Seen] = {}
         self._points: deque[Point] = deque(maxlen=POINTS)
@@ -140,13 +142,35 @@ class Tally:
                         self._add(row, decode(row.summary))
             if older is not None:
                 self._add_older(connection, older)
+                classes, parts = self._replaced(connection)  # the answers have it already
+                self._classes.subtract(classes)
+                self._parts -= parts
+            self._truths = self._replaced(connection)
+
+    def _replaced(self, connection: sa.Connection) -> tuple[Counter[str], NDArray[np.int64]]:
+        """What truths that took the place of answers change: by class, and by confidence."""
+        gold = tables.gold.c
+        query = (
+            sa.select(gold.replaced, gold.label, sa.func.count())
+            .where(gold.stream == self._stream._key, gold.replaced.is_not(None))
+            .group_by(gold.replaced, gold.label)
+        )
+        classes: Counter[str] = Counter()
+        parts = np.zeros(BINS, np.int64)
+        for counted, truth, n in connection.execute(query):
+            label, part = decode(counted)
+            classes[label] -= n
+            classes[truth] += n
+            parts[part] -= n
+            parts[-1] += n
+        return classes, parts
 
     def _add(self, row: Any, told: Mapping[str, Any]) -> None:
         items, classes = told["items"], told["classes"]
-        self.confidence += told["confidence"]
+        self._parts += told["confidence"]
         self._classes.update(classes)
         if "before" in told:
-            self.confidence -= told["before"]["confidence"]
+            self._parts -= told["before"]["confidence"]
             self._classes.subtract(told["before"]["classes"])
         self._given += items
         for label, n in classes.items():
@@ -181,14 +205,21 @@ class Tally:
         above = (sa.func.sum(sa.case((beyond, 1), else_=0)) for beyond in least)
         found = connection.execute(sa.select(sa.func.count(), *above).where(every)).one()
         counts = np.array([n or 0 for n in found] + [0], np.int64)
-        self.confidence = counts[:-1] - counts[1:]
+        self._parts = counts[:-1] - counts[1:]
 
     # ── what it comes to ──────────────────────────────────────────────────────────────────────
 
     @property
     def classes(self) -> dict[Hashable, int]:
         """How many answers of each class stand."""
-        return {decode(label): max(n, 0) for label, n in self._classes.items()}
+        total = Counter(self._classes)
+        total.update(self._truths[0])
+        return {decode(label): max(n, 0) for label, n in total.items()}
+
+    @property
+    def confidence(self) -> NDArray[np.int64]:
+        """How many answers stand in each of the equal parts of 0 to 1."""
+        return self._parts + self._truths[1]
 
     @property
     def recent(self) -> tuple[int, Counter[Hashable]]:
