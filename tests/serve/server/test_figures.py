@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import threading
 
 import numpy as np
 import pyarrow.parquet
@@ -10,6 +11,7 @@ import pytest
 from serve.server.served import until
 from serve.server.test_answers import pages
 
+from labelquorum.serve.server import exports
 from labelquorum.serve.server.ids import cursor_of
 
 N_ITEMS, N_WORKERS = 80, 9
@@ -196,6 +198,40 @@ def test_workers_come_in_every_order_each_once(admin, owls, sort):
     assert [order(one) for one in found] == sorted(map(order, found))
     assert all(one["low"] <= one["skill"] <= one["high"] for one in found)
     assert not any("confusion" in one for one in found)
+
+
+def test_a_cursor_of_a_worker_who_is_gone_is_refused(admin, owls):
+    first = admin.get(f"{owls}/workers", params={"sort": "labels", "limit": 2}).json()
+    params = {"sort": "labels", "search": "=spam", "cursor": first["next"]}
+    assert first["workers"][-1]["worker"] != "=spam"
+    answer = admin.get(f"{owls}/workers", params=params)
+    assert answer.status_code == 422 and "not in this list any more" in answer.json()["error"]
+
+
+def test_so_many_downloads_are_open_and_no_more(running, admin, owls, monkeypatch):
+    monkeypatch.setattr(exports, "OPEN_OF_KEY", 1)
+    may_end, write = threading.Event(), exports._items
+
+    def held_up(*about):
+        assert may_end.wait(30)
+        write(*about)
+
+    monkeypatch.setattr(exports, "_items", held_up)
+    with admin.stream("GET", f"{owls}/export") as slow:
+        refused = admin.get(f"{owls}/export")
+        assert refused.status_code == 503 and "Retry-After" in refused.headers
+        with running.client("read").stream("GET", f"{owls}/export") as other:
+            monkeypatch.setattr(exports, "OPEN", 2)
+            assert running.client("read").get(f"{owls}/export").status_code == 503
+            may_end.set()
+            assert slow.read() == other.read()
+    until(lambda: not exports._open.total())
+    assert admin.get(f"{owls}/export").status_code == 200
+    may_end.clear()
+    with admin.stream("GET", f"{owls}/export"):
+        pass  # its reader goes away
+    may_end.set()
+    until(lambda: not exports._open.total())
 
 
 def test_a_spammer_is_flagged_with_the_reason(admin, owls):

@@ -270,6 +270,37 @@ def test_a_board_is_made_anew_beside_and_only_once_the_model_has_moved(monkeypat
     asyncio.run(look())
 
 
+def test_a_board_that_is_old_is_not_shown_once_the_model_has_moved(monkeypatch):
+    from labelquorum.serve.server import boards as module
+
+    asked = Asked(monkeypatch)
+    monkeypatch.setattr(module, "OLD", 0.0)
+
+    async def look():
+        boards = Boards(asked.ask, Hub())
+        assert (await boards.of(asked)).version == 1
+        asked.version = 2
+        assert (await boards.of(asked)).version == 2 and asked.n == 2
+        assert (await boards.of(asked)).version == 2 and asked.n == 2
+
+    asyncio.run(look())
+
+
+def test_boards_at_which_nobody_looks_are_let_go(monkeypatch):
+    from labelquorum.serve.server import boards as module
+
+    asked = Asked(monkeypatch)
+    monkeypatch.setattr(module, "MOST", 2)
+
+    async def look():
+        boards = Boards(asked.ask, Hub())
+        for asked.name in ("a", "b", "a", "c"):
+            await boards.of(asked)
+        assert list(boards._held) == ["a", "c"]
+
+    asyncio.run(look())
+
+
 def test_who_follows_events_hears_of_a_new_board(running, admin, stream, monkeypatch):
     from labelquorum.serve.server import boards
 
