@@ -37,7 +37,7 @@ def test_a_question_takes_no_more_states_than_the_budget(store, asked, monkeypat
     size = max(len(row.state) for row in asked[-1][1].workers)
     asked.clear()
     monkeypatch.setattr(reader, "BUDGET", 3 * size)
-    version, rows, total = stream.board()
+    _, rows, total = stream.board()
     assert total == len(everybody) == 13 and len(rows) == 3
     busiest = sorted(everybody, key=lambda one: (-one["labels"], one["place"]))[:3]
     assert {row["worker"] for row in rows} == {one["worker"] for one in busiest}

@@ -226,6 +226,8 @@ def test_a_glance_at_all_streams_tells_what_each_tells_by_itself(store, stream):
         assert told[one.name]["counts"] == one.count()
         assert told[one.name]["rules"] == one.rules.as_dict()
         assert told[one.name]["classes"] == one.classes()
+    assert all_counts(store, "other") == {"other": told["other"]}
+    assert all_counts(store, "nobody") == {}
     assert all_rows(store) == {"s": 12, "other": 1}
 
 

@@ -11,7 +11,7 @@ import pytest
 from serve.server.served import until
 from serve.server.test_answers import pages
 
-from labelquorum.serve.server import exports
+from labelquorum.serve.server import exports, items
 from labelquorum.serve.server.ids import cursor_of
 
 N_ITEMS, N_WORKERS = 80, 9
@@ -153,6 +153,37 @@ def test_items_are_found_by_a_part_of_their_ids(admin, stream):
     assert found("ółw") == {"żółw"} and found("%") == {"100%"} and found("_") == {"a_b"}
     assert found("nothing") == found("\x00") == set()
     assert found("owl", undecided=True) == {"owlet"} and found("OWL", undecided=True) == {"owlet"}
+
+
+def test_the_first_page_of_items_is_made_once_until_something_happens(admin, stream, monkeypatch):
+    looks, find = [], items.find_items
+
+    def noted(known, *about):
+        looks.append(about)
+        return find(known, *about)
+
+    monkeypatch.setattr(items, "find_items", noted)
+    until(lambda: admin.get(f"{stream}/items").json()["items"] == [])
+    monkeypatch.setattr("labelquorum.serve.server.shared.OLDEST", 1e9)
+    admin.get(f"{stream}/items")
+    looks.clear()
+    assert [admin.get(f"{stream}/items").json()["total"] for _ in range(5)] == [0] * 5
+    assert looks == []
+    rows = [{"task": t, "worker": w, "label": "owl"} for t in "xy" for w in ("ann", "bob")]
+    admin.post(f"{stream}/labels", json=rows)
+    until(lambda: admin.get(stream).json()["counts"]["answered_items"] == 2)
+    assert admin.get(f"{stream}/items").json()["total"] == 2
+    assert admin.post(f"{stream}/gold", json={"x": "wren"}).status_code == 200
+    told = admin.get(f"{stream}/items").json()["items"]
+    assert [item["label"] for item in told] == ["wren", "owl"] and len(looks) == 2
+
+
+def test_too_many_searches_are_refused(running, admin, owls, monkeypatch):
+    monkeypatch.setattr("labelquorum.serve.server.service.MOST_SEARCHING", 0)
+    for params in ({"search": "task 1"}, {"label": "1", "limit": 3}):
+        refused = admin.get(f"{owls}/items", params=params)
+        assert refused.status_code == 503 and "Retry-After" in refused.headers
+    assert admin.get(f"{owls}/items").status_code == 200
 
 
 def test_a_cursor_of_another_order_is_refused(admin, owls):

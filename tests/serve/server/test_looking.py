@@ -60,6 +60,29 @@ def test_an_answer_is_made_once_until_something_happens(clock):
     asyncio.run(look())
 
 
+def test_what_takes_long_to_make_rests_as_many_times_as_long(clock, monkeypatch):
+    shared, rests = Shared(lambda stream: round(clock.time * 1000), clock), []
+
+    async def rest(seconds):
+        rests.append(seconds)
+        clock.time += seconds
+
+    monkeypatch.setattr(asyncio, "sleep", rest)
+
+    async def look():
+        lengths = iter([0.5, 8.0, 0.0])
+
+        async def make():
+            clock.time += next(lengths)
+            return b"made"
+
+        for _ in range(3):
+            await shared.answer("s", "a", make)
+
+    asyncio.run(look())
+    assert rests == [pytest.approx(4.5), pytest.approx(22.0)]
+
+
 def test_a_hundred_who_ask_at_once_are_given_one_answer(clock):
     shared = Shared(lambda stream: 0, clock)
 

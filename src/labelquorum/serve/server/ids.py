@@ -79,6 +79,6 @@ def _is_place(place: Any) -> bool:
     )
 
 
-def _fits(number: float) -> bool:
+def _fits(number: Any) -> bool:
     """Tell whether a column of a database can hold a number."""
     return not isinstance(number, bool) and abs(number) < 2**63 and isfinite(number)
