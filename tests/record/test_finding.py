@@ -127,3 +127,31 @@ def test_what_waits_is_cut_or_is_set_aside_is_undecided(store):
     for _ in range(3):
         stream._failed(2, RuntimeError("it is poison"))
     assert [one.item_id for one in find_undecided(stream).items] == ["cut", "waits"]
+
+
+def test_what_is_undecided_comes_by_page_each_once_and_is_counted_with_the_first(
+    store, monkeypatch
+):
+    rules = Rules(labels_per_item=2, chunk_items=3, max_wait=None, max_chunk_wait=None)
+    stream = store.create("s", classes=["a", "b"], rules=rules)
+    for n in range(6):
+        stream.accept({f"t{n}": {"ann": "a", "bob": "b"}})
+    assert stream.cut() is not None and stream.cut() is not None
+    stream.accept({f"t{n}5": {"ann": "a"} for n in range(6)})
+    found, totals, after = [], [], None
+    while not totals or after is not None:
+        page = find_undecided(stream, after, 2)
+        found += [one.item_id for one in page.items]
+        totals.append(page.total)
+        after = None if page.next is None else page.next[1]
+    assert sorted(found) == sorted({*found}) and len(found) == 12
+    assert found == sorted(found, key=lambda task: f'"{task}"')
+    assert totals == [12, None, None, None, None, None]
+    monkeypatch.setattr(finding, "WINDOW", 11)
+    assert find_undecided(stream, None, 2).total is None
+
+
+def test_a_total_is_told_with_the_first_page_alone(stream):
+    first = find_items(stream, limit=4)
+    assert first.total == len(TASKS)
+    assert find_items(stream, after=first.next, limit=4).total is None

@@ -97,6 +97,87 @@ def test_chunks_that_were_applied_before_there_were_figures_are_counted_by_their
         assert len(told.waits) == 1 and told.stops()["chunks"] == 1
 
 
+def test_an_item_of_a_chunk_without_figures_that_was_answered_anew_counts_once(store, stream):
+    stream.accept(labels(8))
+    stream.settle()
+    with store.write() as connection:
+        connection.execute(tables.chunks.update().values(summary=None, applied_at=None))
+    warm = Tally(stream)
+    check(stream, warm)
+    stream.accept({"t000": {"x": "c", "y": "c", "z": "c"}, "t001": {"x": "b", "y": "b"}})
+    stream.settle(flush=True)
+    check(stream, warm)
+    check(stream, Tally(stream))
+
+
+def test_figures_that_could_not_be_read_to_the_end_are_counted_once(stream, monkeypatch):
+    figures = Tally(stream)
+    stream.accept(labels(4))
+    stream.settle()
+    check(stream, figures)
+    stream.accept(labels(12, 4))
+    stream.settle()
+    add, n_added = Tally._add, 0
+
+    def lost(self, *row):
+        nonlocal n_added
+        n_added += 1
+        if n_added == 3:
+            raise OSError("the connection is lost")
+        add(self, *row)
+
+    monkeypatch.setattr(Tally, "_add", lost)
+    with pytest.raises(OSError, match="lost"), figures.fresh():
+        pass
+    check(stream, figures)
+    with figures.fresh() as told:
+        assert told.n_chunks == len(told.waits) == len(told.points()) == 4 and told.labels == 32
+        assert told.recent[0] == 16 and told.stops()["chunks"] == 4
+
+
+@pytest.mark.parametrize("has_figures", [True, False])
+def test_a_truth_that_comes_late_is_counted_in_place_of_the_answer(store, has_figures):
+    rules = RULES.changed(grace=0.0)
+    stream = store.create("s", classes=["a", "b", "c"], rules=rules)
+    stream.accept(labels(8))
+    stream.settle()
+    if not has_figures:
+        with store.write() as connection:
+            connection.execute(tables.chunks.update().values(summary=None))
+    warm = Tally(stream)
+    check(stream, warm)
+    assert stream.gold({"t000": "c", "t001": "c", "t002": "b"}).late == 3
+    check(stream, warm)
+    check(stream, Tally(stream))
+    stream.gold({"t000": "b", "t001": "c"})  # another truth, and one that is no news
+    check(stream, warm)
+    stream.accept(labels(4, 8))
+    cut = stream.cut()
+    assert stream.gold({"t008": "c"}).late == 1  # between cut and answer
+    check(stream, warm)
+    stream.advance(cut)
+    check(stream, warm)
+    check(stream, Tally(stream))
+
+
+def test_a_truth_is_counted_once_where_the_item_was_open_first_and_closed_then(stream):
+    warm = Tally(stream)
+    stream.accept(labels(4))
+    stream.settle()
+    stream.gold({"t000": "c"})
+    stream.settle(flush=True)
+    check(stream, warm)
+    stream.change(grace=0)
+    stream.accept(labels(4, 4) | {"t001": {"x": "b"}})
+    cut = stream.cut()
+    stream.gold({"t001": "c", "t000": "b"})
+    check(stream, warm)
+    stream.advance(cut)
+    stream.settle(flush=True)
+    check(stream, warm)
+    check(stream, Tally(stream))
+
+
 def test_a_class_that_is_not_answered_any_more_is_missed(store, monkeypatch):
     stream = store.create("s", classes=["a", "b"], rules=RULES)
     figures = Tally(stream)
@@ -145,6 +226,8 @@ def test_a_glance_at_all_streams_tells_what_each_tells_by_itself(store, stream):
         assert told[one.name]["counts"] == one.count()
         assert told[one.name]["rules"] == one.rules.as_dict()
         assert told[one.name]["classes"] == one.classes()
+    assert all_counts(store, "other") == {"other": told["other"]}
+    assert all_counts(store, "nobody") == {}
     assert all_rows(store) == {"s": 12, "other": 1}
 
 

@@ -10,6 +10,7 @@ where it is new and coarse where it is old (an exponential histogram). No raw la
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import sqrt
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -223,18 +224,22 @@ def taken_back(track: Track, labels: float, agreed: float) -> Track:
 
 def curve(track: Track, level: float = LEVEL) -> list[Bin]:
     """A worker's agreement over time, with Wilson's bounds; `track` is (BINS, WIDTH)."""
-    z = NormalDist().inv_cdf((1 + level) / 2)
     told = []
     for labels, agreed, _, crowd, chunk in track[track[:, CHUNK] > 0].astype(float).tolist():
         if labels <= 0:
             continue
         rate = agreed / labels
-        middle = (rate + z**2 / (2 * labels)) / (1 + z**2 / labels)
-        reach = z * np.sqrt(rate * (1 - rate) / labels + z**2 / (4 * labels**2))
-        reach = float(reach) / (1 + z**2 / labels)
-        low, high = max(middle - reach, 0.0), min(middle + reach, 1.0)
+        low, high = wilson(rate, labels, level)
         told.append(Bin(int(chunk), labels, rate, crowd / labels, low, high))
     return told
+
+
+def wilson(share: float, n: float, level: float = LEVEL) -> tuple[float, float]:
+    """Between which bounds a share of n is known, after Wilson (1927)."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    reach = z * sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+    return max(middle - reach, 0.0), min(middle + reach, 1.0)
 
 
 def scores(track: Track) -> Floats:

@@ -2,7 +2,8 @@
 
 They are made by the learner and kept with the chunk, so that who looks at a stream adds up a few
 numbers a chunk and reads no answers. An item that is answered anew is told with what it had been,
-so the sums over all chunks are those of the answers that stand.
+so the sums over all chunks are those of the answers that stand. A truth that takes the place of an
+answer later is told beside the truth, by `replaced`.
 """
 
 from collections import Counter
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from labelquorum.record.tables import encode
 
-__all__ = ["BINS", "DEPTH", "figures_of", "histogram"]
+__all__ = ["BINS", "DEPTH", "figures_of", "histogram", "part_of"]
 
 BINS = 20
 """Confidence is counted in so many equal parts of 0 to 1."""
@@ -76,9 +77,13 @@ def figures_of(
 
 def histogram(confidence: NDArray[Any]) -> list[int]:
     """How many are in each of the equal parts of 0 to 1; 1 is in the last."""
-    part = np.minimum((np.asarray(confidence, np.float64) * BINS).astype(np.intp), BINS - 1)
-    found: list[int] = np.bincount(part, minlength=BINS).tolist()
+    found: list[int] = np.bincount(part_of(confidence), minlength=BINS).tolist()
     return found
+
+
+def part_of(confidence: Any) -> NDArray[np.intp]:
+    """In which of the equal parts of 0 to 1 each is."""
+    return np.minimum((np.asarray(confidence, np.float64) * BINS).astype(np.intp), BINS - 1)
 
 
 def _by_class(classes: Sequence[Hashable], labels: list[int]) -> dict[str, int]:

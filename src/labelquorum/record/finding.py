@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
     items: Sequence[Given | Undecided]
     next: After | None  # where the next page begins
-    total: int | None  # of all pages; None where counting would take long
+    total: int | None  # of all pages; None after the first, and where counting would take long
 
 
 def find_items(
@@ -90,7 +90,8 @@ def find_items(
                 sieve.append(lambda some: _contains(connection, some.item, search))
         page = _Page(connection, stream._key, base, sieve, key, falls, label is not None)
         rows, rest = page.read(after, limit)
-        return Found([given(row) for row in rows], rest, page.total())
+        total = page.total() if after is None else None
+        return Found([given(row) for row in rows], rest, total)
 
 
 class _Page:
@@ -176,14 +177,14 @@ def find_undecided(
     """Items with labels and no answer yet, in the order of their ids as text."""
     labels, waiting = tables.labels.c, tables.waiting.c
     with stream._store.read() as connection:
-        query = _undecided(connection, stream._key, search)
-        both = query.subquery()
-        total = connection.scalar(sa.select(sa.func.count()).select_from(both)) or 0
-        listed = sa.select(both.c.item).order_by(both.c.item)
-        if after is not None:
-            listed = listed.where(both.c.item > encode_id(after, "task", "items"))
-        found = list(connection.scalars(listed.limit(limit + 1)))
-        page = found[:limit]
+        both = _undecided(connection, stream._key, search, after, limit + 1).subquery()
+        listed = sa.select(both.c.item).order_by(both.c.item).limit(limit + 1)
+        found = list(connection.scalars(listed))
+        page, total = found[:limit], None
+        if after is None:
+            every = _undecided(connection, stream._key, search, None, WINDOW + 1).subquery()
+            n_items = connection.scalar(sa.select(sa.func.count()).select_from(every)) or 0
+            total = n_items if n_items <= WINDOW else None
         counted = stream._of_items(connection, (labels.item, labels.worker), page)
         workers: dict[str, set[str]] = {item: set() for item in page}
         for row in counted:
@@ -195,8 +196,10 @@ def find_undecided(
     return Found(items, rest, total)
 
 
-def _undecided(connection: sa.Connection, key: int, search: str | None) -> Any:
-    """The items that wait, and those that are cut and were not learned from."""
+def _undecided(
+    connection: sa.Connection, key: int, search: str | None, after: Hashable, limit: int
+) -> Any:
+    """The first items that wait, and the first that are cut and were not learned from."""
     waiting, labels, chunks = tables.waiting.c, tables.labels.c, tables.chunks.c
     here = [chunks.stream == key, chunks.state.in_(("cut", "quarantined"))]
     unlearned = list(connection.scalars(sa.select(chunks.id).where(*here)))
@@ -209,7 +212,10 @@ def _undecided(connection: sa.Connection, key: int, search: str | None) -> Any:
         answered = sa.exists().where(_answers.stream == key, _answers.item == column)
         if search:
             where.append(_contains(connection, column, search))
-        parts.append(sa.select(column.label("item")).where(*where, ~answered))
+        if after is not None:
+            where.append(column > encode_id(after, "task", "items"))
+        some = sa.select(column.label("item")).where(*where, ~answered).distinct()
+        parts.append(sa.select(some.order_by(column).limit(limit).subquery().c.item))
     return sa.union(*parts)
 
 

@@ -143,8 +143,14 @@ def all_rows(store: Store) -> dict[str, int]:
         }
 
 
-def all_counts(store: Store) -> dict[str, dict[str, Any]]:
-    """What `Stream.count` tells of each stream, with its rules and classes, in a few queries."""
+def all_counts(store: Store, only: str | None = None) -> dict[str, dict[str, Any]]:
+    """What `Stream.count` tells of each stream, with its rules and classes, in a few queries.
+
+    Parameters
+    ----------
+    only
+        Of the stream of this name alone.
+    """
     streams, models = tables.streams.c, tables.models.c
     labels, waiting, answers = tables.labels.c, tables.waiting.c, tables.answers.c
     counted = {
@@ -156,6 +162,10 @@ def all_counts(store: Store) -> dict[str, dict[str, Any]]:
     query = sa.select(
         streams.id, streams.name, streams.rules, streams.late_labels, models.version, models.classes
     ).where(models.stream == streams.id)
+    if only is not None:
+        own = sa.select(streams.id).where(streams.name == only).scalar_subquery()
+        query = query.where(streams.name == only)
+        counted = {name: one.where(sa.column("stream") == own) for name, one in counted.items()}
     with store.read() as connection:
         found = {
             name: dict(map(tuple, connection.execute(one.group_by("stream"))))

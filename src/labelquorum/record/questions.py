@@ -13,12 +13,16 @@ import numpy as np
 
 from labelquorum.errors import StateError
 from labelquorum.learn.door import Estimator
-from labelquorum.learn.drift import changes
+from labelquorum.learn.drift import changes, wilson
 from labelquorum.learn.snapshot import write_snapshot
 from labelquorum.record.model import looked_at, snapshot_of
 from labelquorum.record.rows import Work
 
 __all__ = ["QUESTIONS", "answer"]
+
+
+INTERVALS = 20
+"""Of more classes than so many, the bounds of a skill are Wilson's: the model's own take long."""
 
 
 def answer(work: Work, question: str, options: Mapping[str, Any]) -> Any:
@@ -36,25 +40,36 @@ def snapshot(work: Work) -> bytes:
         return path.read_bytes()
 
 
-def skills(model: Estimator, workers: list[Any], level: float = 0.95) -> list[dict[str, Any]]:
+def skills(
+    model: Estimator, workers: list[Any], level: float = 0.95, matrices: bool = True
+) -> list[dict[str, Any]]:
     """How often each of these workers is right, between which bounds, and what they confuse."""
+    place = {worker: k for k, worker in enumerate(model.workers_.tolist())}
+    skill = model.skills_.to_numpy()
+    told: list[dict[str, Any]] = [
+        {"worker": worker, "skill": float(skill[place[worker]]), "low": low, "high": high}
+        for worker, (low, high) in zip(workers, _bounds(model, workers, level), strict=True)
+    ]
+    if matrices:
+        _, index = model._chosen(workers)
+        for one, matrix in zip(told, model._matrices(index).tolist(), strict=True):
+            one["confusion"] = matrix
+    return told
+
+
+def _bounds(model: Estimator, workers: list[Any], level: float) -> list[Any]:
+    """Between which bounds the skill of each of these workers is known."""
+    if model._aggregator.draws is not None and len(model.classes_) > INTERVALS:
+        _, index = model._chosen(workers)
+        labels = model._fitted().book.gather(index, ("labels",))["labels"].tolist()
+        known = model.skills_.to_numpy()[index].tolist()
+        return [wilson(share, max(n, 1), level) for share, n in zip(known, labels, strict=True)]
     try:
         table = model.skill_intervals(level, workers)
-        bounds = table[["low", "high"]].to_numpy().tolist()
-    except StateError:  # no intervals for so many classes
-        bounds = [[None, None]] * len(workers)
-    place = {worker: k for k, worker in enumerate(model.workers_.tolist())}
-    skill, confusion = model.skills_.to_numpy(), model.confusion_
-    return [
-        {
-            "worker": worker,
-            "skill": float(skill[place[worker]]),
-            "low": low,
-            "high": high,
-            "confusion": confusion[place[worker]].tolist(),
-        }
-        for worker, (low, high) in zip(workers, bounds, strict=True)
-    ]
+    except StateError:  # it keeps no posterior
+        return [[None, None]] * len(workers)
+    found: list[Any] = table[["low", "high"]].to_numpy().tolist()
+    return found
 
 
 def priors(model: Estimator) -> dict[str, Any]:

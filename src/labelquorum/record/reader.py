@@ -25,6 +25,12 @@ CROWD = 1000
 BOARD = 20_000
 """So many workers, those with most labels, are on a board."""
 
+BUDGET = 64 << 20
+"""Bytes of the states of workers with which a question is asked; of more, the busiest count."""
+
+MOST_CLASSES = 64
+"""With more classes the board is made without the model, of what is counted of each worker."""
+
 BOARD_ITEMS = 2_000
 """Who goes together is looked for in so many open items, those that were opened last."""
 
@@ -76,7 +82,11 @@ class Reader(View):
     # ── what the model knows ──────────────────────────────────────────────────────────────────
 
     def workers(
-        self, after: int = -1, limit: int = 100, places: Sequence[int] | None = None
+        self,
+        after: int = -1,
+        limit: int = 100,
+        places: Sequence[int] | None = None,
+        matrices: bool = True,
     ) -> list[dict[str, Any]]:
         """Workers in order of appearance, with skill, its bounds, and what they did.
 
@@ -88,6 +98,8 @@ class Reader(View):
             At most so many.
         places
             Those at these places, as far as they are there; by then the others do not count.
+        matrices
+            Also what each confuses.
         """
         workers = tables.workers.c
         query = sa.select(workers.place).where(
@@ -96,9 +108,15 @@ class Reader(View):
         with self._store.read() as connection:
             if places is None:
                 places = list(connection.scalars(query.order_by(workers.place).limit(limit)))
-            asked = self._workers(connection, [], places)
-            work = self._part(connection, [*places, *self._busiest(connection)])
-        return self._skills(asked, work)
+            crowd, room = self._busiest(connection), self._room(connection)
+        told = []
+        for start in range(0, len(places), room):
+            some = places[start : start + room]
+            with self._store.read() as connection:
+                asked = self._workers(connection, [], some)
+                work = self._part(connection, [*some, *crowd])
+            told += self._skills(asked, work, matrices=matrices)
+        return told
 
     def worker(self, worker: Hashable) -> dict[str, Any]:
         """One worker: skill, its bounds, his confusion matrix, and what he did."""
@@ -127,18 +145,27 @@ class Reader(View):
         """
         workers, items = tables.workers.c, tables.open_items.c
         with self._store.read() as connection:
-            places = self._busiest(connection, BOARD)
             known = sa.and_(workers.stream == self._key, workers.worker != "null")
             n_workers = connection.scalar(sa.select(sa.func.count()).where(known)) or 0
+            shared = self._shared(connection)
+            if len(decode(shared["classes"])) > MOST_CLASSES:
+                return shared["version"], self._counted_board(connection), n_workers
+            places = self._busiest(connection, BOARD)
             latest = connection.execute(
                 sa.select(items.item, items.evidence, items.note)
                 .where(items.stream == self._key)
                 .order_by(items.open_until.desc(), items.item)
                 .limit(BOARD_ITEMS)
             )
-            rows = sorted(OpenRow(*row) for row in latest)
-            beside = {place for row in rows for place in worker_places(row)}
-            work = self._part(connection, [*places, *beside])._replace(open_items=rows)
+            seen, rows, room = set(places), [], self._room(connection)
+            for row in (OpenRow(*one) for one in latest):
+                more = seen.union(worker_places(row))
+                if len(more) > len(places) + room:
+                    break
+                seen = more
+                rows.append(row)
+            # The newest stand last, as where they are opened one by one.
+            work = self._part(connection, seen)._replace(open_items=rows[::-1])
         on_it = set(places)
         asked = [row for row in work.workers if row.place in on_it]
         if not asked:
@@ -164,6 +191,28 @@ class Reader(View):
             ],
             n_workers,
         )
+
+    def _counted_board(self, connection: sa.Connection) -> list[dict[str, Any]]:
+        """The workers with most labels, by place; in place of his skill, how often he agreed."""
+        workers = tables.workers.c
+        names = ("place", "worker", "labels", "agreed")
+        busiest = (
+            sa.select(*(workers[name] for name in names))
+            .where(workers.stream == self._key, workers.worker != "null")
+            .order_by(workers.labels.desc(), workers.place)
+            .limit(BOARD)
+        )
+        return [
+            {
+                "worker": decode(row.worker),
+                "place": row.place,
+                "labels": row.labels,
+                "agreed": row.agreed,
+                "skill": row.agreed / max(row.labels, 1),
+                "flags": [],
+            }
+            for row in sorted(connection.execute(busiest))
+        ]
 
     def profile(self, worker: Hashable) -> dict[str, Any]:
         """One worker beside the crowd and over time: as `worker`, with track and changes."""
@@ -254,11 +303,11 @@ class Reader(View):
         return file
 
     def _skills(
-        self, asked: Sequence[WorkerRow], work: Work, question: str = "skills"
+        self, asked: Sequence[WorkerRow], work: Work, question: str = "skills", **options: Any
     ) -> list[dict[str, Any]]:
         if not asked:
             return []
-        options = {"workers": [decode(row.worker) for row in asked]}
+        options["workers"] = [decode(row.worker) for row in asked]
         told = self._store.learner.ask(work, question, options)
         return [
             {
@@ -278,9 +327,20 @@ class Reader(View):
             sa.select(workers.place)
             .where(workers.stream == self._key, workers.worker != "null")
             .order_by(workers.labels.desc(), workers.place)
-            .limit(limit)
+            .limit(min(limit, self._room(connection)))
         )
         return list(connection.scalars(busiest))
+
+    def _room(self, connection: sa.Connection) -> int:
+        """With how many workers a question may be asked; all have a state as large as the last."""
+        workers = tables.workers.c
+        last = (
+            sa.select(sa.func.length(workers.state))
+            .where(workers.stream == self._key, workers.worker != "null")
+            .order_by(workers.n_classes.desc(), workers.place.desc())
+            .limit(1)
+        )
+        return max(1, BUDGET // (connection.scalar(last) or 1))
 
     def _part(self, connection: sa.Connection, places: Iterable[int]) -> Work:
         """What is shared, and these workers."""

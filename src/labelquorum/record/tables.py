@@ -124,6 +124,7 @@ gold = Table(
     Column("given_at", Double, nullable=False),
     Column("answered", Text),  # what had been answered before
     Column("chunk", BigInteger),
+    Column("replaced", Text),  # what the figures have in its place: class and part, JSON
     Index("gold_of_chunk", "stream", "chunk"),
 )
 

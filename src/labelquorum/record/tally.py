@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,9 @@ __all__ = ["Lost", "Point", "Tally"]
 
 POINTS, SHOWN = 2_000, 200
 """So many of the last chunks are held one by one, and shown as so many points."""
+
+READ = 1_000
+"""So many chunks are read at a time."""
 
 TIMED = 200
 """The time from cut to answer is told of so many of the last chunks."""
@@ -75,10 +79,12 @@ class Tally:
         self.chunk = 0  # the last that is counted
         self.n_chunks = 0
         self.labels = 0
-        self.confidence: NDArray[np.int64] = np.zeros(BINS, np.int64)
+        self._parts: NDArray[np.int64] = np.zeros(BINS, np.int64)  # of the confidence
         self.priors: list[float] | None = None
         self._stops: tuple[list[float], NDArray[np.float64], int] | None = None
         self._classes: Counter[str] = Counter()
+        # By truths that took the place of answers, on top of what chunks came to.
+        self._truths: tuple[Counter[str], NDArray[np.int64]] = Counter(), np.zeros(BINS, np.int64)
         self._given = 0  # answers, those given anew included
         self._seen: dict[str, _Seen] = {}
         self._points: deque[Point] = deque(maxlen=POINTS)
@@ -94,7 +100,16 @@ class Tally:
             yield self
 
     def _refresh(self) -> None:
-        """Count the chunks that were applied since the last time."""
+        """Count the chunks that were applied since the last time: all of them, or none."""
+        fixed = ("_stream", "_turn")
+        held = {name: copy(value) for name, value in vars(self).items() if name not in fixed}
+        try:
+            self._count_new()
+        except BaseException:
+            vars(self).update(held)
+            raise
+
+    def _count_new(self) -> None:
         chunks = tables.chunks.c
         query = (
             sa.select(
@@ -110,29 +125,52 @@ class Tally:
         )
         with self._stream._store.read() as connection:
             older = None
-            for row in connection.execute(query.where(chunks.id > self.chunk)):
-                self.chunk, self.n_chunks = row.id, self.n_chunks + 1
-                if row.applied_at is not None:
-                    self._waits.append(row.applied_at - row.cut_at)
-                    self._numbers.append(row.id)
-                    self._moments.append(row.applied_at)
-                if row.summary is None:  # it was applied before there were figures
-                    older = row.id
+            new = query.where(chunks.id > self.chunk)
+            with connection.execute(new, execution_options={"yield_per": READ}) as rows:
+                for row in rows:
+                    self.chunk, self.n_chunks = row.id, self.n_chunks + 1
                     self.labels += row.n_labels
-                    point = Point(row.id, row.applied_at, row.n_items, row.n_labels, None)
-                    self._points.append(point)
-                else:
-                    self._add(row, decode(row.summary))
+                    if row.applied_at is not None:
+                        self._waits.append(row.applied_at - row.cut_at)
+                        self._numbers.append(row.id)
+                        self._moments.append(row.applied_at)
+                    if row.summary is None:  # it was applied before there were figures
+                        older = row.id
+                        point = Point(row.id, row.applied_at, row.n_items, row.n_labels, None)
+                        self._points.append(point)
+                    else:
+                        self._add(row, decode(row.summary))
             if older is not None:
                 self._add_older(connection, older)
+                classes, parts = self._replaced(connection)  # the answers have it already
+                self._classes.subtract(classes)
+                self._parts -= parts
+            self._truths = self._replaced(connection)
+
+    def _replaced(self, connection: sa.Connection) -> tuple[Counter[str], NDArray[np.int64]]:
+        """What truths that took the place of answers change: by class, and by confidence."""
+        gold = tables.gold.c
+        query = (
+            sa.select(gold.replaced, gold.label, sa.func.count())
+            .where(gold.stream == self._stream._key, gold.replaced.is_not(None))
+            .group_by(gold.replaced, gold.label)
+        )
+        classes: Counter[str] = Counter()
+        parts = np.zeros(BINS, np.int64)
+        for counted, truth, n in connection.execute(query):
+            label, part = decode(counted)
+            classes[label] -= n
+            classes[truth] += n
+            parts[part] -= n
+            parts[-1] += n
+        return classes, parts
 
     def _add(self, row: Any, told: Mapping[str, Any]) -> None:
         items, classes = told["items"], told["classes"]
-        self.labels += row.n_labels
-        self.confidence += told["confidence"]
+        self._parts += told["confidence"]
         self._classes.update(classes)
         if "before" in told:
-            self.confidence -= told["before"]["confidence"]
+            self._parts -= told["before"]["confidence"]
             self._classes.subtract(told["before"]["classes"])
         self._given += items
         for label, n in classes.items():
@@ -150,28 +188,38 @@ class Tally:
             self._stops = thresholds, sums, n
 
     def _add_older(self, connection: sa.Connection, last: int) -> None:
-        """Count the answers of chunks that have no figures, one by one, once."""
+        """Count all answers themselves, once, where those of some chunks have no figures.
+
+        What an item had been answered in such a chunk is not known once it was answered anew.
+        """
         answers = tables.answers.c
-        theirs = sa.and_(answers.stream == self._stream._key, answers.chunk <= last)
-        by_class = sa.select(answers.label, sa.func.count()).where(theirs).group_by(answers.label)
-        for label, n in connection.execute(by_class):
-            self._classes[label] += n
+        every = answers.stream == self._stream._key
+        by_class = sa.select(answers.label, sa.func.count()).group_by(answers.label)
+        self._classes = Counter(dict(map(tuple, connection.execute(by_class.where(every)))))
+        for label, n in connection.execute(by_class.where(every, answers.chunk <= last)):
             self._given += n
             known = self._seen.get(label, _Seen(last, 0, 0))
             self._seen[label] = known._replace(of_class=known.of_class + n)
         self._seen = {x: one._replace(items=self._given) for x, one in self._seen.items()}
         least = (answers.confidence >= k / BINS for k in range(1, BINS))
         above = (sa.func.sum(sa.case((beyond, 1), else_=0)) for beyond in least)
-        found = connection.execute(sa.select(sa.func.count(), *above).where(theirs)).one()
+        found = connection.execute(sa.select(sa.func.count(), *above).where(every)).one()
         counts = np.array([n or 0 for n in found] + [0], np.int64)
-        self.confidence += counts[:-1] - counts[1:]
+        self._parts = counts[:-1] - counts[1:]
 
     # ── what it comes to ──────────────────────────────────────────────────────────────────────
 
     @property
     def classes(self) -> dict[Hashable, int]:
         """How many answers of each class stand."""
-        return {decode(label): max(n, 0) for label, n in self._classes.items()}
+        total = Counter(self._classes)
+        total.update(self._truths[0])
+        return {decode(label): max(n, 0) for label, n in total.items()}
+
+    @property
+    def confidence(self) -> NDArray[np.int64]:
+        """How many answers stand in each of the equal parts of 0 to 1."""
+        return self._parts + self._truths[1]
 
     @property
     def recent(self) -> tuple[int, Counter[Hashable]]:

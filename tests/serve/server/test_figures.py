@@ -3,12 +3,16 @@
 import csv
 import io
 import json
+import threading
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 from serve.server.served import until
 from serve.server.test_answers import pages
+
+from labelquorum.serve.server import exports, items
+from labelquorum.serve.server.ids import cursor_of
 
 N_ITEMS, N_WORKERS = 80, 9
 
@@ -151,6 +155,37 @@ def test_items_are_found_by_a_part_of_their_ids(admin, stream):
     assert found("owl", undecided=True) == {"owlet"} and found("OWL", undecided=True) == {"owlet"}
 
 
+def test_the_first_page_of_items_is_made_once_until_something_happens(admin, stream, monkeypatch):
+    looks, find = [], items.find_items
+
+    def noted(known, *about):
+        looks.append(about)
+        return find(known, *about)
+
+    monkeypatch.setattr(items, "find_items", noted)
+    until(lambda: admin.get(f"{stream}/items").json()["items"] == [])
+    monkeypatch.setattr("labelquorum.serve.server.shared.OLDEST", 1e9)
+    admin.get(f"{stream}/items")
+    looks.clear()
+    assert [admin.get(f"{stream}/items").json()["total"] for _ in range(5)] == [0] * 5
+    assert looks == []
+    rows = [{"task": t, "worker": w, "label": "owl"} for t in "xy" for w in ("ann", "bob")]
+    admin.post(f"{stream}/labels", json=rows)
+    until(lambda: admin.get(stream).json()["counts"]["answered_items"] == 2)
+    assert admin.get(f"{stream}/items").json()["total"] == 2
+    assert admin.post(f"{stream}/gold", json={"x": "wren"}).status_code == 200
+    told = admin.get(f"{stream}/items").json()["items"]
+    assert [item["label"] for item in told] == ["wren", "owl"] and len(looks) == 2
+
+
+def test_too_many_searches_are_refused(running, admin, owls, monkeypatch):
+    monkeypatch.setattr("labelquorum.serve.server.service.MOST_SEARCHING", 0)
+    for params in ({"search": "task 1"}, {"label": "1", "limit": 3}):
+        refused = admin.get(f"{owls}/items", params=params)
+        assert refused.status_code == 503 and "Retry-After" in refused.headers
+    assert admin.get(f"{owls}/items").status_code == 200
+
+
 def test_a_cursor_of_another_order_is_refused(admin, owls):
     def begun(sort):
         params = {"sort": sort, "limit": 2}
@@ -159,6 +194,24 @@ def test_a_cursor_of_another_order_is_refused(admin, owls):
     for sort, cursor in (("task", begun("newest")), ("newest", begun("task"))):
         answer = admin.get(f"{owls}/items", params={"sort": sort, "cursor": cursor})
         assert answer.status_code == 422 and "another order" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("page", "sort", "place"),
+    [
+        ("items", "confidence", [float("inf"), "t"]),
+        ("items", "confidence", [float("nan"), "t"]),
+        ("items", "newest", [2**63, "t"]),
+        ("items", "newest", [-(10**400), "t"]),
+        ("items", "newest", [True, "t"]),
+        ("workers", "place", 2**63),
+        ("chunks", "task", -(2**64)),
+    ],
+)
+def test_a_forged_cursor_is_refused(admin, owls, page, sort, place):
+    params = {"sort": sort, "cursor": cursor_of(place)}
+    answer = admin.get(f"{owls}/{page}", params=params)
+    assert answer.status_code == 422 and "`cursor` must be" in answer.json()["error"]
 
 
 @pytest.mark.parametrize("sort", ["worker", "labels", "agreement", "skill", "-skill", "flags"])
@@ -176,6 +229,40 @@ def test_workers_come_in_every_order_each_once(admin, owls, sort):
     assert [order(one) for one in found] == sorted(map(order, found))
     assert all(one["low"] <= one["skill"] <= one["high"] for one in found)
     assert not any("confusion" in one for one in found)
+
+
+def test_a_cursor_of_a_worker_who_is_gone_is_refused(admin, owls):
+    first = admin.get(f"{owls}/workers", params={"sort": "labels", "limit": 2}).json()
+    params = {"sort": "labels", "search": "=spam", "cursor": first["next"]}
+    assert first["workers"][-1]["worker"] != "=spam"
+    answer = admin.get(f"{owls}/workers", params=params)
+    assert answer.status_code == 422 and "not in this list any more" in answer.json()["error"]
+
+
+def test_so_many_downloads_are_open_and_no_more(running, admin, owls, monkeypatch):
+    monkeypatch.setattr(exports, "OPEN_OF_KEY", 1)
+    may_end, write = threading.Event(), exports._items
+
+    def held_up(*about):
+        assert may_end.wait(30)
+        write(*about)
+
+    monkeypatch.setattr(exports, "_items", held_up)
+    with admin.stream("GET", f"{owls}/export") as slow:
+        refused = admin.get(f"{owls}/export")
+        assert refused.status_code == 503 and "Retry-After" in refused.headers
+        with running.client("read").stream("GET", f"{owls}/export") as other:
+            monkeypatch.setattr(exports, "OPEN", 2)
+            assert running.client("read").get(f"{owls}/export").status_code == 503
+            may_end.set()
+            assert slow.read() == other.read()
+    until(lambda: not exports._open.total())
+    assert admin.get(f"{owls}/export").status_code == 200
+    may_end.clear()
+    with admin.stream("GET", f"{owls}/export"):
+        pass  # its reader goes away
+    may_end.set()
+    until(lambda: not exports._open.total())
 
 
 def test_a_spammer_is_flagged_with_the_reason(admin, owls):

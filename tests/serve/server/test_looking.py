@@ -1,7 +1,9 @@
 """What many look at is made once for all; how fast labels come; what needs a person."""
 
 import asyncio
+import io
 import json
+from collections import deque
 
 import pytest
 from serve.server.served import until
@@ -10,7 +12,8 @@ from serve.server.test_events import Viewer, answer_one_chunk
 from labelquorum.record.chunking import Rules
 from labelquorum.serve.server.alarms import alarms
 from labelquorum.serve.server.boards import Board, Boards
-from labelquorum.serve.server.pace import Pace
+from labelquorum.serve.server.logs import Log
+from labelquorum.serve.server.pace import Look, Pace
 from labelquorum.serve.server.shared import OLDEST, Shared
 
 
@@ -55,6 +58,29 @@ def test_an_answer_is_made_once_until_something_happens(clock):
         assert await shared.answer("s", "a", making) == b"4"
 
     asyncio.run(look())
+
+
+def test_what_takes_long_to_make_rests_as_many_times_as_long(clock, monkeypatch):
+    shared, rests = Shared(lambda stream: round(clock.time * 1000), clock), []
+
+    async def rest(seconds):
+        rests.append(seconds)
+        clock.time += seconds
+
+    monkeypatch.setattr(asyncio, "sleep", rest)
+
+    async def look():
+        lengths = iter([0.5, 8.0, 0.0])
+
+        async def make():
+            clock.time += next(lengths)
+            return b"made"
+
+        for _ in range(3):
+            await shared.answer("s", "a", make)
+
+    asyncio.run(look())
+    assert rests == [pytest.approx(4.5), pytest.approx(22.0)]
 
 
 def test_a_hundred_who_ask_at_once_are_given_one_answer(clock):
@@ -105,7 +131,7 @@ def test_an_answer_that_cannot_be_made_is_an_error_for_who_asked_and_made_for_th
 
 
 def test_the_pace_of_a_stream_is_that_of_its_last_seconds():
-    pace = Pace(dict)
+    pace = Pace(dict, Log())
     assert pace.labels_per_second("s") == 0 and pace.spark("s") == [0] * 60
     for second in range(100):
         pace.note(float(second), {"s": (second * second, second // 10)})
@@ -113,6 +139,46 @@ def test_the_pace_of_a_stream_is_that_of_its_last_seconds():
     spark = pace.spark("s")
     assert len(spark) == 60 and spark[-1] == 99**2 - 98**2 and spark[0] == 40**2 - 39**2
     assert pace.grew("s") == 9 - 3 and pace.grew("nobody") == 0
+
+
+def test_the_pace_is_told_while_another_look_is_noted():
+    pace = Pace(dict, Log())
+
+    class Watched(Look):
+        """While it is looked at, another thread notes one more."""
+
+        def __getattribute__(self, name):
+            if name == "at":
+                pace.note(100.0, {"s": (100, 0)})
+            return super().__getattribute__(name)
+
+    pace._seen["s"] = deque([Watched(0.0, 0, 0), Watched(90.0, 90, 0), Look(92.0, 100, 0)])
+    assert pace.labels_per_second("s") == 5
+
+
+def test_the_pace_goes_on_after_a_look_that_failed(monkeypatch):
+    from labelquorum.serve.server import pace as module
+
+    monkeypatch.setattr(module, "PERIOD", 0.0)
+    lines, n_looks = io.StringIO(), 0
+
+    def look():
+        nonlocal n_looks
+        n_looks += 1
+        if n_looks == 1:
+            raise RuntimeError("the dictionary changed")
+        return {"s": (n_looks, 0)}
+
+    async def follow():
+        pace = Pace(look, Log(lines))
+        following = asyncio.create_task(pace.follow())
+        while not pace._seen and not following.done():
+            await asyncio.sleep(0.001)
+        following.cancel()
+        assert pace._seen["s"][0].rows == 2
+
+    asyncio.run(follow())
+    assert "the dictionary changed" in lines.getvalue()
 
 
 class Figures:
@@ -223,6 +289,37 @@ def test_a_board_is_made_anew_beside_and_only_once_the_model_has_moved(monkeypat
         await boards.of(asked)
         while boards._held["s"].renewing is not None:
             await boards._held["s"].renewing
+
+    asyncio.run(look())
+
+
+def test_a_board_that_is_old_is_not_shown_once_the_model_has_moved(monkeypatch):
+    from labelquorum.serve.server import boards as module
+
+    asked = Asked(monkeypatch)
+    monkeypatch.setattr(module, "OLD", 0.0)
+
+    async def look():
+        boards = Boards(asked.ask, Hub())
+        assert (await boards.of(asked)).version == 1
+        asked.version = 2
+        assert (await boards.of(asked)).version == 2 and asked.n == 2
+        assert (await boards.of(asked)).version == 2 and asked.n == 2
+
+    asyncio.run(look())
+
+
+def test_boards_at_which_nobody_looks_are_let_go(monkeypatch):
+    from labelquorum.serve.server import boards as module
+
+    asked = Asked(monkeypatch)
+    monkeypatch.setattr(module, "MOST", 2)
+
+    async def look():
+        boards = Boards(asked.ask, Hub())
+        for asked.name in ("a", "b", "a", "c"):
+            await boards.of(asked)
+        assert list(boards._held) == ["a", "c"]
 
     asyncio.run(look())
 

@@ -1,11 +1,13 @@
 """The board: all workers of a stream at a glance, as the model knows them. One question for all.
 
 It is renewed when the model has moved, and so seldom that it takes the learner a tenth of its time.
-Meanwhile the last one is shown; who follows events hears `workers` when there is a new one.
+Meanwhile the last one is shown, unless it is old; who follows events hears `workers` when there is
+a new one.
 """
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +28,12 @@ SECONDS = 2.0
 
 REST = 10.0
 """And so many times as long as it took to make."""
+
+OLD = 10.0
+"""Seconds after which, or so many times as it took to make, nobody is shown it any more."""
+
+MOST = 64
+"""So many boards are held, those that were looked at last."""
 
 Row = Mapping[str, Any]
 
@@ -95,7 +103,7 @@ class _Held:
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.board: Board | None = None
-        self.begun = self.took = 0.0
+        self.begun = self.made = self.took = 0.0
         self.renewing: asyncio.Task[None] | None = None
 
 
@@ -112,11 +120,14 @@ class Boards:
 
     def __init__(self, ask: Callable[..., Any], hub: Hub) -> None:
         self._ask, self._hub = ask, hub
-        self._held: dict[str, _Held] = {}
+        self._held: OrderedDict[str, _Held] = OrderedDict()
 
     async def of(self, stream: Stream) -> Board:
         """The board of a stream; one that is a little old while another is made."""
         held = self._held.setdefault(stream.name, _Held())
+        self._held.move_to_end(stream.name)
+        while len(self._held) > MOST:
+            self._drop(next(iter(self._held)))
         if held.board is None:
             async with held.turn:
                 if held.board is None:
@@ -124,6 +135,8 @@ class Boards:
         assert held.board is not None
         if held.renewing is None and self._rested(held):
             held.renewing = asyncio.create_task(self._renew_later(stream, held))
+        if held.renewing is not None and self._is_old(held):
+            await asyncio.wait([held.renewing])  # which ends at once where nothing has moved
         return held.board
 
     def close(self) -> None:
@@ -135,6 +148,14 @@ class Boards:
     def forget(self, name: str) -> None:
         """Hold no board of a stream: somebody on it was forgotten."""
         self._held.pop(name, None)
+
+    def _drop(self, name: str) -> None:
+        held = self._held.pop(name)
+        if held.renewing is not None:
+            held.renewing.cancel()
+
+    def _is_old(self, held: _Held) -> bool:
+        return time.monotonic() - held.made > max(OLD, REST * held.took)
 
     def _rested(self, held: _Held) -> bool:
         return time.monotonic() - held.begun > max(SECONDS, REST * held.took)
@@ -153,7 +174,7 @@ class Boards:
     async def _renew(self, stream: Stream, held: _Held) -> None:
         held.begun = time.monotonic()
         held.board = await self._ask(_board_of, stream)
-        held.took = time.monotonic() - held.begun
+        held.made, held.took = held.begun, time.monotonic() - held.begun
 
 
 def _board_of(stream: Stream) -> Board:

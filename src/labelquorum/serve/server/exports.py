@@ -8,12 +8,14 @@ store.
 import asyncio
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import IO, Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Request
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from labelquorum.errors import LabelQuorumError, StateError
 from labelquorum.ingest.tables import require_pyarrow
@@ -22,7 +24,7 @@ from labelquorum.record.export import exported
 from labelquorum.record.stream import Stream
 from labelquorum.serve.server.access import Guarded
 from labelquorum.serve.server.boards import Board
-from labelquorum.serve.server.refusals import Refusal, error_responses
+from labelquorum.serve.server.refusals import RETRY_SECONDS, Refusal, error_responses
 from labelquorum.serve.server.service import known_stream, service_of
 
 __all__ = ["router"]
@@ -32,10 +34,14 @@ PIECE = 2**16
 AT_ONCE = 4
 """So many downloads are written at a time."""
 
+OPEN, OPEN_OF_KEY = 16, 4
+"""So many downloads are open at a time, each a file on the disk, and so many of one key."""
+
 WORKERS = 500
 """So many workers are asked about at a time."""
 
 _writing = CapacityLimiter(AT_ONCE)
+_open: Counter[int] = Counter()  # downloads, by the number of their key
 _TYPES = {
     "csv": "text/csv",
     "jsonl": "application/x-ndjson",
@@ -74,11 +80,37 @@ async def export(
     else:
         board = await service.boards.of(known)
         write = lambda file: _workers(known, board, kind, file)  # noqa: E731
-    return StreamingResponse(
+    number: int = request.scope["key"].id
+    if _open.total() >= OPEN or _open[number] >= OPEN_OF_KEY:
+        raise Refusal(
+            503,
+            "Too many downloads are open at the moment. Come back when one has ended.",
+            headers={"Retry-After": str(10 * RETRY_SECONDS)},
+        )
+    return _Download(
+        number,
         _downloaded(write),
         media_type=_TYPES[kind],
         headers={"Content-Disposition": f'attachment; filename="{what}.{kind}"'},
     )
+
+
+class _Download(StreamingResponse):
+    """A file on its way to its reader; it counts as open until it has ended, however it ends."""
+
+    def __init__(self, number: int, pieces: AsyncGenerator[bytes], **told: Any) -> None:
+        super().__init__(pieces, **told)
+        self._number, self._pieces = number, pieces
+        _open[number] += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            try:
+                await self._pieces.aclose()
+            finally:
+                _open[self._number] -= 1
 
 
 def _items(stream: Stream, kind: Written, file: IO[bytes]) -> None:
@@ -95,7 +127,7 @@ def _workers(stream: Stream, board: Board, kind: Written, file: IO[bytes]) -> No
 
 def _worker_rows(stream: Stream, board: Board) -> Iterator[dict[str, Any]]:
     after = -1
-    while found := stream.workers(after, WORKERS):
+    while found := stream.workers(after, WORKERS, matrices=False):
         for one in found:
             known = board.by_place.get(one["place"], {"flags": []})
             names = ("worker", "labels", "agreed", "skill", "low", "high")
@@ -141,7 +173,7 @@ class _Growing:
         return False
 
 
-async def _downloaded(write: Callable[[Any], Any]) -> AsyncIterator[bytes]:
+async def _downloaded(write: Callable[[Any], Any]) -> AsyncGenerator[bytes]:
     """What a function writes, as it is written."""
     with tempfile.TemporaryFile(prefix="labelquorum-") as file:
         growing, sent = _Growing(file), 0

@@ -6,7 +6,8 @@ from typing import Annotated, Any, NoReturn
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from labelquorum.record.finding import find_items, find_undecided
+from labelquorum.record.finding import Found, find_items, find_undecided
+from labelquorum.record.glance import last_event
 from labelquorum.record.reader import Undecided
 from labelquorum.record.stream import Stream
 from labelquorum.record.view import Given
@@ -15,6 +16,7 @@ from labelquorum.serve.server.ids import after_cursor, cursor_of, spellings
 from labelquorum.serve.server.refusals import Refusal, error_responses
 from labelquorum.serve.server.service import known_stream, service_of
 from labelquorum.serve.server.shapes import ChunkPage, ItemPage, ItemShape, PendingList
+from labelquorum.serve.server.shared import as_json, json_answer
 
 __all__ = ["Cursor", "Limit", "Search", "router", "told_chunk", "told_item"]
 
@@ -32,7 +34,7 @@ Search = Annotated[str | None, Query(max_length=256, description="A part of the 
     response_model_exclude_unset=True,
     responses=error_responses(401, 403, 404, 422, 429, 503),
 )
-def list_items(
+async def list_items(
     request: Request,
     stream: str,
     cursor: Cursor = None,
@@ -47,27 +49,37 @@ def list_items(
     label: Annotated[
         str | None, Query(max_length=256, description="Those with this answer.")
     ] = None,
-) -> dict[str, Any]:
+) -> Response:
     """Items by page, in the order of their ids as text, or another."""
-    known = known_stream(request).stream
+    service, known = service_of(request), known_stream(request).stream
     after = _after(cursor, sort)
-    if undecided:
-        if confidence_below is not None or changed_since is not None or label is not None:
-            raise Refusal(
-                422, "What is undecided has no label, confidence or chunk. Leave one of them out."
-            )
-        found = find_undecided(known, None if after is None else after[1], limit, search)
-    else:
-        found = find_items(
-            known,
-            sort,
-            after,
-            limit,
-            search,
-            None if label is None else _class(known, label),
-            confidence_below,
-            changed_since,
+    below = (confidence_below, changed_since)
+    if undecided and (label is not None or any(limit is not None for limit in below)):
+        raise Refusal(
+            422, "What is undecided has no label, confidence or chunk. Leave one of them out."
         )
+
+    def look() -> bytes:
+        if undecided:
+            found = find_undecided(known, None if after is None else after[1], limit, search)
+        else:
+            meant = None if label is None else _class(known, label)
+            found = find_items(known, sort, after, limit, search, meant, *below)
+        return as_json(_told_page(found))
+
+    async def make() -> bytes:
+        looks_through = bool(search) or label is not None
+        return await (service.search(look) if looks_through else run_in_threadpool(look))
+
+    if undecided or cursor is not None:
+        return json_answer(await make())
+    # The page that everybody sees first; all that changes an answer is an event.
+    event = await run_in_threadpool(last_event, known)
+    about = ("items", event, limit, search, sort, label, *below)
+    return json_answer(await service.shared.answer(known.name, about, make))
+
+
+def _told_page(found: Found) -> dict[str, Any]:
     rest = found.next
     return {
         "items": [told_item(one) for one in found.items],

@@ -4,18 +4,21 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 
 from labelquorum.errors import LabelQuorumError
+from labelquorum.serve.server.logs import Log
 
 __all__ = ["Look", "Pace"]
 
 SECONDS = 60
 """So many are remembered."""
+
+PERIOD = 1.0
+"""Seconds from one look to the next."""
 
 LATELY = 10
 """Over so many seconds the labels a second are told."""
@@ -36,18 +39,24 @@ class Pace:
     ----------
     look
         Gives rows and chunks behind, by stream; it may take a moment, and is called in a thread.
+    log
+        Where it is told that a look failed.
     """
 
-    def __init__(self, look: Callable[[], Mapping[str, tuple[int, int]]]) -> None:
-        self._look = look
+    def __init__(self, look: Callable[[], Mapping[str, tuple[int, int]]], log: Log) -> None:
+        self._look, self._log = look, log
         self._seen: dict[str, deque[Look]] = {}
 
     async def follow(self) -> None:
         """Look once a second until cancelled."""
         while True:
-            with suppress(LabelQuorumError):  # a store that does not answer is told of elsewhere
+            try:
                 self.note(time.monotonic(), await run_in_threadpool(self._look))
-            await asyncio.sleep(1.0)
+            except LabelQuorumError:
+                pass  # a store that does not answer is told of elsewhere
+            except Exception as error:  # the next look may find more
+                self._log.write("error", of="pace", error=repr(error))
+            await asyncio.sleep(PERIOD)
 
     def note(self, now: float, found: Mapping[str, tuple[int, int]]) -> None:
         """Remember what was found."""
@@ -56,7 +65,7 @@ class Pace:
 
     def labels_per_second(self, name: str) -> float:
         """How fast labels came in the last seconds."""
-        seen = self._seen.get(name)
+        seen = list(self._seen.get(name, ()))  # another thread may add to it meanwhile
         if not seen:
             return 0.0
         last = seen[-1]
@@ -71,5 +80,5 @@ class Pace:
 
     def grew(self, name: str) -> int:
         """By how many chunks learning fell behind in the last minute."""
-        seen = self._seen.get(name)
+        seen = list(self._seen.get(name, ()))
         return seen[-1].behind - seen[0].behind if seen else 0

@@ -1,7 +1,7 @@
 """The dashboard: files of the package, open to everybody, for they hold nothing of anybody.
 
-They are read once, at the start, so no address can lead to another file. What a page shows it asks
-for with a key, by the same routes as anyone.
+They are read once, when the first is asked for, so no address can lead to another file. What a page
+shows it asks for with a key, by the same routes as anyone.
 """
 
 from functools import lru_cache

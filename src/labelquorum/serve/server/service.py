@@ -34,6 +34,9 @@ Answer = TypeVar("Answer")
 ASKING, MOST_ASKING = 4, 64
 """So many questions for the learner are under way, and so many wait."""
 
+SEARCHING, MOST_SEARCHING = 2, 32
+"""So many searches through a stream's items are under way, and so many wait."""
+
 
 class Known:
     """A stream, and how its rows are read."""
@@ -60,10 +63,11 @@ class Service:
         self.metrics.watch(self._gauged)
         self.shared = Shared(self.hub.changes)
         self.boards = Boards(self.ask, self.hub)
-        self.pace = Pace(self._paced)
+        self.pace = Pace(self._paced, log)
         self._following: asyncio.Task[None] | None = None
         self.creating = threading.Lock()
         self._asking = CapacityLimiter(ASKING)
+        self._searching = CapacityLimiter(SEARCHING)
         # One process writes to a store, so nobody else makes streams.
         self._known = {name: Known(store.stream(name)) for name in store.streams()}
 
@@ -94,6 +98,12 @@ class Service:
             raise _later(
                 f"The model could not be asked ({error}). Come back in a second."
             ) from error
+
+    async def search(self, look: Callable[..., Answer], *about: Any) -> Answer:
+        """Look through many rows, in a thread; few at a time, so that other reads go on."""
+        if self._searching.statistics().tasks_waiting >= MOST_SEARCHING:
+            raise _later("Too many search at the moment. Come back in a second.")
+        return await to_thread.run_sync(look, *about, limiter=self._searching)
 
     def _gauged(self) -> Iterator[tuple[str, str, float]]:
         """What is measured when it is asked for: its name, the stream, the value."""

@@ -146,7 +146,9 @@ class ItemPage(BaseModel):
 
     items: list[ItemShape]
     next: str | None
-    total: int | None = Field(description="Of all pages together; null where that is costly.")
+    total: int | None = Field(
+        description="Of all pages together; null after the first page, and where that is costly."
+    )
 
 
 class PendingShape(BaseModel):

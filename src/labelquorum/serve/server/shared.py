@@ -19,8 +19,8 @@ __all__ = ["Shared", "as_json"]
 OLDEST = 1.0
 """Seconds after which an answer is made anew, also where nothing is known to have happened."""
 
-REST = 10.0
-"""So many times as long as the making took, it rests; but never longer than the oldest may be."""
+REST, LONGEST = 10.0, 30.0
+"""So many times as long as the making took, it rests; but never longer than so many seconds."""
 
 MOST = 256
 """So many answers are held."""
@@ -66,7 +66,7 @@ class Shared:
                 same = held.changes == self._changes(stream) and now - held.begun < OLDEST
                 if same or held.begun > asked:  # others had waited, too
                     return held.body
-                rest = held.begun + min(REST * held.took, OLDEST) - now
+                rest = held.begun + min(REST * held.took, LONGEST) - now
                 if rest > 0:
                     await asyncio.sleep(rest)
             begun, changes = self._clock(), self._changes(stream)

@@ -50,8 +50,8 @@ async def list_streams(
         return {"streams": [name for name in names if only in (None, name)]}
 
     async def make() -> bytes:
-        found = await run_in_threadpool(all_counts, service.store)
-        seen = [name for name in found if only in (None, name)]
+        found = await run_in_threadpool(all_counts, service.store, only)
+        seen = list(found)
         details = [{"name": name, **found[name], **_pace(service, name)} for name in seen]
         return as_json({"streams": seen, "details": details})
 

@@ -62,14 +62,14 @@ async def list_workers(
         board = await service.boards.of(known)
         if sort == "place" and not search and flag is None:
             first = -1 if after is None else after
-            found = await service.ask(known.workers, first, limit + 1)
+            found = await service.ask(known.workers, first, limit + 1, None, not brief)
             page, total = found[:limit], board.total
             rest = cursor_of(page[-1]["place"]) if len(found) > limit else None
         else:
-            chosen = _chosen(board, sort, search, flag)
-            start = _start(chosen, after)
+            chosen = await run_in_threadpool(_chosen, board, sort, search, flag)
+            start = await run_in_threadpool(_start, chosen, after)
             places = [row["place"] for row in chosen[start : start + limit]]
-            page, total = await _at(service, known, places), len(chosen)
+            page, total = await _at(service, known, places, not brief), len(chosen)
             rest = cursor_of(places[-1]) if len(chosen) > start + limit else None
         told = await _told(known, page, board, brief)
         return as_json({"workers": told, "next": rest, "total": total})
@@ -136,15 +136,23 @@ def _chosen(
 
 
 def _start(rows: Sequence[Mapping[str, Any]], after: int | None) -> int:
-    """Where the page after this place begins; at the first where that is gone."""
+    """Where the page after this place begins."""
     if after is None:
         return 0
-    return next((k + 1 for k, row in enumerate(rows) if row["place"] == after), 0)
+    for k, row in enumerate(rows):
+        if row["place"] == after:
+            return k + 1
+    raise Refusal(
+        422, "`cursor` names a worker who is not in this list any more. Begin with the first page."
+    )
 
 
-async def _at(service: Service, stream: Stream, places: list[int]) -> list[dict[str, Any]]:
+async def _at(
+    service: Service, stream: Stream, places: list[int], matrices: bool
+) -> list[dict[str, Any]]:
     """The workers at these places, in this order; who was forgotten meanwhile is left out."""
-    found = await service.ask(stream.workers, -1, len(places), places) if places else []
+    about = (-1, len(places), places, matrices)
+    found = await service.ask(stream.workers, *about) if places else []
     by_place = {one["place"]: one for one in found}
     return [by_place[place] for place in places if place in by_place]
 

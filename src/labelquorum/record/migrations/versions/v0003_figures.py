@@ -12,3 +12,4 @@ def upgrade() -> None:
     op.add_column("workers", Column("track", LargeBinary))
     op.add_column("chunks", Column("applied_at", Double))
     op.add_column("chunks", Column("summary", Text))
+    op.add_column("gold", Column("replaced", Text))
