@@ -3,7 +3,8 @@
 import numpy as np
 
 from labelquorum.record.chunking import Rules
-from labelquorum.record.course import PARTS, course, truths
+from labelquorum.record.course import course, truths
+from labelquorum.record.figures import BINS
 from labelquorum.record.store import Store
 
 RULES = Rules(labels_per_item=2, chunk_items=2, grace=100.0)
@@ -45,7 +46,7 @@ def test_confidence_is_counted_in_equal_parts(tmp_path):
         found = course(stream)
         sure = [one.confidence for one in stream.answers()]
     assert max(sure) == 1.0
-    by_hand = np.bincount([min(int(one * PARTS), PARTS - 1) for one in sure], minlength=PARTS)
+    by_hand = np.bincount([min(int(one * BINS), BINS - 1) for one in sure], minlength=BINS)
     assert found.histogram.tolist() == by_hand.tolist()
     assert found.items.sum() == 4
 

@@ -8,13 +8,11 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from labelquorum.record import tables
+from labelquorum.record.figures import BINS
 from labelquorum.record.tables import decode
 from labelquorum.record.view import View
 
-__all__ = ["Course", "Told", "course", "truths"]
-
-PARTS = 20
-"""The confidence from 0 to 1 is counted in so many parts."""
+__all__ = ["Course", "Told", "confidence_parts", "course", "truths"]
 
 
 class Course(NamedTuple):
@@ -26,7 +24,7 @@ class Course(NamedTuple):
     labels: NDArray[np.float64]  # (S,)
     confidence: NDArray[np.float64]  # (S,) mean
     classes: list[Hashable]  # (C,)
-    histogram: NDArray[np.float64]  # (PARTS,) of all answers
+    histogram: NDArray[np.int64]  # (BINS,) of all answers, by confidence
 
 
 class Told(NamedTuple):
@@ -57,20 +55,25 @@ def course(stream: View) -> Course:
         .group_by(answers.chunk, chunks.cut_at, answers.label)
         .order_by(answers.chunk)
     )
-    # Counted from above and then taken apart: not every SQLite knows how to round.
-    above = [
-        sa.func.sum(sa.case((answers.confidence >= part / PARTS, 1), else_=0))
-        for part in range(1, PARTS)
-    ]
     with stream._store.read() as connection:
         classes = decode(stream._shared(connection)["classes"])
         rows = connection.execute(by_class).all()
-        counted = connection.execute(sa.select(sa.func.count(), *above).where(own)).one()
-    at_least = np.array([float(n or 0) for n in counted] + [0.0])
-    return _course(rows, classes, -np.diff(at_least))
+        return _course(rows, classes, confidence_parts(connection, own))
 
 
-def _course(rows: Sequence[Any], classes: list[Hashable], histogram: NDArray[np.float64]) -> Course:
+def confidence_parts(
+    connection: sa.Connection, chosen: sa.ColumnElement[bool]
+) -> NDArray[np.int64]:
+    """How many of these answers are in each of the equal parts of 0 to 1, (BINS,)."""
+    sure = tables.answers.c.confidence
+    # Counted from above and then taken apart: not every SQLite knows how to round.
+    above = [sa.func.sum(sa.case((sure >= part / BINS, 1), else_=0)) for part in range(1, BINS)]
+    counted = connection.execute(sa.select(sa.func.count(), *above).where(chosen)).one()
+    at_least = np.array([n or 0 for n in counted] + [0], np.int64)
+    return at_least[:-1] - at_least[1:]
+
+
+def _course(rows: Sequence[Any], classes: list[Hashable], histogram: NDArray[np.int64]) -> Course:
     """Sort rows of chunk, time, label and sums into tables."""
     numbers = list(dict.fromkeys(row[0] for row in rows))
     # A truth may name a class that no worker did.

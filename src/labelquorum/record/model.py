@@ -250,7 +250,7 @@ def memory_of(work: Work) -> Memory:
 
 
 def _tracks(workers: Sequence[WorkerRow]) -> NDArray[np.float32]:
-    """How workers did over time, (P, BINS, 4); of bins that are not used nothing is kept."""
+    """How workers did over time, (P, BINS, 5); of bins that are not used nothing is kept."""
     tracks = fresh_track(len(workers))
     for k, row in enumerate(workers):
         if row.track:

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from labelquorum.record import tables
+from labelquorum.record.course import confidence_parts
 from labelquorum.record.figures import BINS, DEPTH
 from labelquorum.record.tables import decode
 from labelquorum.record.view import View
@@ -201,11 +202,7 @@ class Tally:
             known = self._seen.get(label, _Seen(last, 0, 0))
             self._seen[label] = known._replace(of_class=known.of_class + n)
         self._seen = {x: one._replace(items=self._given) for x, one in self._seen.items()}
-        least = (answers.confidence >= k / BINS for k in range(1, BINS))
-        above = (sa.func.sum(sa.case((beyond, 1), else_=0)) for beyond in least)
-        found = connection.execute(sa.select(sa.func.count(), *above).where(every)).one()
-        counts = np.array([n or 0 for n in found] + [0], np.int64)
-        self._parts = counts[:-1] - counts[1:]
+        self._parts = confidence_parts(connection, every)
 
     # ── what it comes to ──────────────────────────────────────────────────────────────────────
 
