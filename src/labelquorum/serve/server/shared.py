@@ -19,7 +19,7 @@ __all__ = ["Shared", "as_json"]
 OLDEST = 1.0
 """Seconds after which an answer is made anew, also where nothing is known to have happened."""
 
-REST, LONGEST = 10.0, 30.0
+REST, LONGEST = 10.0, 5.0
 """So many times as long as the making took, it rests; but never longer than so many seconds."""
 
 MOST = 256
