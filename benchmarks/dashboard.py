@@ -4,8 +4,8 @@
 
 A real service on loopback. `event` has a browser with the page of a stream open, and takes the time
 from the moment the store wrote an event to the moment the page shows it. `viewers` sends labels as
-fast as they are taken, in turns with and without a hundred viewers, in one run: each follows the
-events and asks for the summary when something happened, as a page does, at most once a second.
+fast as they are taken, in turns with and without a hundred viewers, in one run: each has one of the
+pages open (`PAGES`), follows the events, and asks when something happened for what his page shows.
 `long` scrolls through 100,000 items and 10,000 workers. `--save` keeps `results/dashboard.json`.
 """
 
@@ -43,6 +43,13 @@ BROWSER = [
     "--disable-sync",
 ]
 BATCH, SENDERS, N_VIEWERS = 100, 8, 100
+OVERVIEW, LIST = 1.0, 2.0  # seconds between two renewals, as the pages have them
+PAGES = (  # of ten viewers
+    *([(OVERVIEW, ["summary"])] * 4),
+    *([(LIST, ["summary", "items?sort=confidence&limit=200"])] * 3),
+    *([(LIST, ["workers?brief=true&sort=flags&limit=200"])] * 2),
+    (OVERVIEW, ["ask?limit=100", "stopping"]),
+)
 SEEN = """() => {
   window.seen = {};
   const pill = document.querySelector(".pill");
@@ -159,10 +166,10 @@ def told_at(client: httpx.Client, path: str, last: int) -> dict[str, float]:
 
 
 async def watch(port: int, key: str, n_viewers: int) -> None:
-    """Viewers who follow events, and ask for the summary as an open page does."""
+    """Viewers who follow events, and ask as an open page does."""
     head = f"HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n\r\n"
 
-    async def one() -> None:
+    async def one(gap: float, shown: list[str]) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"GET /v1/streams/load/events {head}".encode())
         _, asking = await asyncio.get_running_loop().create_connection(
@@ -170,11 +177,12 @@ async def watch(port: int, key: str, n_viewers: int) -> None:
         )
         asked = 0.0
         while await reader.read(1 << 16):
-            if (now := time.monotonic()) >= asked + 1:
+            if (now := time.monotonic()) >= asked + gap:
                 asked = now
-                await asking.ask(f"GET /v1/streams/load/summary {head}".encode())
+                for path in shown:
+                    await asking.ask(f"GET /v1/streams/load/{path} {head}".encode())
 
-    await asyncio.gather(*(one() for _ in range(n_viewers)))
+    await asyncio.gather(*(one(*PAGES[k % len(PAGES)]) for k in range(n_viewers)))
 
 
 def watching(port: int, key: str, n_viewers: int) -> None:
