@@ -7,6 +7,7 @@ chunks. `docs/crowd.md` has the formulas.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,7 +88,7 @@ def stopping_of(
 ) -> Floats:
     """`stopping_sums` by the prior and the heat of a model, (G + 1, 3)."""
     log_prior = np.log(np.maximum(method.class_prior(state), 1e-30))
-    heat = None if method.heat is None else (lambda n: method.heat(state, n))  # type: ignore[misc]
+    heat = None if method.heat is None else partial(method.heat, state)
     return stopping_sums(chunk, log_evidence, log_prior, heat, thresholds)
 
 

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
 from typing import IO, Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
@@ -76,10 +77,10 @@ async def export(
         except LabelQuorumError as error:
             raise Refusal(422, str(error)) from error
     if what == "items":
-        write: Callable[[IO[bytes]], Any] = lambda file: _items(known, kind, file)  # noqa: E731
+        write: Callable[[IO[bytes]], None] = partial(_items, known, kind)
     else:
         board = await service.boards.of(known)
-        write = lambda file: _workers(known, board, kind, file)  # noqa: E731
+        write = partial(_workers, known, board, kind)
     number: int = request.scope["key"].id
     if _open.total() >= OPEN or _open[number] >= OPEN_OF_KEY:
         raise Refusal(
