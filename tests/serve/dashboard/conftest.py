@@ -166,8 +166,11 @@ def fed(service):
     return {"url": service.url, "secret": secret}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
+    """One browser a file: while it is open Playwright's event loop runs in this thread, so that
+    a test of another folder could run none of its own.
+    """
     chromium = shutil.which("chromium")
     if chromium is None:
         reason = "the dashboard is tested in a browser, and there is no `chromium` here"
@@ -220,7 +223,7 @@ class Seen:
         assert (self.faults, breaches) == ([], [])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def seen(browser, service):
     """A new page of a given size and theme; use it in a `with`."""
 
