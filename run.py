@@ -40,7 +40,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command(
-        "Watch a simulated crowd being aggregated [--headless] [--output DIR].",
+        "Watch a simulated crowd in your browser; Ctrl-C ends it [--headless --output DIR].",
         [["python", "-m", "labelquorum", "demo"]],
         at_root=False,
     ),

@@ -354,9 +354,9 @@ def _admin_key(store: Store) -> str:
 def parts(seconds: float, minutes: float, quick: bool) -> dict[str, Callable[[], Result]]:
     scale = 0.02 if quick else 1.0
     return {
-        "singles": lambda: measure_load(SINGLE_RATE * scale, 1, seconds, 200),
-        "batches": lambda: measure_load(BATCH_RATE * scale, BATCH, seconds, 2000),
-        "steady": lambda: measure_load(BATCH_RATE * scale / 2, BATCH, 60 * minutes, 2000),
+        "singles": lambda: measure_load(SINGLE_RATE * scale, 1, seconds, 500),
+        "batches": lambda: measure_load(BATCH_RATE * scale, BATCH, seconds, 5000),
+        "steady": lambda: measure_load(BATCH_RATE * scale / 2, BATCH, 60 * minutes, 5000),
         "restart": lambda: measure_restart(*((5_000, 1_000, 3) if quick else (10**6, 10**5, 3))),
     }
 

@@ -1,7 +1,7 @@
 """Write what the pages show: tables between marks, and what their code prints.
 
     python3 run.py python docs/generate.py            # all pages
-    python3 run.py python docs/generate.py --pictures # and the demo's two pictures
+    python3 run.py python docs/generate.py --pictures # and docs/images, by docs/pictures.py
 
 A generated table stands between `<!-- name -->` and `<!-- /name -->`. A `python` block is run,
 all blocks of a page one after the other in one namespace and one empty folder, and what it prints
@@ -42,10 +42,12 @@ PAGES = (
     "docs/recipe.md",
     "docs/accuracy.md",
     "docs/confidence.md",
+    "docs/crowd.md",
     "docs/store.md",
     "docs/tutorial-service.md",
     "docs/label-studio.md",
     "docs/service.md",
+    "docs/dashboard.md",
     "docs/spark.md",
     "docs/faults.md",
 )
@@ -56,6 +58,7 @@ PORT = "8765"
 RESULTS = ROOT / "experiments" / "www2021"
 STUDIO = ROOT / "experiments" / "label_studio" / "results" / "measured.json"
 CONFIDENCE = ROOT / "experiments" / "confidence" / "results" / "measured.json"
+CROWD = ROOT / "experiments" / "crowd" / "results" / "measured.json"
 BENCHMARK = "python3 run.py python -m labelquorum evaluate --min-truth 100 -o benchmarks/online"
 VOTE = "majority_vote"
 REPRODUCE = "python3 run.py reproduce"
@@ -490,6 +493,67 @@ def asking() -> str:
     )
 
 
+def flags() -> str:
+    """How often flags are right, crowd by crowd."""
+    told = json.loads(CROWD.read_text(encoding="utf-8"))
+    kinds = list(told["flags"][0]["by_flag"])
+    names = ["workers", "labels a task", "precision", "recall", *(f"`{kind}`" for kind in kinds)]
+    lines = [["crowd", *names], ["---", *["---:"] * len(names)]]
+    for row in told["flags"]:
+        sizes = [str(row["workers"]), str(row["labels_per_item"])]
+        shares = [f"{100 * row[name]:.0f}" for name in ("precision", "recall")]
+        each = []
+        for counted in row["by_flag"].values():
+            found = f"{counted['found']} of {counted['wanted']}"
+            wrong = counted["flags"] - counted["right"]
+            each.append(found + (f", {wrong} wrong" if wrong else ""))
+        lines.append([row["crowd"], *sizes, *shares, *each])
+    dense = [row["by_flag"]["drifting"] for row in told["flags"] if row["labels_per_item"] >= 6]
+    found, wanted = (sum(counted[name] for counted in dense) for name in ("found", "wanted"))
+    return (
+        _table(lines)
+        + f"\nPrecision and recall in %, of {told['flags'][0]['seeds']} crowds each; then how many "
+        f"got the flag they should have. Of sleepers, where tasks have six labels or more, {found} "
+        f"of {wanted} were found within ten chunks, {100 * found / wanted:.0f} %.\n"
+        f"\nMade by `{told['made']['command']}`.\n"
+    )
+
+
+def calm() -> str:
+    """How many honest workers are flagged where all are, crowd by crowd."""
+    told = json.loads(CROWD.read_text(encoding="utf-8"))
+    kinds = list(told["calm"][0]["ever"])
+    names = ["labels a task", "workers", *(f"`{kind}`" for kind in kinds)]
+    lines = [["crowd", *names], ["---", *["---:"] * len(names)]]
+    for row in told["calm"]:
+        counts = [row["labels_per_item"], row["workers"], *row["ever"].values()]
+        lines.append([row["crowd"], *map(str, counts)])
+    return (
+        _table(lines)
+        + f"\nWorkers who were ever flagged in {told['calm'][0]['chunks']} chunks, looking at "
+        f"every fifth.\n\nMade by `{told['made']['command']}`.\n"
+    )
+
+
+def stopping() -> str:
+    """What stopping at a confidence saved and cost, crowd by crowd."""
+    told = json.loads(CROWD.read_text(encoding="utf-8"))
+    names = ["saved", "error", "closed", "error of those", "said: saved", "said: error"]
+    head = ["crowd", "labels a task", "error with all", "confidence", *names]
+    columns = ("saved", "error", "closed", "closed_error", "said_saved", "said_error")
+    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    for row in told["stopping"]:
+        first = [row["crowd"], str(row["labels_per_item"]), f"{100 * row['fixed_error']:.1f}"]
+        shares = [f"{100 * row[column]:.1f}" for column in columns]
+        lines.append([*first, f"{row['confidence']:g}", *shares])
+    return (
+        _table(lines)
+        + f'\nIn %, of {told["stopping"][0]["items"]} tasks each. "Closed" are those that became '
+        'sure enough before their labels ran out; "said" is what `stopping()` tells from all '
+        f"labels.\n\nMade by `{told['made']['command']}`.\n"
+    )
+
+
 def accuracy(part: str) -> str:
     """What `experiments/accuracy` wrote of a part; its pictures stay where they are."""
     file = ACCURACY / f"{part}.md"
@@ -551,6 +615,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "gain": gain,
     "label_studio": label_studio,
     "asking": asking,
+    "flags": flags,
+    "calm": calm,
+    "stopping": stopping,
     "results": results,
     "presets": presets,
     "commands": commands,
@@ -567,9 +634,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("pages", nargs="*", help="such as docs/tutorial.md; all unless given")
     options = parser.parse_args(arguments)
     if options.pictures:
-        images = str(ROOT / "docs" / "images")
-        program = [sys.executable, "-m", "labelquorum", "demo", "--headless", "--output", images]
-        subprocess.run(program, check=True)
+        subprocess.run([sys.executable, str(ROOT / "docs" / "pictures.py")], check=True)
     for page in options.pages or PAGES:
         text = render(page)
         changed = text != (ROOT / page).read_text(encoding="utf-8")

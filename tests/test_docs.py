@@ -217,11 +217,22 @@ def test_every_page_can_be_reached_from_the_readme():
     assert not missing
 
 
-def test_the_pictures_are_those_the_demo_saves():
-    pictures = {path.name for path in (ROOT / "docs" / "images").glob("*.png")}
-    demo = (ROOT / "src" / "labelquorum" / "serve" / "demo.py").read_text(encoding="utf-8")
-    assert pictures == {"error.png", "confusion.png"}
-    assert all(f'"{name}"' in demo for name in pictures)
+def test_the_pictures_are_those_a_script_makes_and_all_are_shown():
+    images = ROOT / "docs" / "images"
+    pictures = load_script(ROOT / "docs" / "pictures.py")
+    made = {f"{name}.png" for name in pictures.PICTURES}
+    made |= {f"dashboard-{name}.png" for name in pictures.SHOWN}
+    assert {path.name for path in images.glob("*.png")} == made
+    for name in made:
+        assert (images / name).stat().st_size <= pictures.MOST_BYTES
+        assert any(f"images/{name})" in page(one) for one in generate.PAGES), name
+
+
+def test_the_script_takes_pages_that_the_demo_takes():
+    from labelquorum.serve.demo.browser import shots_of
+
+    pictures = load_script(ROOT / "docs" / "pictures.py")
+    assert set(pictures.SHOWN) <= {shot.name for shot in shots_of("s", "t", "w")}
 
 
 def test_a_drawing_is_shown_named_and_readable_by_day_and_by_night():

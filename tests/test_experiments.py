@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "experiments" / "www2021"
 CONFIDENCE = ROOT / "experiments" / "confidence"
+CROWD = ROOT / "experiments" / "crowd"
 SCRIPTS = sorted((ROOT / "experiments").rglob("*.py"))
 
 
@@ -179,5 +180,17 @@ def test_confidence_is_measured_as_the_committed_figures_were(tmp_path):
     kept = json.loads((CONFIDENCE / "results" / "measured.json").read_text(encoding="utf-8"))
     assert made["made"] == kept["made"]
     for part in ("coverage", "gain", "asking"):
+        assert set(made[part][0]) == set(kept[part][0])
+        assert len(kept[part]) >= 2
+
+
+def test_the_crowd_is_measured_as_the_committed_figures_were(tmp_path):
+    program = [sys.executable, str(CROWD / "measure.py"), "--smoke", "--output", str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = json.loads((tmp_path / "measured.json").read_text(encoding="utf-8"))
+    kept = json.loads((CROWD / "results" / "measured.json").read_text(encoding="utf-8"))
+    assert made["made"] == kept["made"]
+    for part in ("flags", "calm", "stopping"):
         assert set(made[part][0]) == set(kept[part][0])
         assert len(kept[part]) >= 2

@@ -68,7 +68,7 @@ def test_rows_of_workers_are_padded_to_a_few_sizes():
 
 
 def test_counts_and_theta_take_the_same_room_however_many_classes_there_are():
-    for n_classes in range(1, 40):
+    for n_classes in (1, 2, 7, 8, 9, 16, 17, 31, 33):  # around what is padded to
         rows = np.arange(200)
         chunk = make_chunk(rows % 100, rows, rows % n_classes, n_classes=n_classes)
         learn(chunk)

@@ -134,7 +134,7 @@ def test_a_stream_goes_on_from_a_chunk_that_was_learned_in_shards(table):
         for part in parts:
             intake = memory.roster.read(part, memory.ledger)
             if spread:
-                step = learn_in_shards(memory, method, intake, 0, 3, fit_shards(model))
+                step = learn_in_shards(memory, method, intake, 0, n_shards=3, run=fit_shards(model))
             else:
                 step = learn_chunk(memory, method, intake, 0)
             memory = remember(memory, step)
@@ -155,7 +155,7 @@ def test_shards_bring_new_workers_and_classes_into_a_stream():
             for i in range(40)
         }
         intake = memory.roster.read(read_labels(labels, model._space), memory.ledger)
-        step = learn_in_shards(memory, method, intake, 0, 2, fit_shards(model))
+        step = learn_in_shards(memory, method, intake, 0, n_shards=2, run=fit_shards(model))
         memory = remember(memory, step)
     assert memory.roster.classes == ["a", "b", "c"]
     assert memory.roster.worker_ids == ["w0", "w1", "w2", "w3", "w4"]

@@ -9,7 +9,14 @@ import pytest
 
 from labelquorum.errors import LabelQuorumError, StateError
 from labelquorum.trial.crowds import class_conditional_crowd
-from labelquorum.trial.pictures import _moved_apart, plot_confusion, plot_error_along_stream
+from labelquorum.trial.pictures import (
+    plot_calibration,
+    plot_confusion,
+    plot_error_along_stream,
+    plot_skills,
+    plot_stream,
+)
+from labelquorum.trial.pictures.curves import moved_apart
 
 ITEMS = [50, 100, 150]
 CURVES = {
@@ -41,6 +48,57 @@ def test_both_pictures_are_written_in_the_kind_the_suffix_names(tmp_path, suffix
     confusion = draw_confusion(tmp_path / f"confusion{suffix}")
     for path in (error, confusion):
         assert path.read_bytes().startswith(MAGIC[suffix])
+
+
+def draw_stream(path: Path, n_chunks: int = 3, n_classes: int = 2, **options: object) -> Path:
+    at = 1.7e9 + 60.0 * np.arange(n_chunks)
+    items = np.full((n_chunks, n_classes), 10.0)
+    classes = [f"class {c}" for c in range(n_classes)]
+    return plot_stream(path, at, items, np.full(n_chunks, 0.9), classes, **options)
+
+
+@every_kind
+def test_new_pictures_are_written_in_the_kind_the_suffix_names(tmp_path, suffix):
+    counts = [[0, 0, 0], [4, 3, 2]]
+    for path in (
+        draw_stream(tmp_path / f"stream{suffix}", histogram=[0, 60]),
+        plot_skills(tmp_path / f"skills{suffix}", ["ann", "bob"], [0.9, 0.4]),
+        plot_calibration(tmp_path / f"sure{suffix}", counts),
+    ):
+        assert path.read_bytes().startswith(MAGIC[suffix])
+
+
+def test_a_stream_of_more_chunks_than_there_is_room_for_loses_no_task(tmp_path):
+    path = draw_stream(tmp_path / "long.svg", n_chunks=1003, n_classes=11)
+    written = comments(path)
+    assert f"{1003 * 110:,}" in written  # tasks decided in the end
+    assert "3 others  27 %" in written
+    assert sum(text.endswith("  9 %") for text in written) == 8
+
+
+def test_a_stream_of_one_chunk_can_be_drawn(tmp_path):
+    assert "20" in comments(draw_stream(tmp_path / "one.svg", n_chunks=1))
+
+
+def test_workers_stand_from_the_worst_to_the_best_with_what_is_odd(tmp_path):
+    path = plot_skills(
+        tmp_path / "skills.svg",
+        ["good", "bad$"],
+        [0.9, 0.2],
+        [0.8, 0.1],
+        [0.95, 0.3],
+        label_counts=[1, 2000],
+        flags=["", "spammer"],
+    )
+    written = comments(path)
+    assert written.index("bad$") < written.index("good")
+    assert "20 % · 2,000 labels · spammer" in written
+    assert "90 % · 1 label" in written
+
+
+def test_calibration_tells_its_error_beside_the_number_of_tasks(tmp_path):
+    path = plot_calibration(tmp_path / "sure.svg", [[10, 4.0, 5], [10, 9.0, 9]])
+    assert "20 tasks · calibration error 5.0 points" in comments(path)
 
 
 @every_kind
@@ -91,9 +149,9 @@ def test_many_classes_get_a_colour_scale_instead_of_numbers(tmp_path):
 
 
 def test_crowded_names_move_apart_about_their_middle_and_others_stay():
-    moved = _moved_apart([0.1, 0.5, 0.51, 0.9], 0.06)
+    moved = moved_apart([0.1, 0.5, 0.51, 0.9], 0.06)
     assert moved == pytest.approx([0.1, 0.475, 0.535, 0.9])
-    assert np.all(np.diff(_moved_apart([0.2, 0.2, 0.2, 0.24, 0.3], 0.06)) > 0.0599)
+    assert np.all(np.diff(moved_apart([0.2, 0.2, 0.2, 0.24, 0.3], 0.06)) > 0.0599)
 
 
 def test_drawing_leaves_the_program_s_own_figures_alone(tmp_path):
@@ -127,6 +185,11 @@ def test_without_matplotlib_the_error_names_the_extra(tmp_path, monkeypatch):
             "must end in .png, .svg, .pdf",
         ),
         (lambda path: plot_confusion(path, np.eye(2), ["a"], [0, 1]), "Got \\(2, 2\\)"),
+        (lambda path: plot_stream(path, [], np.zeros((0, 2)), [], "ab"), "and hold something"),
+        (lambda path: plot_stream(path, [0.0], [[1]], [0.9], "ab"), "Got \\(1, 1\\) for 1"),
+        (lambda path: plot_skills(path, [], []), "there must be one"),
+        (lambda path: plot_skills(path, ["a"], [0.5], flags=[]), "`flags` .* Got 0 for 1"),
+        (lambda path: plot_calibration(path, np.zeros((3, 3))), "count a task or more"),
         (lambda path: draw_confusion(path, label_counts=[1]), "`label_counts` .* Got 1"),
         (lambda path: draw_confusion(path, columns=0), "`columns` .* ≥ 1. Got 0"),
     ],

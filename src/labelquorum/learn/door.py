@@ -41,7 +41,7 @@ from labelquorum.learn.memory import (
 )
 from labelquorum.learn.report import Answer, Report, id_index, item_report, worker_report
 from labelquorum.learn.snapshot import Snapshot, read_snapshot, write_snapshot
-from labelquorum.learn.window import Window
+from labelquorum.learn.watch import Watch
 from labelquorum.learn.wrappers import split_name
 
 __all__ = ["SHARED_SETTINGS", "Estimator"]
@@ -59,7 +59,7 @@ SHARED_SETTINGS = (
 """What every method can be told."""
 
 
-class Estimator(Window):
+class Estimator(Watch):
     """What every method can do; see `BiLA`.
 
     A method of its own names its aggregator, takes its settings in `__init__` (these seven and

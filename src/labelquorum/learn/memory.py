@@ -11,6 +11,7 @@ from labelquorum.ingest.events import MISSING, LabelSpace, LabelTable
 from labelquorum.ingest.ledger import Ledger, Note, OpenItem
 from labelquorum.ingest.roster import Intake, Roster
 from labelquorum.learn.aggregator import Aggregation, Aggregator
+from labelquorum.learn.drift import extend, fresh_track, left_out, taken_back
 from labelquorum.learn.history import History
 from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.snapshot import Snapshot, state_arrays, state_from_arrays
@@ -20,6 +21,7 @@ __all__ = [
     "Step",
     "count_agreement",
     "counted_probs",
+    "empty_book",
     "learn_chunk",
     "memory_parts",
     "nothing_learned",
@@ -38,7 +40,7 @@ class Memory(NamedTuple):
     roster: Roster
     ledger: Ledger
     state: Any  # of the aggregator; None until there was a label
-    book: WorkerRows  # "labels" and "agreed" with the consensus, counted by worker
+    book: WorkerRows  # by worker "labels", those that "agreed" with the consensus, his "track"
     held: list[LabelTable]  # chunks waiting for the warm-up to be complete
     held_gold: dict[Hashable, Hashable]  # and the true labels given with them
     n_chunks: float = 0  # learned from; infinite where that is not known
@@ -56,8 +58,13 @@ class Step(NamedTuple):
 
 def nothing_learned(space: LabelSpace, open_items: int) -> Memory:
     """Where every model starts."""
-    nobody = WorkerRows({"labels": np.zeros(0, np.int64), "agreed": np.zeros(0, np.int64)})
-    return Memory(Roster(space), Ledger(open_items), None, nobody, [], {})
+    return Memory(Roster(space), Ledger(open_items), None, empty_book(0), [], {})
+
+
+def empty_book(n_workers: int) -> WorkerRows:
+    """What is kept beside the state of so many workers who have said nothing yet."""
+    nothing = np.zeros(n_workers, np.int64)
+    return WorkerRows({"labels": nothing, "agreed": nothing, "track": fresh_track(n_workers)})
 
 
 def with_history(memory: Memory, history: History, method: Aggregator, seed: int) -> Memory:
@@ -66,23 +73,27 @@ def with_history(memory: Memory, history: History, method: Aggregator, seed: int
     n_workers, n_classes = history.counts.shape[:2]
     nothing = make_chunk([], [], [], n_workers=n_workers, n_classes=n_classes)
     state = method.counts.add(method.init(nothing, seed), np.arange(n_workers), history.counts)
-    unlabelled = {name: np.zeros(n_workers, np.int64) for name in memory.book.names}
     return memory._replace(
         roster=Roster(memory.roster.space, history.workers, history.classes),
         state=state,
-        book=WorkerRows(unlabelled),
+        book=empty_book(n_workers),
     )
 
 
-def learn_chunk(memory: Memory, method: Aggregator, intake: Intake, seed: int) -> Step:
+def learn_chunk(
+    memory: Memory, method: Aggregator, intake: Intake, seed: int, number: int | None = None
+) -> Step:
     """Learn from a chunk that has labels, and answer it; the memory stays as it is.
 
     It is the one way from a chunk to its answers, for models in memory and in a store alike.
+    `number` is the chunk's, where chunks have one; else they are counted.
     """
     state = method.init(intake.chunk, seed) if memory.state is None else memory.state
     state, info = method.update(state, with_news(intake.chunk))
     result = method.aggregate(state, intake.chunk)
-    return Step(intake, state, info, result, count_agreement(memory.book, intake, result))
+    at = memory.n_chunks + 1 if number is None else number
+    book = count_agreement(memory.book, intake, result, at)
+    return Step(intake, state, info, result, book)
 
 
 def remember(memory: Memory, step: Step) -> Memory:
@@ -104,27 +115,52 @@ def remember(memory: Memory, step: Step) -> Memory:
     return Memory(memory.roster, memory.ledger, step.state, step.book, [], {}, n_chunks)
 
 
-def count_agreement(book: WorkerRows, intake: Intake, result: Aggregation) -> WorkerRows:
-    """Count each worker's labels, and those that went with the consensus."""
+def count_agreement(
+    book: WorkerRows, intake: Intake, result: Aggregation, number: float
+) -> WorkerRows:
+    """Count each worker's labels, those that went with the consensus, and go on with his track."""
     chunk = intake.chunk
-    new = np.arange(book.n_workers, chunk.n_workers)
-    if len(new):
-        book = book.scatter(new, {name: np.zeros(len(new), np.int64) for name in book.names})
+    book = book.with_room(chunk.n_workers)
     fresh = ~chunk.known & (chunk.replaced == MISSING)
-    agreed = fresh & (chunk.label == result.aggregated[chunk.item])
-    worker, n_workers = chunk.local_worker, len(chunk.workers)
+    if not fresh.any():
+        return book
+    agreed = chunk.label == result.aggregated[chunk.item]
+    heat = np.ones(chunk.n_items) if result.heat is None else result.heat
+    going_along = left_out(
+        result.probs[chunk.item], result.log_evidence, heat[chunk.item], chunk.label
+    )
+    worker, n_workers = chunk.local_worker[fresh], len(chunk.workers)
     rows = book.gather(chunk.workers)
-    for name, counted in (("labels", fresh), ("agreed", agreed)):
-        rows[name] += np.bincount(worker[counted], minlength=n_workers)
+    labels = np.bincount(worker, minlength=n_workers)
+    rows["labels"] += labels
+    rows["agreed"] += np.bincount(worker[agreed[fresh]], minlength=n_workers)
+    own = np.bincount(worker, going_along[fresh], n_workers)
+    if not np.isfinite(number):  # of merged models: after the latest these workers know of
+        number = rows["track"][..., -1].max(initial=0) + 1
+    squares = np.bincount(worker, going_along[fresh] ** 2, n_workers)
+    news = np.stack([labels, own, squares, _of_others(labels, own)], axis=1)
+    rows["track"] = extend(rows["track"], news, number)
     return book.scatter(chunk.workers, rows)
+
+
+def _of_others(labels: NDArray[Any], own: NDArray[Any]) -> NDArray[np.float64]:
+    """How far each worker's labels would go along if he were like all others of the chunk, (P,)."""
+    others = labels.sum() - labels
+    mean = np.divide(own.sum() - own, others, np.zeros(len(own)), where=others > 0)
+    return np.asarray(np.where(others > 0, labels * mean, own))
 
 
 def uncount(book: WorkerRows, worker: int, held: OpenItem) -> WorkerRows:
     """Take a worker's labels of an item back."""
-    labels = held.label[held.worker == worker]
+    mine = held.worker == worker
+    labels = held.label[mine]
     rows = book.gather(np.array([worker]))
     for name, lost in (("labels", len(labels)), ("agreed", (labels == held.aggregated).sum())):
         rows[name] = np.maximum(rows[name] - lost, 0)
+    gone = left_out(
+        held.probs, held.log_evidence[mine], np.full(len(labels), held.heat), labels
+    ).sum()
+    rows["track"] = taken_back(rows["track"][0], len(labels), float(gone))[None]
     return book.scatter(np.array([worker]), rows)
 
 
@@ -173,11 +209,13 @@ def restored(space: LabelSpace, open_items: int, state_type: type, snapshot: Sna
     ids, state = snapshot.ids, _part(snapshot.arrays, "state")
     held: dict[str, Any] = {n: ids[f"held_{n}"] for n in _HELD if f"held_{n}" in ids}
     notes = list(map(Note, ids["open_groups"], ids["open_timestamps"]))
+    book = _part(snapshot.arrays, "book")
+    book.setdefault("track", fresh_track(len(book["labels"])))  # files of before there were tracks
     return Memory(
         Roster(space, ids["workers"], ids["classes"]),
         Ledger.from_arrays(open_items, ids["open_items"], notes, _part(snapshot.arrays, "ledger")),
         state_from_arrays(state_type, state) if state else None,
-        WorkerRows(_part(snapshot.arrays, "book")),
+        WorkerRows(book),
         [LabelTable(**held, source="held labels")] if held else [],
         dict(zip(ids.get("held_gold", []), ids.get("held_truth", []), strict=True)),
     )

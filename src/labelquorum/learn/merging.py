@@ -18,6 +18,7 @@ from labelquorum.ingest.ledger import Ledger, OpenItem
 from labelquorum.ingest.roster import Roster
 from labelquorum.learn.aggregator import Part
 from labelquorum.learn.door import Estimator
+from labelquorum.learn.drift import fresh_track, joined
 from labelquorum.learn.memory import Memory
 from labelquorum.learn.rows import WorkerRows
 
@@ -234,14 +235,21 @@ def _merge_books(
     places: Mapping[int, _Places],
     n_workers: int,
 ) -> WorkerRows:
-    total = {name: np.zeros(n_workers, np.int64) for name in models[0]._memory.book.names}
+    total = {name: np.zeros(n_workers, np.int64) for name in ("labels", "agreed")}
     terms = [(model, 1) for model in models]
     terms += [] if base is None else [(base, 1 - len(models))]
+    tracks = []
     for model, times in terms:
         workers = places[id(model)].workers
-        for name, counted in model._memory.book.to_arrays().items():
-            total[name][workers[workers != MISSING]] += times * counted[workers != MISSING]
-    return WorkerRows({name: np.maximum(counted, 0) for name, counted in total.items()})
+        rows, known = model._memory.book.to_arrays(), workers != MISSING
+        for name, counted in total.items():
+            counted[workers[known]] += times * rows[name][known]
+        spread = fresh_track(n_workers)
+        spread[workers[known]] = rows["track"][known]
+        tracks.append(spread)
+    leaves = {name: np.maximum(counted, 0) for name, counted in total.items()}
+    track = joined(tracks) if base is None else joined(tracks[:-1], tracks[-1])
+    return WorkerRows({**leaves, "track": track})
 
 
 def _merge_ledgers(

@@ -144,7 +144,14 @@ def fit_shards(model: Estimator) -> Run:
 
 
 def learn_in_shards(
-    memory: Memory, method: Aggregator, intake: Intake, seed: int, n_shards: int, run: Run
+    memory: Memory,
+    method: Aggregator,
+    intake: Intake,
+    seed: int,
+    number: int | None = None,
+    *,
+    n_shards: int,
+    run: Run,
 ) -> Step:
     """Learn from a chunk as `learn_chunk` does, but in shards; none of its items was open.
 
@@ -160,8 +167,8 @@ def learn_in_shards(
     known = Known(before, parent.sums, start.pooled)
     places = [np.searchsorted(chunk.workers, part.workers) for part in parts]
     gained: list[Gained | None] = [None] * len(parts)
-    for number in range(sharding.rounds):
-        nothing = number == 0 and memory.state is None
+    for past in range(sharding.rounds):
+        nothing = past == 0 and memory.state is None
         todo = [
             Shard(_alone(part), None if nothing else known._replace(rows=known.rows[place]), own)
             for part, place, own in zip(parts, places, gained, strict=True)
@@ -183,7 +190,8 @@ def learn_in_shards(
     losses = np.zeros(0, np.float32)
     speaks = recipe.accounts[state.speaks]
     info = Info(chunk.n_labels, sharding.rounds, losses, speaks, nothing_open)
-    return Step(intake, state, info, result, count_agreement(memory.book, intake, result))
+    at = memory.n_chunks + 1 if number is None else number
+    return Step(intake, state, info, result, count_agreement(memory.book, intake, result, at))
 
 
 # ── counts: BiLA ─────────────────────────────────────────────────────────────────────────

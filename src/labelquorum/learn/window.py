@@ -31,7 +31,7 @@ from labelquorum.learn.outlook import (
 )
 from labelquorum.learn.report import Explanation, id_index
 
-__all__ = ["CANDIDATES", "DRAWS", "Window"]
+__all__ = ["CANDIDATES", "DRAWS", "MOST_CLASSES", "Window", "check_share", "is_number"]
 
 DRAWS = 400
 """Matrices that are drawn of each worker for his intervals."""
@@ -125,7 +125,7 @@ class Window(ABC):
         self, index: NDArray[np.intp], level: float, point: NDArray[Any], of: Any
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Quantiles of what draws of workers give; the point itself is always between them."""
-        _check_share("level", level, 0 < level < 1 if _is_number(level) else False)
+        check_share("level", level, 0 < level < 1 if is_number(level) else False)
         if self._aggregator.draws is None:
             raise StateError(
                 f"This {type(self).__name__} has no intervals: it keeps no posterior of workers. "
@@ -207,7 +207,7 @@ class Window(ABC):
         -------
         table : index task, the least confident first; label, confidence, labels
         """
-        _check_share("threshold", threshold, _is_number(threshold) and 0 <= threshold <= 1)
+        check_share("threshold", threshold, is_number(threshold) and 0 <= threshold <= 1)
         memory, (chunk, probs, aggregated, gold) = self._fitted(), self._open()
         confidence = np.take_along_axis(probs, aggregated[:, None].astype(np.intp), axis=1)[:, 0]
         rows = np.flatnonzero((confidence < threshold) & (gold == MISSING))
@@ -250,7 +250,7 @@ class Window(ABC):
             expected_confidence. Nobody is asked about a task he has labelled; where all have,
             the gain is that of somebody new who is like them, and no best worker is named.
         """
-        if top is not None and (not _is_number(top) or top != int(top) or top < 0):
+        if top is not None and (not is_number(top) or top != int(top) or top < 0):
             raise StateError(f"`top` must be a whole number ≥ 0, or None. Got {top!r}.")
         memory, (chunk, probs, _, gold) = self._fitted(), self._open()
         place = {task: row for row, task in enumerate(memory.ledger)}
@@ -369,11 +369,13 @@ class Window(ABC):
         )
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number."""
     return isinstance(value, Real) and math.isfinite(value)
 
 
-def _check_share(name: str, value: Any, right: bool) -> None:
+def check_share(name: str, value: Any, right: bool) -> None:
+    """Refuse a setting that is not from 0 to 1."""
     if not right:
         raise StateError(f"`{name}` must be a number between 0 and 1. Got {value!r}.")
 

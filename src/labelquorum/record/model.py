@@ -8,6 +8,7 @@ built with those workers alone, in the order they first appeared, and learns as 
 
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
@@ -23,10 +24,13 @@ from labelquorum.ingest.ledger import Ledger, Note, OpenItem
 from labelquorum.ingest.roster import Intake, Roster
 from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.door import Estimator
+from labelquorum.learn.drift import fresh_track
 from labelquorum.learn.estimator import estimator
 from labelquorum.learn.memory import Memory, Step, learn_chunk, memory_parts, remember
 from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.snapshot import Snapshot, state_arrays, state_from_arrays
+from labelquorum.learn.stopping import THRESHOLDS, stopping_of
+from labelquorum.record.figures import figures_of
 from labelquorum.record.rows import (
     AnswerRow,
     Configuration,
@@ -38,7 +42,7 @@ from labelquorum.record.rows import (
 )
 from labelquorum.record.tables import decode, encode, encode_id
 
-__all__ = ["configure", "estimator_of", "kept_table", "learn", "snapshot_of"]
+__all__ = ["configure", "estimator_of", "kept_table", "learn", "looked_at", "snapshot_of"]
 
 _ROWS = "rows/"  # what a state calls the numbers of single workers
 
@@ -104,7 +108,7 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
     intake = memory.roster.read(table_of(work), memory.ledger, gold)
     if not intake.chunk.n_labels:
         return _nothing_learned(work, intake)
-    step = by(memory, model._aggregator, intake, model._seed)
+    step = by(memory, model._aggregator, intake, model._seed, work.chunk)
     memory = remember(memory, step)
     classes, chunk = memory.roster.classes, intake.chunk
     places = [row.place for row in work.workers]
@@ -115,6 +119,8 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
     arrays = state_arrays(memory.state)
     shared = {name: array for name, array in arrays.items() if not name.startswith(_ROWS)}
     n_labels = np.bincount(chunk.item, minlength=chunk.n_items)
+    aggregated = step.result.aggregated
+    confidence = step.result.probs[np.arange(chunk.n_items), aggregated]
     return Outcome(
         version=work.version,
         classes=encode(classes),
@@ -125,8 +131,8 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
         answers=[
             AnswerRow(
                 encode_id(intake.item_ids[i], "item", "answer"),
-                encode(classes[step.result.aggregated[i]]),
-                float(step.result.probs[i, step.result.aggregated[i]]),
+                encode(classes[aggregated[i]]),
+                float(confidence[i]),
                 step.result.probs[i].tobytes(),
                 int(n_labels[i]),
             )
@@ -134,12 +140,22 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
         ],
         open_items=_open_rows(memory.ledger, places) if work.keeps_open else [],
         result=_result(getattr(step.info, "losses", [])[-1:], intake),
+        summary=figures_of(
+            classes,
+            aggregated,
+            confidence,
+            n_labels,
+            model._aggregator.class_prior(memory.state),
+            before=[_answered(row) for row in work.open_items],
+            stopping=(THRESHOLDS, _stopping(model, memory, step)),
+        ),
     )
 
 
 def _nothing_learned(work: Work, intake: Intake) -> Outcome:
     """Truths of items whose labels were all forgotten: there is nothing to hold them against."""
     assert work.shared is not None
+    nothing = np.zeros(0, np.int64)
     return Outcome(
         version=work.version,
         classes=work.classes,
@@ -150,7 +166,21 @@ def _nothing_learned(work: Work, intake: Intake) -> Outcome:
         answers=[],
         open_items=list(work.open_items) if work.keeps_open else [],
         result=_result([], intake),
+        summary=figures_of([], nothing, nothing, nothing, None),
     )
+
+
+def _stopping(model: Estimator, memory: Memory, step: Step) -> NDArray[np.float64]:
+    """What asking for fewer labels would have come to, on this chunk."""
+    evidence = step.result.log_evidence
+    return stopping_of(model._aggregator, memory.state, step.intake.chunk, evidence)
+
+
+def _answered(row: OpenRow) -> tuple[int, float]:
+    """What an open item is answered, and how sure."""
+    arrays = load(row.evidence)
+    label = int(arrays["aggregated"])
+    return label, float(arrays["probs"][label])
 
 
 def _result(losses: Sequence[Any], intake: Intake) -> str:
@@ -209,6 +239,7 @@ def memory_of(work: Work) -> Memory:
         {
             "labels": np.array([row.labels for row in work.workers], np.int64),
             "agreed": np.array([row.agreed for row in work.workers], np.int64),
+            "track": _tracks(work.workers),
         }
     )
     state: Any = None
@@ -221,12 +252,29 @@ def memory_of(work: Work) -> Memory:
     return Memory(roster, ledger, state, book, [], {}, work.n_chunks)
 
 
+def _tracks(workers: Sequence[WorkerRow]) -> NDArray[np.float32]:
+    """How workers did over time, (P, BINS, 5); of bins that are not used nothing is kept."""
+    tracks = fresh_track(len(workers))
+    for k, row in enumerate(workers):
+        if row.track:
+            bins = np.frombuffer(row.track, np.float32).reshape(-1, tracks.shape[2])
+            tracks[k, : len(bins)] = bins
+    return tracks
+
+
 def snapshot_of(work: Work) -> Snapshot:
     """A model of these workers and open items, as `BiLA.save` would write it."""
     ids, arrays = memory_parts(memory_of(work))
     settings = {**decode(work.settings), "open_items": len(work.open_items)}
     header = {"method": work.method, "settings": settings, "losses": [], "chunks": work.n_chunks}
     return Snapshot(header, ids, arrays)
+
+
+def looked_at(work: Work) -> Estimator:
+    """A model of these workers and open items, to be asked and never taught."""
+    model = copy(model_of(work.method, work.settings))
+    model._memory = memory_of(work)
+    return model
 
 
 def estimator_of(work: Work, name: str) -> Estimator:
@@ -265,6 +313,7 @@ def _worker_rows(memory: Memory, places: Sequence[int]) -> list[WorkerRow]:
     n_workers, n_classes = len(places), len(memory.roster.classes)
     numbers = np.concatenate([leaf.reshape(n_workers, -1) for _, leaf in leaves], axis=1)
     book = memory.book.to_arrays()
+    used = book["track"].any(axis=2).sum(axis=1)  # bins, the first of all
     return [
         WorkerRow(
             place,
@@ -273,6 +322,7 @@ def _worker_rows(memory: Memory, places: Sequence[int]) -> list[WorkerRow]:
             numbers[k].tobytes(),
             int(book["labels"][k]),
             int(book["agreed"][k]),
+            book["track"][k, : used[k]].tobytes() or None,
         )
         for k, place in enumerate(places)
     ]

@@ -13,18 +13,23 @@ import numpy as np
 
 from labelquorum.errors import StateError
 from labelquorum.learn.door import Estimator
+from labelquorum.learn.drift import changes, wilson
 from labelquorum.learn.snapshot import write_snapshot
-from labelquorum.record.model import estimator_of, snapshot_of
+from labelquorum.record.model import looked_at, snapshot_of
 from labelquorum.record.rows import Work
 
 __all__ = ["QUESTIONS", "answer"]
+
+
+INTERVALS = 20
+"""Of more classes than so many, the bounds of a skill are Wilson's: the model's own take long."""
 
 
 def answer(work: Work, question: str, options: Mapping[str, Any]) -> Any:
     """Ask a model of these workers and these open items."""
     if question == "snapshot":
         return snapshot(work)
-    return QUESTIONS[question](estimator_of(work, "stream"), **options)
+    return QUESTIONS[question](looked_at(work), **options)
 
 
 def snapshot(work: Work) -> bytes:
@@ -35,25 +40,36 @@ def snapshot(work: Work) -> bytes:
         return path.read_bytes()
 
 
-def skills(model: Estimator, workers: list[Any], level: float = 0.95) -> list[dict[str, Any]]:
+def skills(
+    model: Estimator, workers: list[Any], level: float = 0.95, matrices: bool = True
+) -> list[dict[str, Any]]:
     """How often each of these workers is right, between which bounds, and what they confuse."""
+    place = {worker: k for k, worker in enumerate(model.workers_.tolist())}
+    skill = model.skills_.to_numpy()
+    told: list[dict[str, Any]] = [
+        {"worker": worker, "skill": float(skill[place[worker]]), "low": low, "high": high}
+        for worker, (low, high) in zip(workers, _bounds(model, workers, level), strict=True)
+    ]
+    if matrices:
+        _, index = model._chosen(workers)
+        for one, matrix in zip(told, model._matrices(index).tolist(), strict=True):
+            one["confusion"] = matrix
+    return told
+
+
+def _bounds(model: Estimator, workers: list[Any], level: float) -> list[Any]:
+    """Between which bounds the skill of each of these workers is known."""
+    if model._aggregator.draws is not None and len(model.classes_) > INTERVALS:
+        _, index = model._chosen(workers)
+        labels = model._fitted().book.gather(index, ("labels",))["labels"].tolist()
+        known = model.skills_.to_numpy()[index].tolist()
+        return [wilson(share, max(n, 1), level) for share, n in zip(known, labels, strict=True)]
     try:
         table = model.skill_intervals(level, workers)
-        bounds = table[["low", "high"]].to_numpy().tolist()
-    except StateError:  # no intervals for so many classes
-        bounds = [[None, None]] * len(workers)
-    place = {worker: k for k, worker in enumerate(model.workers_.tolist())}
-    skill, confusion = model.skills_.to_numpy(), model.confusion_
-    return [
-        {
-            "worker": worker,
-            "skill": float(skill[place[worker]]),
-            "low": low,
-            "high": high,
-            "confusion": confusion[place[worker]].tolist(),
-        }
-        for worker, (low, high) in zip(workers, bounds, strict=True)
-    ]
+    except StateError:  # it keeps no posterior
+        return [[None, None]] * len(workers)
+    found: list[Any] = table[["low", "high"]].to_numpy().tolist()
+    return found
 
 
 def priors(model: Estimator) -> dict[str, Any]:
@@ -90,13 +106,65 @@ def gains(model: Estimator, tasks: list[Any], top: int | None = None) -> list[di
     return [{name: _finite(value) for name, value in row.items()} for row in rows]
 
 
+def reasons(model: Estimator, task: Any) -> dict[str, Any]:
+    """Why an open item has its answer, and what one more label of it would likely do."""
+    gain = None
+    for row in gains(model, [task]):  # none where the truth was told
+        gain = {"mean": row["gain"], "worker": row["best_worker"], "worker_gain": row["best_gain"]}
+    return {"why": explain(model, task), "gain": gain}
+
+
+def board(model: Estimator) -> dict[str, Any]:
+    """How often each worker is right, and of whom what is odd."""
+    columns = ("flag", "says", "score", "since", "partners")
+    flags = [
+        [row["worker"], {name: _plain(row[name]) for name in columns}]
+        for row in model.flags().to_dict("records")
+    ]
+    return {"skill": model.skills_.to_numpy().tolist(), "flags": flags}
+
+
+def profile(model: Estimator, workers: list[Any]) -> list[dict[str, Any]]:
+    """`skills` of workers, beside the crowd's mean matrix, and how each did over time."""
+    candidates, share = model._candidates()
+    crowd = np.einsum("k,kcz->cz", share, model._matrices(candidates)).tolist()
+    told = []
+    for one in skills(model, workers):
+        stretches = model.track(one["worker"]).reset_index()
+        _, index = model._chosen([one["worker"]])
+        bins = model._fitted().book.gather(index, ("track",))["track"][0]
+        told.append(
+            {
+                **one,
+                "crowd_confusion": crowd,
+                "track": [
+                    {name: _plain(value) for name, value in row.items() if name != "change"}
+                    for row in stretches.to_dict("records")
+                ],
+                "changes": [
+                    {"chunk": int(c.chunk), "before": float(c.before), "after": float(c.after)}
+                    for c in changes(bins)
+                ],
+            }
+        )
+    return told
+
+
 QUESTIONS: dict[str, Callable[..., Any]] = {
+    "board": board,
     "explain": explain,
     "gains": gains,
     "priors": priors,
+    "profile": profile,
+    "reasons": reasons,
     "skills": skills,
 }
 """By name. `snapshot` is asked like these, and answered in bytes."""
+
+
+def _plain(value: Any) -> Any:
+    """A value JSON can tell, without NumPy's own types."""
+    return _finite(value.item() if isinstance(value, np.generic) else value)
 
 
 def _finite(value: Any) -> Any:

@@ -50,6 +50,7 @@ class WorkerRow(NamedTuple):
     state: bytes
     labels: int
     agreed: int
+    track: bytes | None = None  # float32; None of one who was not followed yet
 
 
 class OpenRow(NamedTuple):
@@ -100,6 +101,7 @@ class Outcome(NamedTuple):
     answers: list[AnswerRow]
     open_items: list[OpenRow]
     result: str  # for people, JSON
+    summary: str  # its figures, JSON
 
 
 def worker_places(row: OpenRow) -> list[int]:

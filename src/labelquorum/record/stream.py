@@ -346,6 +346,7 @@ class Stream(Recall, Truths):
             self._close(connection, chunk, outcome)
             kept = self._discard(connection, chunk)
             done = {"version": outcome.version + 1, "result": outcome.result, "labels_kept": kept}
+            done |= {"applied_at": self._store.now(), "summary": outcome.summary}
             here = {"key": self._key, "number": number}
             connection.execute(_APPLIED, {"state": "applied", **done, **here})
             applied = _applied(self._chunk(connection, number))
@@ -453,7 +454,12 @@ _SWAP = (
 _APPLIED = (
     tables.chunks.update()
     .where(_chunks.stream == sa.bindparam("key"), _chunks.id == sa.bindparam("number"))
-    .values({name: sa.bindparam(name) for name in ("state", "version", "result", "labels_kept")})
+    .values(
+        {
+            name: sa.bindparam(name)
+            for name in ("state", "version", "result", "labels_kept", "applied_at", "summary")
+        }
+    )
 )
 
 

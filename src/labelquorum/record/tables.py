@@ -124,6 +124,7 @@ gold = Table(
     Column("given_at", Double, nullable=False),
     Column("answered", Text),  # what had been answered before
     Column("chunk", BigInteger),
+    Column("replaced", Text),  # what the figures have in its place: class and part, JSON
     Index("gold_of_chunk", "stream", "chunk"),
 )
 
@@ -168,6 +169,8 @@ chunks = Table(
     Column("version", BigInteger),  # of the model it made
     Column("result", Text),  # JSON
     Column("labels_kept", Integer, nullable=False),  # 1 while its raw labels are there
+    Column("applied_at", Double),
+    Column("summary", Text),  # its figures, JSON
     Index("chunks_by_state", "stream", "state"),
 )
 
@@ -193,6 +196,7 @@ workers = Table(
     Column("state", LargeBinary, nullable=False),
     Column("labels", BigInteger, nullable=False),
     Column("agreed", BigInteger, nullable=False),
+    Column("track", LargeBinary),  # how he did over time, float32; NULL before he was followed
     UniqueConstraint("stream", "worker", name="workers_by_id"),
 )
 

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from labelquorum.errors import ConflictError, LabelError
 from labelquorum.ingest.formats import read_gold
 from labelquorum.record import tables
+from labelquorum.record.figures import part_of
 from labelquorum.record.inlet import Entry, Inlet
 from labelquorum.record.parcel import Parcel, Receipt, check_names
 from labelquorum.record.rows import Outcome
@@ -184,7 +185,17 @@ class Truths(Inlet):
         """Once a chunk is answered: truths that came after its cut, or found nothing to learn."""
         if not any_row(connection, tables.gold, self._key):
             return
+        gold = tables.gold.c
         emitted = {row.item: row.label for row in outcome.answers}
+        connection.execute(  # the figures of this chunk have what is answered now
+            tables.gold.update()
+            .where(
+                gold.stream == self._key,
+                gold.replaced.is_not(None),
+                among(connection, gold.item, list(emitted)),
+            )
+            .values(replaced=None)
+        )
         known = self._of_items(connection, tables.gold, list(emitted))
         late = {row.item: row for row in known if row.chunk == TOO_LATE}
         rows = [
@@ -208,6 +219,7 @@ class Truths(Inlet):
         """Put truths in the place of answers that were given."""
         if not truths:
             return
+        self._note_replaced(connection, list(truths))
         answers, classes = tables.answers.c, decode(self._shared(connection)["classes"])
         for truth in sorted(set(truths.values())):
             probs = np.array([encode(label) == truth for label in classes], np.float32)
@@ -216,6 +228,25 @@ class Truths(Inlet):
                 tables.answers.update()
                 .where(answers.stream == self._key, among(connection, answers.item, items))
                 .values(label=truth, confidence=1.0, probs=probs.tobytes())
+            )
+
+    def _note_replaced(self, connection: sa.Connection, items: Sequence[str]) -> None:
+        """Keep what the figures of chunks have of answers, before truths take their place."""
+        answers, gold = tables.answers.c, tables.gold.c
+        found: dict[str, list[str]] = {}
+        columns = (answers.item, answers.label, answers.confidence)
+        for row in self._of_items(connection, columns, items):
+            counted = encode([row.label, int(part_of(row.confidence))])
+            found.setdefault(counted, []).append(row.item)
+        for counted, alike in sorted(found.items()):
+            connection.execute(
+                tables.gold.update()
+                .where(
+                    gold.stream == self._key,
+                    gold.replaced.is_(None),  # or else it is a truth that is replaced
+                    among(connection, gold.item, alike),
+                )
+                .values(replaced=counted)
             )
 
 

@@ -37,7 +37,13 @@ from labelquorum.trial.metrics import (
     log_loss,
     reliability,
 )
-from labelquorum.trial.pictures import plot_confusion, plot_error_along_stream
+from labelquorum.trial.pictures import (
+    plot_calibration,
+    plot_confusion,
+    plot_error_along_stream,
+    plot_skills,
+    plot_stream,
+)
 from labelquorum.trial.prequential import Prequential, stream
 from labelquorum.trial.registry import Counts, DatasetInfo, dataset_info, known_datasets
 from labelquorum.trial.roles import (
@@ -89,8 +95,11 @@ __all__ = [
     "oracle_error",
     "oracle_probs",
     "ordinal_crowd",
+    "plot_calibration",
     "plot_confusion",
     "plot_error_along_stream",
+    "plot_skills",
+    "plot_stream",
     "read_dataset",
     "reliability",
     "stream",

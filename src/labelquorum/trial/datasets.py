@@ -34,6 +34,7 @@ __all__ = [
     "is_dataset",
     "list_datasets",
     "read_dataset",
+    "read_truth",
     "unknown_dataset",
     "way_to_get",
 ]
@@ -212,6 +213,11 @@ def _files(folder: Path) -> tuple[Path | None, Path | None]:
         for names in ((*LABEL_FILES, *original[:1]), (*TRUTH_FILES, *original[1:]))
     )
     return labels, truth
+
+
+def read_truth(path: str | Path) -> dict[str, str]:
+    """Read the true class of each task from a CSV file with the columns task and label, as text."""
+    return {row.item_id: row.label for row in _read_truth(Path(path))}
 
 
 def _read_table(path: Path) -> LabelTable:

@@ -14,6 +14,7 @@ from labelquorum.learn.agreement import ClassAgreement, class_agreement, krippen
 
 __all__ = [
     "ClassAgreement",
+    "by_confidence",
     "calibration_error",
     "class_agreement",
     "error_rate",
@@ -123,9 +124,24 @@ def reliability(probs: ArrayLike, truth: ArrayLike, bins: int = 15) -> NDArray[n
     if not known_truth.size:
         return np.zeros((bins, 3))
     confidence = known_probs.max(axis=1)
-    right = known_probs.argmax(axis=1) == known_truth
+    return by_confidence(confidence, known_probs.argmax(axis=1) == known_truth, bins)
+
+
+def by_confidence(confidence: ArrayLike, right: ArrayLike, bins: int = 15) -> NDArray[np.float64]:
+    """Count answers by their confidence, as `reliability` does, of which it is known who is right.
+
+    Parameters
+    ----------
+    confidence, right
+        (N,) how sure each answer is, and whether it is right.
+
+    Returns
+    -------
+    counts : (bins, 3)
+    """
+    confidence = np.asarray(confidence, np.float64)
     bin_index = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
-    columns = (np.ones_like(confidence), confidence, right)
+    columns = (np.ones_like(confidence), confidence, np.asarray(right, np.float64))
     return np.stack([np.bincount(bin_index, column, bins) for column in columns], axis=1)
 
 

@@ -9,7 +9,6 @@ from serve.server.served import serving, until
 
 import labelquorum as lq
 from labelquorum.record.store import Store
-from labelquorum.serve.server.workers import flags_of
 from labelquorum.trial import class_conditional_crowd, label_table
 
 N_ITEMS = 40
@@ -95,6 +94,8 @@ def test_an_item_says_why(admin, birds, crowd):
     said = {row["worker"]: row["label"] for row in crowd if row["task"] == crowd[0]["task"]}
     assert {one["worker"]: one["label"] for one in answer["why"]["workers"]} == said
     assert all(np.isfinite(one["log_odds"]) for one in answer["why"]["workers"])
+    gain = answer["gain"]
+    assert 0 <= gain["mean"] <= gain["worker_gain"] and gain["worker"] not in said
 
 
 def test_an_item_that_is_closed_does_not_say_why(admin, stream):
@@ -104,6 +105,7 @@ def test_an_item_that_is_closed_does_not_say_why(admin, stream):
             admin.post(f"{stream}/labels", json=label)
     answer = until(lambda: (a := admin.get(f"{stream}/items/a%2Fb%3Fc").json())["label"] and a)
     assert answer["task"] == "a/b?c" and answer["why"] is None and answer["open"] is False
+    assert answer["gain"] is None
     assert admin.get(f"{stream}/items/007").json()["task"] == "007"
     assert admin.get(f"{stream}/items/7").status_code == 404
 
@@ -130,16 +132,6 @@ def test_workers_are_told_with_bounds_and_their_matrices(admin, birds, crowd):
     assert one["trend"]["recent_labels"] == one["labels"]  # all of them are kept here
     assert 0 <= one["trend"]["recent"] <= 1
     assert admin.get(f"{birds}/workers/nobody").status_code == 404
-
-
-def test_flags_name_those_whose_answers_do_not_depend_on_the_truth():
-    names = lambda confusion, labels=50: [f["flag"] for f in flags_of(confusion, labels)]  # noqa: E731
-    assert names([[0.95, 0.05], [0.92, 0.08]]) == ["one_answer"]
-    assert names([[0.6, 0.4], [0.55, 0.45]]) == ["spammer"]
-    assert names([[0.2, 0.8], [0.7, 0.3]]) == ["reversed"]
-    assert names([[0.9, 0.1], [0.2, 0.8]]) == []
-    assert names([[0.95, 0.05], [0.92, 0.08]], labels=5) == []
-    assert names([[1.0]]) == []
 
 
 def test_pending_items_come_least_sure_first(admin, birds):

@@ -70,8 +70,10 @@ def test_every_answer_is_one_that_is_described(running, described, role, mode):
         with suppress(Unsatisfiable):  # where there is nothing one could do wrong
             check()
     for path, seen in statuses.items():
-        if path in ("/healthz", "/readyz"):
+        if path in ("/healthz", "/readyz", "/"):
             assert 200 in seen
+        elif path == "/assets/{path}":
+            assert 404 in seen
         elif role is None:
             assert seen <= {400, 401}
         else:

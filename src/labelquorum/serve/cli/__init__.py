@@ -2,11 +2,11 @@
 
 A file a noun: `settings` (the options commands share), `answers` (`aggregate`), `stream`,
 `reports` (`workers`, `doctor`), `datasets`, `evaluate`, `simulate`, `run`, `serve` (and `keys`),
-`store` (`streams`, `backup`, `restore`, `export`, `refine`, `forget`). What takes long to import is
-imported by the command that needs it, so that `--help` is there at once.
+`store` (`streams`, `backup`, `restore`, `export`, `refine`, `forget`), `plot` (and `report`),
+`demo`. What takes long to import is imported by the command that needs it, so that `--help` is
+there at once.
 """
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,11 +15,13 @@ from typer.core import TyperGroup
 from labelquorum.errors import LabelQuorumError
 from labelquorum.serve.cli.answers import aggregate
 from labelquorum.serve.cli.datasets import datasets
+from labelquorum.serve.cli.demo import demo
 from labelquorum.serve.cli.evaluate import evaluate
+from labelquorum.serve.cli.plot import plot, report
 from labelquorum.serve.cli.reports import doctor, workers
 from labelquorum.serve.cli.run import run
 from labelquorum.serve.cli.serve import keys, serve
-from labelquorum.serve.cli.settings import Seed, tell
+from labelquorum.serve.cli.settings import tell
 from labelquorum.serve.cli.simulate import simulate
 from labelquorum.serve.cli.store import backup, export, forget, refine, restore, streams
 from labelquorum.serve.cli.stream import stream
@@ -77,30 +79,14 @@ app.command(
 app.command(epilog="Example: labelquorum refine birds --store data -o differ.csv")(refine)
 app.command(epilog="Example: labelquorum backup data -o monday.backup")(backup)
 app.command(epilog="Example: labelquorum restore monday.backup data-again")(restore)
+app.command(
+    epilog="Example: labelquorum plot workers birds --store data -o workers.svg",
+)(plot)
+app.command(epilog="Example: labelquorum report birds --store data -o birds.html")(report)
 app.command(epilog="Example: labelquorum forget ann --stream birds --store data")(forget)
 
 
-@app.command(epilog="Example: labelquorum demo --output pictures --seed 7")
-def demo(
-    headless: Annotated[
-        bool, typer.Option("--headless", help="Plain lines instead of a live display.")
-    ] = False,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", file_okay=False, help="Folder for the two pictures."),
-    ] = Path("labelquorum-demo"),
-    seed: Seed = None,
-) -> None:
-    """Watch a simulated crowd being aggregated.
-
-    Some of its workers click at random, some always give the same answer,
-    one gives wrong ones on purpose. As the truth is known here, the error of
-    BiLA stands beside that of the majority vote and of an oracle that knows
-    every worker's habits. Two pictures are saved.
-    """
-    from labelquorum.serve.demo import run_demo
-
-    run_demo(output, headless=headless, seed=seed or 0)
+app.command(epilog="Example: labelquorum demo --headless --output pictures")(demo)
 
 
 @app.command(epilog="Example: labelquorum version")

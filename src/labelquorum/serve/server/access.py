@@ -50,6 +50,10 @@ ROUTES: Mapping[tuple[str, str], Need | None] = {
     ("GET", f"{_STREAM}/chunks"): READ,
     ("GET", f"{_STREAM}/events"): READ,
     ("GET", f"{_STREAM}/model"): READ,
+    ("GET", f"{_STREAM}/summary"): READ,
+    ("GET", f"{_STREAM}/stopping"): READ,
+    ("GET", f"{_STREAM}/ask"): READ,
+    ("GET", f"{_STREAM}/export"): READ,
     ("POST", f"{_STREAM}/gold"): WRITE,
     ("POST", f"{_STREAM}/hooks/label-studio"): WRITE,
     ("GET", "/v1/keys"): Need("admin", "all"),
@@ -57,12 +61,15 @@ ROUTES: Mapping[tuple[str, str], Need | None] = {
     ("DELETE", "/v1/keys/{number}"): Need("admin", "all"),
     ("GET", "/metrics"): Need("read", "all"),
     ("GET", "/openapi.json"): Need("read", "any"),
-    ("GET", "/healthz"): None,  # open to everybody
+    ("GET", "/"): None,  # open to everybody
+    ("GET", "/assets/{path:path}"): None,
+    ("GET", "/healthz"): None,
     ("GET", "/readyz"): None,
 }
 """What each route asks for; None where it asks for nothing."""
 
 PUBLIC = frozenset(path for (_, path), need in ROUTES.items() if need is None)
+PUBLIC_BELOW = tuple(path.partition("{")[0] for path in PUBLIC if "{" in path)
 
 
 class Keyring:

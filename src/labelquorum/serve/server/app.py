@@ -10,7 +10,20 @@ from starlette.routing import BaseRoute
 from labelquorum import __version__
 from labelquorum.errors import StateError
 from labelquorum.record.store import Store
-from labelquorum.serve.server import events, health, hooks, items, keys, labels, streams, workers
+from labelquorum.serve.server import (
+    asking,
+    events,
+    exports,
+    health,
+    hooks,
+    items,
+    keys,
+    labels,
+    pages,
+    streams,
+    summary,
+    workers,
+)
 from labelquorum.serve.server.access import ROUTES, Guarded
 from labelquorum.serve.server.gate import Gate
 from labelquorum.serve.server.logs import Log
@@ -21,7 +34,20 @@ from labelquorum.serve.server.settings import Settings
 __all__ = ["PARTS", "App", "check_routes", "create_app"]
 
 # Routes are looked through in this order, and most requests bring labels.
-PARTS = (labels, hooks, items, workers, events, streams, keys, health)
+PARTS = (
+    labels,
+    hooks,
+    items,
+    workers,
+    events,
+    summary,
+    asking,
+    exports,
+    streams,
+    keys,
+    health,
+    pages,
+)
 
 
 class App(Gate):
@@ -52,7 +78,7 @@ def create_app(
     inner = FastAPI(
         title="LabelQuorum",
         version=__version__,
-        description="Labels in, consensus out. Every route but two takes a key.",
+        description="Labels in, consensus out. Every route but its pages and health takes a key.",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from labelquorum.serve.server.access import PUBLIC, Guarded, Rates
+from labelquorum.serve.server.access import PUBLIC, PUBLIC_BELOW, Guarded, Rates
 from labelquorum.serve.server.refusals import Refusal, refused
 from labelquorum.serve.server.service import Service
 
@@ -63,7 +63,10 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *_HEADERS]
+                message["headers"] = [
+                    *message["headers"],
+                    *scope.get("answer_headers", _HEADERS),
+                ]
             await send(message)
 
         try:
@@ -130,7 +133,7 @@ class Gate:
 
     def _check_key(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         path: str = scope["path"]
-        if path in PUBLIC:
+        if path in PUBLIC or path.startswith(PUBLIC_BELOW):
             return
         given = headers.get(b"authorization", b"")
         kind, _, secret = given.partition(b" ")

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -32,6 +32,16 @@ class _Channel:
         self._newest: int | None = None
         self._stale = True
         self._reading = asyncio.Lock()
+        self.notes: deque[tuple[int, bytes]] = deque(maxlen=8)  # of what no store keeps
+        self.n_notes = 0
+
+    def note(self, kind: str) -> None:
+        """Say something that is only for who follows just now."""
+        self.n_notes += 1
+        said = f"event: {kind}\ndata: {json.dumps({'kind': kind})}\n\n".encode()
+        self.notes.append((self.n_notes, said))
+        self.bell.set()
+        self.bell = asyncio.Event()
 
     def ring(self) -> None:
         """Say that something happened."""
@@ -81,6 +91,7 @@ class Hub:
         self._channels: dict[str, _Channel] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._viewers = 0
+        self._changes: Counter[str | None] = Counter()
         self._closed = asyncio.Event()
 
     def open(self) -> None:
@@ -98,9 +109,20 @@ class Hub:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._ring, name)
 
+    def changes(self, name: str | None) -> int:
+        """How often something happened in a stream, or in all together."""
+        return self._changes[name]
+
     def _ring(self, name: str) -> None:
+        self._changes.update((name, None))
         if name in self._channels:
             self._channels[name].ring()
+
+    def note(self, name: str, kind: str) -> None:
+        """Tell who follows a stream just now that something can be asked anew; in the loop."""
+        self._changes.update((name, None))
+        if name in self._channels:
+            self._channels[name].note(kind)
 
     def enter(self) -> None:
         """Let one more viewer in, if there is room."""
@@ -124,6 +146,7 @@ class Hub:
         """Everything that happens after an event, or from now on, as it is sent."""
         channel = self._channels.setdefault(stream.name, _Channel(stream))
         number = await channel.newest() if after is None else after
+        noted = channel.n_notes
         # With a number, so that who loses the connection before the first event misses none.
         yield f"id: {number}\nretry: 2000\n: hello\n\n".encode()
         while not self._closed.is_set() and may_go_on():
@@ -133,6 +156,11 @@ class Hub:
                 number = found[-1][0]
                 yield b"".join(spelled for _, spelled in found)
                 continue
+            if channel.n_notes > noted:
+                said = b"".join(spelled for n, spelled in channel.notes if n > noted)
+                noted = channel.n_notes
+                yield said
+                continue
             try:
                 await asyncio.wait_for(bell.wait(), self._beat)
             except TimeoutError:
@@ -140,5 +168,5 @@ class Hub:
 
 
 def _spelled(event: dict[str, Any]) -> bytes:
-    data = json.dumps({"at": event["at"], **event["body"]})
+    data = json.dumps({"at": event["at"], "kind": event["kind"], **event["body"]})
     return f"id: {event['id']}\nevent: {event['kind']}\ndata: {data}\n\n".encode()

@@ -4,6 +4,7 @@ import base64
 import binascii
 import json
 from collections.abc import Hashable
+from math import isfinite
 from typing import Any
 
 from labelquorum.ingest.names import fault_of_name
@@ -58,10 +59,26 @@ def after_cursor(cursor: str | None, kind: type | tuple[type, ...]) -> Any:
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         place = json.loads(base64.b64decode(padded, b"-_", validate=True))
-        if isinstance(place, kind) and not isinstance(place, bool) and not fault_of_name(place):
+        if isinstance(place, kind) and _is_place(place) and (kind is not int or _fits(place)):
             return place
     except (binascii.Error, ValueError, RecursionError):
         pass
     raise Refusal(
         422, f"`cursor` must be the `next` of the page before. Got {cursor[:40]!r}. Leave it out."
     )
+
+
+def _is_place(place: Any) -> bool:
+    """Tell whether a page can have ended there: at an id, or at a number and an id."""
+    if isinstance(place, list):
+        if len(place) != 2 or not isinstance(place[0], int | float) or not _fits(place[0]):
+            return False
+        place = place[1]
+    return isinstance(place, str | int | float) and not (
+        isinstance(place, bool) or fault_of_name(place)
+    )
+
+
+def _fits(number: Any) -> bool:
+    """Tell whether a column of a database can hold a number."""
+    return not isinstance(number, bool) and abs(number) < 2**63 and isfinite(number)

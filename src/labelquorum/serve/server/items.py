@@ -1,11 +1,13 @@
 """Answers out: items, why they are what they are, what is pending, chunks, the model."""
 
 from collections.abc import Hashable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from labelquorum.record.finding import Found, find_items, find_undecided
+from labelquorum.record.glance import last_event
 from labelquorum.record.reader import Undecided
 from labelquorum.record.stream import Stream
 from labelquorum.record.view import Given
@@ -14,14 +16,16 @@ from labelquorum.serve.server.ids import after_cursor, cursor_of, spellings
 from labelquorum.serve.server.refusals import Refusal, error_responses
 from labelquorum.serve.server.service import known_stream, service_of
 from labelquorum.serve.server.shapes import ChunkPage, ItemPage, ItemShape, PendingList
+from labelquorum.serve.server.shared import as_json, json_answer
 
-__all__ = ["Cursor", "Limit", "router"]
+__all__ = ["Cursor", "Limit", "Search", "router", "told_chunk", "told_item"]
 
 router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
 Cursor = Annotated[str | None, Query(max_length=1024, description="The `next` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Share = Annotated[float | None, Query(ge=0, le=1)]
+Search = Annotated[str | None, Query(max_length=256, description="A part of the id.")]
 
 
 @router.get(
@@ -30,7 +34,7 @@ Share = Annotated[float | None, Query(ge=0, le=1)]
     response_model_exclude_unset=True,
     responses=error_responses(401, 403, 404, 422, 429, 503),
 )
-def list_items(
+async def list_items(
     request: Request,
     stream: str,
     cursor: Cursor = None,
@@ -40,23 +44,71 @@ def list_items(
     changed_since: Annotated[
         int | None, Query(ge=0, le=2**62, description="The number of a chunk.")
     ] = None,
-) -> dict[str, Any]:
-    """Items by page, in the order of their ids as text."""
-    known = known_stream(request).stream
-    after = after_cursor(cursor, (str, int, float))
-    found: list[Any]
-    if undecided:
-        if confidence_below is not None or changed_since is not None:
-            raise Refusal(422, "What is undecided has no confidence and no chunk. Ask for one.")
-        found = known.undecided(after, limit + 1)
-    else:
-        found = known.items(after, limit + 1, confidence_below, changed_since)
-    page = found[:limit]
-    more = len(found) > limit
+    search: Search = None,
+    sort: Annotated[str, Query(pattern="^(task|confidence|-confidence|newest)$")] = "task",
+    label: Annotated[
+        str | None, Query(max_length=256, description="Those with this answer.")
+    ] = None,
+) -> Response:
+    """Items by page, in the order of their ids as text, or another."""
+    service, known = service_of(request), known_stream(request).stream
+    after = _after(cursor, sort)
+    below = (confidence_below, changed_since)
+    if undecided and (label is not None or any(limit is not None for limit in below)):
+        raise Refusal(
+            422, "What is undecided has no label, confidence or chunk. Leave one of them out."
+        )
+
+    def look() -> bytes:
+        if undecided:
+            found = find_undecided(known, None if after is None else after[1], limit, search)
+        else:
+            meant = None if label is None else _class(known, label)
+            found = find_items(known, sort, after, limit, search, meant, *below)
+        return as_json(_told_page(found))
+
+    async def make() -> bytes:
+        looks_through = bool(search) or label is not None
+        return await (service.search(look) if looks_through else run_in_threadpool(look))
+
+    if undecided or cursor is not None:
+        return json_answer(await make())
+    # The page that everybody sees first; all that changes an answer is an event.
+    event = await run_in_threadpool(last_event, known)
+    about = ("items", event, limit, search, sort, label, *below)
+    return json_answer(await service.shared.answer(known.name, about, make))
+
+
+def _told_page(found: Found) -> dict[str, Any]:
+    rest = found.next
     return {
-        "items": [_item(one) for one in page],
-        "next": cursor_of(page[-1].item_id) if more else None,
+        "items": [told_item(one) for one in found.items],
+        "next": None if rest is None else cursor_of(rest[1] if rest[0] is None else list(rest)),
+        "total": found.total,
     }
+
+
+def _after(cursor: str | None, sort: str) -> tuple[float | None, Hashable] | None:
+    """Where the page before ended: by its id, or by what it is sorted by and its id."""
+    place = after_cursor(cursor, (str, int, float, list))
+    if place is None:
+        return None
+    if not isinstance(place, list):
+        return (None, place) if sort == "task" else _refuse_cursor()
+    return (place[0], place[1]) if sort != "task" else _refuse_cursor()
+
+
+def _refuse_cursor() -> NoReturn:
+    raise Refusal(422, "`cursor` is of pages in another order. Begin with the first page.")
+
+
+def _class(stream: Stream, label: str) -> Hashable:
+    """The class that is meant: the text, or else the number it reads as."""
+    classes = stream.classes()
+    for spelled in spellings(label, "label"):
+        if spelled in classes:
+            return spelled
+    return label
 
 
 @router.get(
@@ -71,7 +123,7 @@ async def read_item(request: Request, stream: str, task: str) -> dict[str, Any]:
         found = await run_in_threadpool(known.item, spelled)
         if found is not None:
             reasons = await service_of(request).ask(_reasons, known, spelled, found)
-            return _item(found) | reasons
+            return told_item(found) | reasons
     raise Refusal(404, f"Stream {stream!r} has no task {task!r}. See its items.")
 
 
@@ -88,7 +140,7 @@ def list_pending(
 ) -> dict[str, Any]:
     """Items of which we are less sure than the threshold, the least sure first."""
     found = known_stream(request).stream.pending(threshold, limit)
-    return {"items": [{**_item(given), "open": is_open} for given, is_open in found]}
+    return {"items": [{**told_item(given), "open": is_open} for given, is_open in found]}
 
 
 @router.get(
@@ -105,7 +157,7 @@ def list_chunks(
     found = known.chunks(after or 0, limit + 1)
     page = found[:limit]
     return {
-        "chunks": [_chunk(one) for one in page],
+        "chunks": [told_chunk(one) for one in page],
         "next": cursor_of(page[-1]["id"]) if len(found) > limit else None,
     }
 
@@ -130,7 +182,8 @@ async def read_model(request: Request, stream: str) -> Response:
     return Response(file, media_type="application/octet-stream", headers=headers)
 
 
-def _item(one: Given | Undecided) -> dict[str, Any]:
+def told_item(one: Given | Undecided) -> dict[str, Any]:
+    """An item as it is told in lists."""
     if isinstance(one, Undecided):
         return {
             "task": one.item_id,
@@ -150,18 +203,20 @@ def _item(one: Given | Undecided) -> dict[str, Any]:
 
 def _reasons(stream: Stream, task: Hashable, found: Given | Undecided) -> dict[str, Any]:
     if isinstance(found, Undecided):
-        return {"probabilities": None, "open": True, "why": None}
-    why = stream.explain(task)
+        return {"probabilities": None, "open": True, "why": None, "gain": None}
+    why, gain = stream.reasons(task)
     probs = [float(p) for p in found.probs]
     names = [str(label) for label in stream.classes()][: len(probs)]
     return {
         "probabilities": dict(zip(names, probs, strict=True)),
         "open": why is not None,
         "why": why,
+        "gain": gain,
     }
 
 
-def _chunk(row: Mapping[str, Any]) -> dict[str, Any]:
+def told_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A chunk as it is told."""
     same = ("id", "state", "first_row", "last_row", "seed", "configuration", "cut_at")
-    told = {name: row[name] for name in (*same, "attempts", "error", "version")}
+    told = {name: row[name] for name in (*same, "applied_at", "attempts", "error", "version")}
     return told | {"items": row["n_items"], "labels": row["n_labels"]}

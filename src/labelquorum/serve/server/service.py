@@ -1,5 +1,6 @@
 """What all routes share: the store, who feeds it, and what is remembered of its streams."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,17 +12,21 @@ from starlette.concurrency import run_in_threadpool
 
 from labelquorum.errors import LabelQuorumError
 from labelquorum.ingest.events import LabelSpace
-from labelquorum.record.glance import model_version
+from labelquorum.record.glance import all_rows, model_version
 from labelquorum.record.keys import Keys
 from labelquorum.record.store import Store
 from labelquorum.record.stream import Stream
+from labelquorum.record.tally import Tally
 from labelquorum.serve.server.access import Keyring
+from labelquorum.serve.server.boards import Boards
 from labelquorum.serve.server.bodies import Bodies
 from labelquorum.serve.server.hub import Hub
 from labelquorum.serve.server.logs import Log
 from labelquorum.serve.server.metrics import Metrics
+from labelquorum.serve.server.pace import Pace
 from labelquorum.serve.server.refusals import RETRY_SECONDS, Refusal
 from labelquorum.serve.server.settings import Settings
+from labelquorum.serve.server.shared import Shared
 
 __all__ = ["Known", "Service", "known_stream", "service_of"]
 
@@ -29,12 +34,16 @@ Answer = TypeVar("Answer")
 ASKING, MOST_ASKING = 4, 64
 """So many questions for the learner are under way, and so many wait."""
 
+SEARCHING, MOST_SEARCHING = 2, 32
+"""So many searches through a stream's items are under way, and so many wait."""
+
 
 class Known:
     """A stream, and how its rows are read."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
+        self.tally = Tally(stream)
         space = stream._space
         self.spaces: dict[str, LabelSpace] = {
             on_bad: replace(space, on_bad=on_bad) for on_bad in ("error", "skip")
@@ -52,8 +61,13 @@ class Service:
         self.bodies = Bodies(settings)
         self.hub = Hub(settings, self.metrics)
         self.metrics.watch(self._gauged)
+        self.shared = Shared(self.hub.changes)
+        self.boards = Boards(self.ask, self.hub)
+        self.pace = Pace(self._paced, log)
+        self._following: asyncio.Task[None] | None = None
         self.creating = threading.Lock()
         self._asking = CapacityLimiter(ASKING)
+        self._searching = CapacityLimiter(SEARCHING)
         # One process writes to a store, so nobody else makes streams.
         self._known = {name: Known(store.stream(name)) for name in store.streams()}
 
@@ -62,10 +76,14 @@ class Service:
         self.hub.open()
         self.pipeline.on_change = self.hub.ring
         self.pipeline.start()
+        self._following = asyncio.get_running_loop().create_task(self.pace.follow())
 
     async def stop(self) -> None:
         """Commit what was taken, and end."""
         self.hub.close()
+        self.boards.close()
+        if self._following is not None:
+            self._following.cancel()
         await run_in_threadpool(self.pipeline.stop)
 
     async def ask(self, question: Callable[..., Answer], *about: Any) -> Answer:
@@ -81,11 +99,23 @@ class Service:
                 f"The model could not be asked ({error}). Come back in a second."
             ) from error
 
+    async def search(self, look: Callable[..., Answer], *about: Any) -> Answer:
+        """Look through many rows, in a thread; few at a time, so that other reads go on."""
+        if self._searching.statistics().tasks_waiting >= MOST_SEARCHING:
+            raise _later("Too many search at the moment. Come back in a second.")
+        return await to_thread.run_sync(look, *about, limiter=self._searching)
+
     def _gauged(self) -> Iterator[tuple[str, str, float]]:
         """What is measured when it is asked for: its name, the stream, the value."""
         for name, known in list(self._known.items()):
             yield "chunks_behind", name, self.pipeline.behind(name)
             yield "model_version", name, model_version(known.stream)
+
+    def _paced(self) -> dict[str, tuple[int, int]]:
+        """The labels of each stream, and how far learning is behind."""
+        return {
+            name: (rows, self.pipeline.behind(name)) for name, rows in all_rows(self.store).items()
+        }
 
     def known(self, name: str) -> Known:
         """A stream by its name."""

@@ -6,10 +6,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
     "ChunkPage",
+    "ChunkShape",
     "ErrorShape",
     "Fine",
+    "Gain",
     "Gone",
     "HookAnswer",
+    "Id",
     "ItemPage",
     "ItemShape",
     "KeyList",
@@ -20,11 +23,8 @@ __all__ = [
     "PendingList",
     "ReceiptShape",
     "RulesShape",
-    "StreamList",
     "StreamShape",
     "Told",
-    "WorkerPage",
-    "WorkerShape",
     "gold_body",
     "hook_body",
     "json_body",
@@ -117,10 +117,12 @@ class StreamShape(BaseModel):
     counts: dict[str, int]
 
 
-class StreamList(BaseModel):
-    """The streams that the key may read."""
+class Gain(BaseModel):
+    """What one more label of an item would likely do."""
 
-    streams: list[str]
+    mean: float = Field(description="By how much it would raise the confidence, by anybody.")
+    worker: Id | None = Field(description="Whose label would raise it most.")
+    worker_gain: float | None
 
 
 class ItemShape(BaseModel):
@@ -136,6 +138,7 @@ class ItemShape(BaseModel):
     why: dict[str, Any] | None = Field(
         default=None, description="Each worker's part in log-odds; null once the labels are gone."
     )
+    gain: Gain | None = None
 
 
 class ItemPage(BaseModel):
@@ -143,6 +146,9 @@ class ItemPage(BaseModel):
 
     items: list[ItemShape]
     next: str | None
+    total: int | None = Field(
+        description="Of all pages together; null after the first page, and where that is costly."
+    )
 
 
 class PendingShape(BaseModel):
@@ -162,43 +168,6 @@ class PendingList(BaseModel):
     items: list[PendingShape]
 
 
-class Flag(BaseModel):
-    """What is odd about a worker."""
-
-    flag: str
-    says: str
-
-
-class Trend(BaseModel):
-    """A worker's agreement of late beside that of all time."""
-
-    recent: float
-    overall: float
-    recent_labels: int
-
-
-class WorkerShape(BaseModel):
-    """A worker: how good, how sure that is, and what is odd."""
-
-    worker: Id
-    labels: int
-    agreed: int
-    skill: float
-    low: float | None
-    high: float | None
-    classes: list[Id]
-    confusion: list[list[float]] = Field(description="P(he says z | truth c), by row c.")
-    trend: Trend | None
-    flags: list[Flag]
-
-
-class WorkerPage(BaseModel):
-    """Some workers, and where the next page begins."""
-
-    workers: list[WorkerShape]
-    next: str | None
-
-
 class ChunkShape(BaseModel):
     """A chunk that was cut."""
 
@@ -211,6 +180,7 @@ class ChunkShape(BaseModel):
     seed: int
     configuration: str
     cut_at: float
+    applied_at: float | None
     attempts: int
     error: str | None
     version: int | None

@@ -1,25 +1,27 @@
 """Streams: which there are, how they learn and cut, what they hold."""
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from labelquorum.ingest.names import fault_of_name
 from labelquorum.record.chunking import Rules
+from labelquorum.record.glance import all_counts
 from labelquorum.record.stream import Stream
 from labelquorum.serve.server.access import Guarded
 from labelquorum.serve.server.bodies import parse_json
+from labelquorum.serve.server.outlines import StreamsShape
 from labelquorum.serve.server.refusals import Refusal, error_responses, told
 from labelquorum.serve.server.service import Service, known_stream, service_of
 from labelquorum.serve.server.shapes import (
     NewStream,
     RulesShape,
-    StreamList,
     StreamShape,
     json_body,
 )
+from labelquorum.serve.server.shared import as_json, json_answer
 
 __all__ = ["read_shape", "router"]
 
@@ -29,12 +31,39 @@ MOST_CLASSES = 1000
 _NOT_SETTINGS = ("self", "name", "method", "rules")
 
 
-@router.get("/v1/streams", response_model=StreamList, responses=error_responses(401, 403, 429, 503))
-def list_streams(request: Request) -> dict[str, list[str]]:
+@router.get(
+    "/v1/streams",
+    response_model=StreamsShape,
+    response_model_exclude_unset=True,
+    responses=error_responses(401, 403, 422, 429, 503),
+)
+async def list_streams(
+    request: Request,
+    full: Annotated[
+        bool, Query(description="With what each holds, and how fast it grows.")
+    ] = False,
+) -> Any:
     """The streams that the key may read."""
-    only = request.scope["key"].stream
-    names = service_of(request).store.streams()
-    return {"streams": [name for name in names if only in (None, name)]}
+    service, only = service_of(request), request.scope["key"].stream
+    if not full:
+        names = await run_in_threadpool(service.store.streams)
+        return {"streams": [name for name in names if only in (None, name)]}
+
+    async def make() -> bytes:
+        found = await run_in_threadpool(all_counts, service.store, only)
+        seen = list(found)
+        details = [{"name": name, **found[name], **_pace(service, name)} for name in seen]
+        return as_json({"streams": seen, "details": details})
+
+    return json_answer(await service.shared.answer(None, ("streams", only), make))
+
+
+def _pace(service: Service, name: str) -> dict[str, Any]:
+    return {
+        "chunks_behind": service.pipeline.behind(name),
+        "labels_per_second": service.pace.labels_per_second(name),
+        "spark": service.pace.spark(name),
+    }
 
 
 @router.post(

@@ -1,40 +1,38 @@
-"""Workers: how good each is, how sure that is, and what is odd about him.
-
-A flag is raised by a rule on his confusion matrix, once he gave `ENOUGH` labels:
-
-- `one_answer`: whatever the truth, he gives one and the same answer in nine of ten cases.
-- `spammer`: his answers hardly depend on the truth; no two rows of his matrix differ by more than
-  a tenth.
-- `reversed`: whatever the truth, another answer is likelier than the right one, and he is right
-  less often than by chance.
-"""
+"""Workers: how good each is, how sure that is, and what is odd about him."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
 
 from labelquorum.errors import LabelError
 from labelquorum.record.glance import Recent, late_agreement
+from labelquorum.record.stream import Stream
+from labelquorum.record.tally import Tally
 from labelquorum.serve.server.access import Guarded
+from labelquorum.serve.server.boards import Board
 from labelquorum.serve.server.ids import after_cursor, cursor_of, spellings
-from labelquorum.serve.server.items import Cursor, Limit
+from labelquorum.serve.server.items import Cursor, Limit, Search
+from labelquorum.serve.server.outlines import WorkerPage, WorkerShape
 from labelquorum.serve.server.refusals import Refusal, error_responses
-from labelquorum.serve.server.service import known_stream, service_of
-from labelquorum.serve.server.shapes import Gone, WorkerPage, WorkerShape
+from labelquorum.serve.server.service import Service, known_stream, service_of
+from labelquorum.serve.server.shapes import Gone
+from labelquorum.serve.server.shared import as_json, json_answer
 
-__all__ = ["flags_of", "router"]
+__all__ = ["router"]
 
 router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
-ENOUGH = 20
-"""Labels without which nothing is said against a worker."""
 
 ENOUGH_LATELY = 10
-SAME_ANSWER = 0.9
-ALIKE = 0.1
+"""Labels without which no trend is told."""
+
+EXCESS, CONFUSED = 0.05, 5
+"""So much likelier than of the crowd, an answer is one he confuses; so many are told."""
+
+_BRIEF = ("worker", "labels", "agreed", "skill", "low", "high")
 
 
 @router.get(
@@ -43,20 +41,43 @@ ALIKE = 0.1
     responses=error_responses(401, 403, 404, 422, 429, 503),
 )
 async def list_workers(
-    request: Request, stream: str, cursor: Cursor = None, limit: Limit = 100
-) -> dict[str, Any]:
-    """Workers by page, in the order they first appeared."""
-    known = known_stream(request).stream
+    request: Request,
+    stream: str,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    sort: Annotated[
+        str, Query(pattern="^(place|worker|labels|agreement|skill|-skill|flags)$")
+    ] = "place",
+    search: Search = None,
+    flag: Annotated[
+        str | None, Query(pattern="^(any|spammer|one_answer|reversed|drifting|colluding)$")
+    ] = None,
+    brief: Annotated[bool, Query(description="Without matrices and trends.")] = False,
+) -> Response:
+    """Workers by page, in the order they first appeared, or another."""
+    service, known = service_of(request), known_stream(request).stream
     after = after_cursor(cursor, int)
-    first = -1 if after is None else after
-    found = await service_of(request).ask(known.workers, first, limit + 1)
-    page = found[:limit]
-    names = [one["worker"] for one in page]
-    lately = await run_in_threadpool(late_agreement, known, names)
-    return {
-        "workers": [_worker(one, lately) for one in page],
-        "next": cursor_of(page[-1]["place"]) if len(found) > limit else None,
-    }
+
+    async def make() -> bytes:
+        board = await service.boards.of(known)
+        if sort == "place" and not search and flag is None:
+            first = -1 if after is None else after
+            found = await service.ask(known.workers, first, limit + 1, None, not brief)
+            page, total = found[:limit], board.total
+            rest = cursor_of(page[-1]["place"]) if len(found) > limit else None
+        else:
+            chosen = await run_in_threadpool(_chosen, board, sort, search, flag)
+            start = await run_in_threadpool(_start, chosen, after)
+            places = [row["place"] for row in chosen[start : start + limit]]
+            page, total = await _at(service, known, places, not brief), len(chosen)
+            rest = cursor_of(places[-1]) if len(chosen) > start + limit else None
+        told = await _told(known, page, board, brief)
+        return as_json({"workers": told, "next": rest, "total": total})
+
+    if not brief:
+        return json_answer(await make())
+    about = ("workers", sort, search, flag, cursor, limit)
+    return json_answer(await service.shared.answer(known.name, about, make))
 
 
 @router.get(
@@ -64,15 +85,20 @@ async def list_workers(
     response_model=WorkerShape,
     responses=error_responses(401, 403, 404, 422, 429, 503),
 )
-async def read_worker(request: Request, stream: str, worker: str) -> dict[str, Any]:
-    """One worker: skill with an interval, confusion matrix, trend, flags."""
-    known = known_stream(request).stream
+async def read_worker(request: Request, stream: str, worker: str) -> Response:
+    """One worker: skill with an interval, matrix beside the crowd's, over time, flags."""
+    service, known = service_of(request), known_stream(request)
     for spelled in spellings(worker, "worker"):
         try:
-            found = await service_of(request).ask(known.worker, spelled)
+            found = await service.ask(known.stream.profile, spelled)
         except LabelError:
             continue
-        return _worker(found, await run_in_threadpool(late_agreement, known, [spelled]))
+        board = await service.boards.of(known.stream)
+        [told] = await _told(known.stream, [found], board, brief=False)
+        told |= await run_in_threadpool(_over_time, found, known.tally)
+        told["crowd_confusion"] = found["crowd_confusion"]
+        told["confuses"] = _confuses(found)
+        return json_answer(as_json(told))
     raise Refusal(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
 
 
@@ -83,49 +109,100 @@ async def read_worker(request: Request, stream: str, worker: str) -> dict[str, A
 )
 async def forget_worker(request: Request, stream: str, worker: str) -> dict[str, int]:
     """Forget a person for good; tells how many labels of theirs went."""
-    known = known_stream(request).stream
+    service, known = service_of(request), known_stream(request).stream
     for spelled in spellings(worker, "worker"):
         try:
-            gone = await service_of(request).ask(known.forget, spelled)
+            gone = await service.ask(known.forget, spelled)
         except LabelError:
             continue
-        service_of(request).log.write("forgot", stream=stream)  # and not whom
-        service_of(request).hub.ring(stream)
+        service.log.write("forgot", stream=stream)  # and not whom
+        service.boards.forget(stream)
+        service.hub.ring(stream)
         return {"gone": gone}
     raise Refusal(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
 
 
-def flags_of(confusion: Sequence[Sequence[float]], labels: int) -> list[dict[str, str]]:
-    """What is odd about a worker, by his confusion matrix (C, C) and how much he said."""
-    matrix = np.asarray(confusion, dtype=float)
-    n_classes = len(matrix)
-    if labels < ENOUGH or n_classes < 2:
-        return []
-    says = matrix.min(axis=0)  # of each answer, how often he gives it at the least
-    if says.max() >= SAME_ANSWER:
-        return [_flag("one_answer", "Gives the same answer whatever the truth is.")]
-    apart = np.abs(matrix[:, None] - matrix[None]).sum(axis=2).max() / 2
-    if apart <= ALIKE:
-        return [_flag("spammer", "Answers hardly depend on the truth.")]
-    right = np.diag(matrix)
-    if (matrix.max(axis=1) > right).all() and right.mean() < 1 / n_classes:
-        return [_flag("reversed", "Another answer is likelier than the right one.")]
-    return []
+def _chosen(
+    board: Board, sort: str, search: str | None, flag: str | None
+) -> Sequence[Mapping[str, Any]]:
+    """The rows of a board that are wanted, in order."""
+    rows: Sequence[Mapping[str, Any]] = board.listed(sort)
+    if search:
+        wanted = search.casefold()
+        rows = [row for row in rows if wanted in str(row["worker"]).casefold()]
+    if flag is not None:
+        rows = [row for row in rows if any(flag in ("any", one["flag"]) for one in row["flags"])]
+    return rows
 
 
-def _flag(name: str, says: str) -> dict[str, str]:
-    return {"flag": name, "says": says}
+def _start(rows: Sequence[Mapping[str, Any]], after: int | None) -> int:
+    """Where the page after this place begins."""
+    if after is None:
+        return 0
+    for k, row in enumerate(rows):
+        if row["place"] == after:
+            return k + 1
+    raise Refusal(
+        422, "`cursor` names a worker who is not in this list any more. Begin with the first page."
+    )
 
 
-def _worker(one: Mapping[str, Any], lately: Mapping[Hashable, Recent]) -> dict[str, Any]:
-    names = ("worker", "labels", "agreed", "skill", "low", "high", "classes", "confusion")
-    recent = lately.get(one["worker"])
-    trend = None
-    if recent is not None and recent.labels >= ENOUGH_LATELY and one["labels"]:
-        trend = {
-            "recent": recent.agreed / recent.labels,
-            "overall": one["agreed"] / one["labels"],
-            "recent_labels": recent.labels,
-        }
-    flags = flags_of(one["confusion"], one["labels"])
-    return {**{name: one[name] for name in names}, "trend": trend, "flags": flags}
+async def _at(
+    service: Service, stream: Stream, places: list[int], matrices: bool
+) -> list[dict[str, Any]]:
+    """The workers at these places, in this order; who was forgotten meanwhile is left out."""
+    about = (-1, len(places), places, matrices)
+    found = await service.ask(stream.workers, *about) if places else []
+    by_place = {one["place"]: one for one in found}
+    return [by_place[place] for place in places if place in by_place]
+
+
+async def _told(
+    stream: Stream, page: Sequence[Mapping[str, Any]], board: Board, brief: bool
+) -> list[dict[str, Any]]:
+    """Workers as they are told."""
+    told = []
+    lately: Mapping[Hashable, Recent] = {}
+    if not brief:
+        names = [one["worker"] for one in page]
+        lately = await run_in_threadpool(late_agreement, stream, names)
+    for one in page:
+        known = board.by_place.get(one["place"])
+        row = {name: one[name] for name in _BRIEF}
+        row["flags"] = [] if known is None else known["flags"]
+        if not brief:
+            row |= {"classes": one["classes"], "confusion": one["confusion"]}
+            row["trend"] = _trend(one, lately.get(one["worker"]))
+        told.append(row)
+    return told
+
+
+def _trend(one: Mapping[str, Any], recent: Recent | None) -> dict[str, Any] | None:
+    if recent is None or recent.labels < ENOUGH_LATELY or not one["labels"]:
+        return None
+    return {
+        "recent": recent.agreed / recent.labels,
+        "overall": one["agreed"] / one["labels"],
+        "recent_labels": recent.labels,
+    }
+
+
+def _over_time(found: Mapping[str, Any], tally: Tally) -> dict[str, Any]:
+    with tally.fresh():
+        track = [{**one, "at": tally.when(one["chunk"])} for one in found["track"]]
+    return {"track": track, "changes": found["changes"]}
+
+
+def _confuses(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The answers he gives for a truth more often than the crowd."""
+    classes, own, crowd = found["classes"], found["confusion"], found["crowd_confusion"]
+    excess = [
+        (own[c][z] - crowd[c][z], c, z)
+        for c in range(len(own))
+        for z in range(len(own))
+        if c != z and own[c][z] - crowd[c][z] >= EXCESS
+    ]
+    return [
+        {"truth": classes[c], "says": classes[z], "prob": own[c][z], "crowd": crowd[c][z]}
+        for _, c, z in sorted(excess, key=lambda one: -one[0])[:CONFUSED]
+    ]

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load, save
 
-from labelquorum.ingest.roster import Intake
-from labelquorum.learn.aggregator import Aggregator
-from labelquorum.learn.memory import Memory, Step
 from labelquorum.learn.sharding import (
     Gained,
     Known,
@@ -59,14 +56,9 @@ class Spread:
         if len(work.labels) < self._least or not is_plain:
             return self._here.learn(work)
         plan = Plan(work.method, decode(work.settings), ())
-        return learn(work, by=partial(self._learn, plan))
-
-    def _learn(
-        self, plan: Plan, memory: Memory, method: Aggregator, intake: Intake, seed: int
-    ) -> Step:
-        n_shards = max(2, -(-intake.chunk.n_labels // SHARD_LABELS))
-        run = partial(self._run, plan)
-        return learn_in_shards(memory, method, intake, seed, n_shards, run)
+        n_shards = max(2, -(-len(work.labels) // SHARD_LABELS))
+        by = partial(learn_in_shards, n_shards=n_shards, run=partial(self._run, plan))
+        return learn(work, by=by)
 
     def _run(self, plan: Plan, todo: list[Shard]) -> list[Gained]:
         """Fit shards on the executors."""

@@ -1,0 +1,298 @@
+"""A stream in figures: those of its chunks, added up as the chunks come.
+
+It is held in memory by who shows a stream, and reads nothing but the chunks that are new. After a
+restart it reads those of all chunks, once.
+"""
+
+import threading
+from array import array
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from labelquorum.record import tables
+from labelquorum.record.course import confidence_parts
+from labelquorum.record.figures import BINS, DEPTH
+from labelquorum.record.tables import decode
+from labelquorum.record.view import View
+
+__all__ = ["Lost", "Point", "Tally"]
+
+POINTS, SHOWN = 2_000, 200
+"""So many of the last chunks are held one by one, and shown as so many points."""
+
+READ = 1_000
+"""So many chunks are read at a time."""
+
+TIMED = 200
+"""The time from cut to answer is told of so many of the last chunks."""
+
+RECENT_ITEMS = 500
+"""As many of the last answers, by whole chunks, are those of late."""
+
+EXPECTED = 10.0
+"""A class is missed once so many answers of it were due and none came."""
+
+
+class Point(NamedTuple):
+    """What one chunk, or a few together, came to."""
+
+    chunk: int
+    at: float | None
+    items: int
+    labels: int
+    sure: float | None  # the sum of all confidences
+
+
+class Lost(NamedTuple):
+    """A class that is not answered any more."""
+
+    label: Hashable
+    since: int  # the chunk that had it last
+    share: float  # until then
+    answers: int  # since then
+
+
+class _Seen(NamedTuple):
+    chunk: int
+    items: int  # answered by then
+    of_class: int
+
+
+class _Late(NamedTuple):
+    items: int
+    classes: Mapping[str, int]
+    depth: list[int]
+
+
+class Tally:
+    """The figures of a stream; see `Tally.fresh`. Any thread may ask."""
+
+    def __init__(self, stream: View) -> None:
+        self._stream, self._turn = stream, threading.Lock()
+        self.chunk = 0  # the last that is counted
+        self.n_chunks = 0
+        self.labels = 0
+        self._parts: NDArray[np.int64] = np.zeros(BINS, np.int64)  # of the confidence
+        self.priors: list[float] | None = None
+        self._stops: tuple[list[float], NDArray[np.float64], int] | None = None
+        self._classes: Counter[str] = Counter()
+        # By truths that took the place of answers, on top of what chunks came to.
+        self._truths: tuple[Counter[str], NDArray[np.int64]] = Counter(), np.zeros(BINS, np.int64)
+        self._given = 0  # answers, those given anew included
+        self._seen: dict[str, _Seen] = {}
+        self._points: deque[Point] = deque(maxlen=POINTS)
+        self._waits: deque[float] = deque(maxlen=TIMED)
+        self._late: deque[_Late] = deque()
+        self._numbers, self._moments = array("q"), array("d")  # of chunks
+
+    @contextmanager
+    def fresh(self) -> Iterator["Tally"]:
+        """These figures, brought up to date; they stand still meanwhile."""
+        with self._turn:
+            self._refresh()
+            yield self
+
+    def _refresh(self) -> None:
+        """Count the chunks that were applied since the last time: all of them, or none."""
+        fixed = ("_stream", "_turn")
+        held = {name: copy(value) for name, value in vars(self).items() if name not in fixed}
+        try:
+            self._count_new()
+        except BaseException:
+            vars(self).update(held)
+            raise
+
+    def _count_new(self) -> None:
+        chunks = tables.chunks.c
+        query = (
+            sa.select(
+                chunks.id,
+                chunks.cut_at,
+                chunks.applied_at,
+                chunks.n_items,
+                chunks.n_labels,
+                chunks.summary,
+            )
+            .where(chunks.stream == self._stream._key, chunks.state == "applied")
+            .order_by(chunks.id)
+        )
+        with self._stream._store.read() as connection:
+            older = None
+            new = query.where(chunks.id > self.chunk)
+            with connection.execute(new, execution_options={"yield_per": READ}) as rows:
+                for row in rows:
+                    self.chunk, self.n_chunks = row.id, self.n_chunks + 1
+                    self.labels += row.n_labels
+                    if row.applied_at is not None:
+                        self._waits.append(row.applied_at - row.cut_at)
+                        self._numbers.append(row.id)
+                        self._moments.append(row.applied_at)
+                    if row.summary is None:  # it was applied before there were figures
+                        older = row.id
+                        point = Point(row.id, row.applied_at, row.n_items, row.n_labels, None)
+                        self._points.append(point)
+                    else:
+                        self._add(row, decode(row.summary))
+            if older is not None:
+                self._add_older(connection, older)
+                classes, parts = self._replaced(connection)  # the answers have it already
+                self._classes.subtract(classes)
+                self._parts -= parts
+            self._truths = self._replaced(connection)
+
+    def _replaced(self, connection: sa.Connection) -> tuple[Counter[str], NDArray[np.int64]]:
+        """What truths that took the place of answers change: by class, and by confidence."""
+        gold = tables.gold.c
+        query = (
+            sa.select(gold.replaced, gold.label, sa.func.count())
+            .where(gold.stream == self._stream._key, gold.replaced.is_not(None))
+            .group_by(gold.replaced, gold.label)
+        )
+        classes: Counter[str] = Counter()
+        parts = np.zeros(BINS, np.int64)
+        for counted, truth, n in connection.execute(query):
+            label, part = decode(counted)
+            classes[label] -= n
+            classes[truth] += n
+            parts[part] -= n
+            parts[-1] += n
+        return classes, parts
+
+    def _add(self, row: Any, told: Mapping[str, Any]) -> None:
+        items, classes = told["items"], told["classes"]
+        self._parts += told["confidence"]
+        self._classes.update(classes)
+        if "before" in told:
+            self._parts -= told["before"]["confidence"]
+            self._classes.subtract(told["before"]["classes"])
+        self._given += items
+        for label, n in classes.items():
+            before = self._seen[label].of_class if label in self._seen else 0
+            self._seen[label] = _Seen(row.id, self._given, before + n)
+        self.priors = told.get("priors")
+        self._points.append(Point(row.id, row.applied_at, items, row.n_labels, told["sure"]))
+        self._late.append(_Late(items, classes, told["depth"]))
+        while sum(one.items for one in self._late) - self._late[0].items >= RECENT_ITEMS:
+            self._late.popleft()
+        if "stopping" in told:
+            thresholds, sums, n = told["thresholds"], np.array(told["stopping"], np.float64), 1
+            if self._stops is not None and self._stops[0] == thresholds:
+                sums, n = self._stops[1] + sums, self._stops[2] + 1
+            self._stops = thresholds, sums, n
+
+    def _add_older(self, connection: sa.Connection, last: int) -> None:
+        """Count all answers themselves, once, where those of some chunks have no figures.
+
+        What an item had been answered in such a chunk is not known once it was answered anew.
+        """
+        answers = tables.answers.c
+        every = answers.stream == self._stream._key
+        by_class = sa.select(answers.label, sa.func.count()).group_by(answers.label)
+        self._classes = Counter(dict(map(tuple, connection.execute(by_class.where(every)))))
+        for label, n in connection.execute(by_class.where(every, answers.chunk <= last)):
+            self._given += n
+            known = self._seen.get(label, _Seen(last, 0, 0))
+            self._seen[label] = known._replace(of_class=known.of_class + n)
+        self._seen = {x: one._replace(items=self._given) for x, one in self._seen.items()}
+        self._parts = confidence_parts(connection, every)
+
+    # ── what it comes to ──────────────────────────────────────────────────────────────────────
+
+    @property
+    def classes(self) -> dict[Hashable, int]:
+        """How many answers of each class stand."""
+        total = Counter(self._classes)
+        total.update(self._truths[0])
+        return {decode(label): max(n, 0) for label, n in total.items()}
+
+    @property
+    def confidence(self) -> NDArray[np.int64]:
+        """How many answers stand in each of the equal parts of 0 to 1."""
+        return self._parts + self._truths[1]
+
+    @property
+    def recent(self) -> tuple[int, Counter[Hashable]]:
+        """How many answers there were of late, and of which classes."""
+        found: Counter[Hashable] = Counter()
+        for one in self._late:
+            found.update({decode(label): n for label, n in one.classes.items()})
+        return sum(one.items for one in self._late), found
+
+    @property
+    def depth(self) -> list[int]:
+        """Of the items of late, how many have 0, 1, 2 … labels."""
+        total = np.zeros(DEPTH + 1, np.int64)
+        for one in self._late:
+            total += one.depth
+        found: list[int] = total.tolist()
+        return found
+
+    @property
+    def waits(self) -> list[float]:
+        """From the cut of a chunk to its answers, in seconds; of the last chunks."""
+        return list(self._waits)
+
+    def lost(self) -> list[Lost]:
+        """Classes of which answers were due, and none came."""
+        found = []
+        for label, seen in self._seen.items():
+            share = seen.of_class / max(seen.items, 1)
+            since = self._given - seen.items
+            if share * since >= EXPECTED:
+                found.append(Lost(decode(label), seen.chunk, share, since))
+        return sorted(found, key=lambda one: -one.share)
+
+    def points(self) -> list[Point]:
+        """The last chunks in order; where there are many, a few together."""
+        points = list(self._points)
+        size = -(-len(points) // SHOWN)
+        return [_together(points[k : k + size]) for k in range(0, len(points), size or 1)]
+
+    def stops(self) -> dict[str, Any]:
+        """What if items had been closed as soon as we were so sure; on how many chunks."""
+        if self._stops is None:
+            return {"items": 0, "labels": 0, "curve": [], "chunks": 0}
+        thresholds, sums, n_chunks = self._stops
+        n_items, n_labels, _ = sums[-1].tolist()
+        curve = [
+            {
+                "threshold": threshold,
+                "labels_used": round(used),
+                "labels_saved": max(0.0, 1 - used / max(n_labels, 1)),
+                "expected_error": max(0.0, error / max(items, 1)),
+            }
+            for threshold, (items, used, error) in zip(thresholds, sums.tolist(), strict=False)
+        ]
+        return {
+            "items": round(n_items),
+            "labels": round(n_labels),
+            "curve": curve,
+            "chunks": n_chunks,
+        }
+
+    def when(self, chunk: int) -> float | None:
+        """When a chunk was applied, where that is known."""
+        place = bisect_left(self._numbers, chunk)
+        if place == len(self._numbers) or self._numbers[place] != chunk:
+            return None
+        return self._moments[place]
+
+
+def _together(points: list[Point]) -> Point:
+    last = points[-1]
+    sure = [one.sure for one in points if one.sure is not None]
+    return Point(
+        last.chunk,
+        last.at,
+        sum(one.items for one in points),
+        sum(one.labels for one in points),
+        sum(sure) if len(sure) == len(points) else None,
+    )

@@ -1,0 +1,247 @@
+// All streams with their counters, and a form that makes another.
+
+import * as api from "../api.js";
+import { spark } from "../charts.js";
+import { el, fill, icon, link, named } from "../dom.js";
+import { brief, count, counted, rate } from "../format.js";
+import { empty, field, figure, select } from "../states.js";
+
+const EVERY = 2000;
+
+export function page({ go }) {
+  const form = creation(go);
+  const open = el(
+    "button",
+    { class: "button primary", type: "button", on: { click: () => form.showModal() } },
+    icon("plus"),
+    "New stream",
+  );
+  const figures = {
+    rate: figure("Labels a second"),
+    decided: figure("Items decided"),
+    waiting: figure("Labels waiting"),
+    undecided: figure("Items undecided"),
+  };
+  const body = el("tbody", { role: "rowgroup" });
+  const table = el(
+    "table",
+    { class: "plain streams", role: "table" },
+    el("caption", { class: "unseen" }, "Streams and what they hold"),
+    head(),
+    body,
+  );
+  const box = el("div", { class: "panel flush" }, table);
+  const rows = new Map();
+
+  function show({ details }) {
+    if (!details.length) {
+      const start = el(
+        "button",
+        { class: "button primary", type: "button", on: { click: () => form.showModal() } },
+        "Make the first stream",
+      );
+      fill(
+        box,
+        empty(
+          "No streams yet",
+          "A stream takes labels for one question, such as “Which bird is this?”, and answers its items as they come.",
+          start,
+        ),
+      );
+      return;
+    }
+    if (!table.isConnected) fill(box, table);
+    const sum = (of) => details.reduce((total, one) => total + (of(one) ?? 0), 0);
+    figures.rate.set(rate(sum((one) => one.labels_per_second)), "over all streams");
+    figures.decided.set(
+      count(sum((one) => one.counts.answered_items)),
+      counted(details.length, "stream"),
+    );
+    figures.waiting.set(count(sum((one) => one.counts.waiting_labels)), "not cut into a chunk yet");
+    figures.undecided.set(
+      count(sum((one) => one.counts.waiting_items)),
+      "with labels, and no answer yet",
+    );
+    const here = new Set(details.map((one) => one.name));
+    for (const [name, row] of rows) {
+      if (!here.has(name)) {
+        row.remove();
+        rows.delete(name);
+      }
+    }
+    details.forEach((one, n) => {
+      if (!rows.has(one.name)) rows.set(one.name, rowOf(one.name));
+      const row = rows.get(one.name);
+      if (body.children[n] !== row) body.insertBefore(row, body.children[n] ?? null);
+      showRow(row, one);
+    });
+  }
+
+  return {
+    title: "Streams",
+    head: el(
+      "div",
+      { class: "page-head" },
+      el("h1", { tabindex: "-1" }, "Streams"),
+      el("span", { class: "stretch" }),
+      open,
+    ),
+    node: el(
+      "div",
+      {},
+      el(
+        "dl",
+        { class: "figures four" },
+        Object.values(figures).map((one) => one.node),
+      ),
+      box,
+      form,
+    ),
+    skeleton: "table",
+    every: EVERY,
+    load: (signal) => api.get("/v1/streams", { full: true }, signal),
+    show,
+  };
+}
+
+const COLUMNS = [
+  ["Stream"],
+  ["Labels/s", "number"],
+  ["Decided", "number"],
+  ["Waiting labels", "number wide"],
+  ["Undecided", "number"],
+  ["Chunks behind", "number wide"],
+  ["Lately", "spark-cell"],
+];
+
+function head() {
+  return el(
+    "thead",
+    {},
+    el(
+      "tr",
+      {},
+      COLUMNS.map(([words, kind]) => el("th", { scope: "col", class: kind }, words)),
+    ),
+  );
+}
+
+function rowOf(name) {
+  const first = el(
+    "th",
+    { scope: "row", role: "rowheader" },
+    link(["s", name], named(name), { class: "strong-link" }),
+    el("p", { class: "small muted" }),
+  );
+  return el(
+    "tr",
+    { role: "row" },
+    first,
+    COLUMNS.slice(1).map(([words, kind]) =>
+      el("td", { class: kind, role: "cell", data: kind === "spark-cell" ? {} : { label: words } }),
+    ),
+  );
+}
+
+function showRow(row, one) {
+  const { labels_per_item: wanted } = one.rules;
+  const [first, ...cells] = row.children;
+  const about = `${counted(one.classes.length, "class", "classes")} · ${counted(wanted, "label")} an item`;
+  const small = first.querySelector("p");
+  if (small.textContent !== about) small.textContent = about;
+  const values = [
+    rate(one.labels_per_second),
+    brief(one.counts.answered_items),
+    brief(one.counts.waiting_labels),
+    brief(one.counts.waiting_items),
+    count(one.chunks_behind),
+  ];
+  values.forEach((value, n) => {
+    if (cells[n].textContent !== value) cells[n].textContent = value;
+  });
+  cells[4].dataset.tone = one.chunks_behind > 10 ? "warn" : "";
+  fill(
+    cells[5],
+    spark(
+      one.spark,
+      `Labels in the last ${one.spark.length} steps, most recently ${count(one.spark.at(-1) ?? 0)}`,
+    ),
+  );
+}
+
+/** A dialog in which a stream is made. */
+function creation(go) {
+  const told = el("p", { class: "form-error", role: "alert" });
+  const parts = {
+    name: el("input", { required: true, maxlength: 256, autocomplete: "off" }),
+    classes: el("textarea", { rows: 3, spellcheck: "false", placeholder: "owl\nwren" }),
+    labels: el("input", { type: "number", min: 1, value: 3, required: true }),
+    items: el("input", { type: "number", min: 1, value: 50, required: true }),
+    grace: select(
+      [
+        ["0", "Close it at once"],
+        ["3600", "An hour"],
+        ["86400", "A day"],
+        ["604800", "A week"],
+      ],
+      "3600",
+    ),
+  };
+  const close = () => node.close();
+
+  async function make(event) {
+    event.preventDefault();
+    const classes = parts.classes.value
+      .split("\n")
+      .map((one) => one.trim())
+      .filter(Boolean);
+    const rules = {
+      labels_per_item: Number(parts.labels.value),
+      chunk_items: Number(parts.items.value),
+      grace: Number(parts.grace.value),
+    };
+    const body = { name: parts.name.value, settings: classes.length ? { classes } : {}, rules };
+    try {
+      const made = await api.send("POST", "/v1/streams", body);
+      close();
+      go(["s", made.name]);
+    } catch (error) {
+      fill(told, icon("alert"), error.message);
+    }
+  }
+
+  const node = el(
+    "dialog",
+    { class: "dialog", "aria-labelledby": "new-stream" },
+    el(
+      "form",
+      { on: { submit: make } },
+      el("h2", { id: "new-stream" }, "New stream"),
+      field("Name", parts.name),
+      field(
+        "Classes",
+        parts.classes,
+        "One a line. Leave it empty and every new label makes a class.",
+      ),
+      el(
+        "div",
+        { class: "pair" },
+        field("Labels an item", parts.labels),
+        field("Items a chunk", parts.items),
+      ),
+      field(
+        "Keep answered items open for",
+        parts.grace,
+        "While an item is open you see why it was answered so, and whom to ask next.",
+      ),
+      told,
+      el(
+        "div",
+        { class: "actions" },
+        el("button", { class: "button", type: "button", on: { click: close } }, "Cancel"),
+        el("button", { class: "button primary", type: "submit" }, "Make stream"),
+      ),
+    ),
+  );
+  return node;
+}

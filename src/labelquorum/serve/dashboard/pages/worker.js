@@ -1,0 +1,251 @@
+// One worker: what he confuses beside what the crowd does, how he changed, and what is odd.
+
+import * as api from "../api.js";
+import { lines } from "../charts.js";
+import { el, fill, icon, link, named } from "../dom.js";
+import { count, counted, flagWord, moment, percent, ratio } from "../format.js";
+import { heatmap } from "../heatmap.js";
+import { figure, panel } from "../states.js";
+import { shortTable } from "../table.js";
+
+export function page({ stream, name, go }) {
+  const figures = {
+    skill: figure("Skill"),
+    labels: figure("Labels given"),
+    agreed: figure("Agrees with the answers"),
+    crowd: figure("Of late"),
+  };
+  const flags = el("div", { class: "warnings" });
+  const maps = el("div", { class: "maps" });
+  const confuses = el("div");
+  let track = [];
+  let changes = [];
+  const chart = lines({
+    label: "",
+    height: 220,
+    series: [
+      { width: 0, band: "accent" },
+      { width: 0 },
+      { label: "he agrees", tone: "accent", points: true },
+      { label: "crowd", tone: "muted", dash: [5, 4] },
+    ],
+    xFormat: (x) => `chunk ${count(x)}`,
+    xTick: count,
+    whole: true,
+    yFormat: (y) => percent(y, 0),
+    range: (low) => [Math.min(0.4, Math.max(0, Math.floor((low - 0.05) * 10) / 10)), 1],
+    marks: () =>
+      changes.map((one) => ({ x: one.chunk, tone: one.after < one.before ? "bad" : "good" })),
+  });
+  const story = el("div", { class: "story" });
+  const overTime = el("div", {}, chart.node, story);
+  const over = panel(
+    "Agreement with the others, over time",
+    { note: "band: 95 % interval · dashed: the crowd on the same chunks" },
+    overTime,
+  );
+  const forget = forgetting(stream, name, go);
+  const node = el(
+    "div",
+    {},
+    flags,
+    el(
+      "dl",
+      { class: "figures four" },
+      Object.values(figures).map((one) => one.node),
+    ),
+    el(
+      "div",
+      { class: "grid worker-grid" },
+      panel("What he says, by the truth", { note: "in percent of each row" }, maps),
+      el(
+        "div",
+        { class: "stack" },
+        over,
+        panel("Classes he confuses", { note: "more than the crowd does", flush: true }, confuses),
+      ),
+    ),
+    forget,
+  );
+  let drawn = "";
+
+  function show(data) {
+    showFlags(flags, stream, data.flags);
+    figures.skill.set(
+      ratio(data.skill),
+      data.low === null ? "" : `${ratio(data.low)} to ${ratio(data.high)}, at 95 %`,
+    );
+    figures.labels.set(count(data.labels), counted(data.classes.length, "class", "classes"));
+    figures.agreed.set(
+      data.labels ? percent(data.agreed / data.labels) : "–",
+      `${count(data.agreed)} of ${count(data.labels)}`,
+    );
+    track = data.track ?? [];
+    changes = data.changes ?? [];
+    const last = track.at(-1);
+    if (last)
+      figures.crowd.set(
+        percent(last.agreement),
+        `the crowd ${percent(last.crowd)}`,
+        last.agreement < last.crowd - 0.15 ? "warn" : "",
+      );
+    else figures.crowd.set("–", "too few labels");
+    const told = JSON.stringify([data.confusion, data.crowd_confusion]);
+    if (told !== drawn) {
+      drawn = told;
+      const { classes, confusion: matrix, crowd_confusion: crowd } = data;
+      fill(
+        maps,
+        heatmap({ caption: "He", classes, matrix, other: crowd }),
+        crowd &&
+          heatmap({ caption: "The crowd", classes, matrix: crowd, other: matrix, tone: "idle" }),
+      );
+    }
+    showTrack();
+    fill(confuses, confusions(data.confuses ?? []));
+  }
+
+  function showTrack() {
+    if (track.length < 2) {
+      fill(overTime, el("p", { class: "muted" }, "Too few labels to tell how he changed."));
+      return;
+    }
+    if (!chart.node.isConnected) fill(overTime, chart.node, story);
+    const column = (key) => track.map((one) => one[key]);
+    const last = track.at(-1);
+    const told = changes.map(
+      (one) =>
+        `From chunk ${count(one.chunk)} on he agrees on ${percent(one.after)}, before on ${percent(one.before)}.`,
+    );
+    const since = track[0].at
+      ? `since ${moment(track[0].at)}`
+      : `since chunk ${count(track[0].chunk)}`;
+    chart.set(
+      [column("chunk"), column("high"), column("low"), column("agreement"), column("crowd")],
+      `Agreement with the others over ${counted(track.length, "stretch", "stretches")}, last ${percent(last.agreement)}, the crowd ${percent(last.crowd)}. ${told.join(" ")}`,
+      since,
+    );
+    fill(
+      story,
+      told.map((one) => el("p", { class: "small" }, one)),
+    );
+  }
+
+  return {
+    title: `${name} in ${stream}`,
+    head: el(
+      "div",
+      { class: "page-head" },
+      el("h1", { tabindex: "-1" }, named(name)),
+      el("span", { class: "stretch" }),
+      link(["s", stream, "workers"], [icon("back"), "All workers"], { class: "more-link" }),
+    ),
+    node,
+    skeleton: "cards",
+    load: (signal) => worker(stream, name, signal),
+    show,
+    stop: () => chart.stop(),
+  };
+}
+
+/** One worker; one whose name is dots alone is searched for, and less is known of him. */
+async function worker(stream, name, signal) {
+  if (api.hasAddress(name)) return api.get(api.pathOf(stream, "workers", name), {}, signal);
+  const asked = { search: name, sort: "worker", limit: 100 };
+  const found = await api.get(api.pathOf(stream, "workers"), asked, signal);
+  const one = found.workers.find((other) => String(other.worker) === name);
+  if (one) return one;
+  throw new api.Refused(
+    404,
+    `The worker ${name} was not found among the first that have his name in theirs.`,
+  );
+}
+
+function showFlags(host, stream, flags) {
+  const told = JSON.stringify(flags);
+  if (host.dataset.told === told) return;
+  host.dataset.told = told;
+  fill(
+    host,
+    flags.map((one) => {
+      const partners = (one.partners ?? []).map((other) =>
+        link(["s", stream, "workers", other], named(other)),
+      );
+      return el(
+        "div",
+        { class: "warning", data: { code: one.flag } },
+        icon("alert"),
+        el("p", {}, el("strong", {}, flagWord(one.flag)), ` · ${one.says}`),
+        partners.length ? el("span", { class: "partners" }, partners) : null,
+      );
+    }),
+  );
+}
+
+function confusions(rows) {
+  if (!rows.length) return el("p", { class: "muted padded" }, "None more than the crowd does.");
+  const heads = [["Truth"], ["He says"], ["How often", "number"], ["The crowd", "number"]];
+  const body = rows.map((one) =>
+    el(
+      "tr",
+      {},
+      el("th", { scope: "row" }, named(one.truth)),
+      el("td", {}, named(one.says)),
+      el("td", { class: "number" }, percent(one.prob)),
+      el("td", { class: "number muted" }, percent(one.crowd)),
+    ),
+  );
+  return shortTable({ caption: "Classes he confuses more than the crowd does", heads, rows: body });
+}
+
+/** A person's right: to be removed for good. It is asked twice. */
+function forgetting(stream, name, go) {
+  const asked = el("p", { class: "small muted" }, "If this worker asks to be removed:");
+  if (!api.hasAddress(name))
+    return el(
+      "div",
+      { class: "danger-zone" },
+      asked,
+      el("pre", { class: "code" }, `labelquorum forget ${name} --stream … --store …`),
+    );
+  const told = el("p", { class: "form-error", role: "alert" });
+  const close = () => dialog.close();
+
+  async function forget() {
+    try {
+      await api.send("DELETE", api.pathOf(stream, "workers", name));
+      close();
+      go(["s", stream, "workers"]);
+    } catch (error) {
+      fill(told, icon("alert"), error.message);
+    }
+  }
+
+  const dialog = el(
+    "dialog",
+    { class: "dialog", "aria-labelledby": "forget" },
+    el("h2", { id: "forget" }, "Forget ", named(name), "?"),
+    el(
+      "p",
+      {},
+      "The id, the matrix, the history and all labels that are still held go for good. Answers stay: they name nobody.",
+    ),
+    told,
+    el(
+      "div",
+      { class: "actions" },
+      el("button", { class: "button", type: "button", on: { click: close } }, "Cancel"),
+      el(
+        "button",
+        { class: "button danger", type: "button", on: { click: forget } },
+        "Forget for good",
+      ),
+    ),
+  );
+  const open = el(
+    "button",
+    { class: "button", type: "button", on: { click: () => dialog.showModal() } },
+    "Forget this person…",
+  );
+  return el("div", { class: "danger-zone" }, asked, open, dialog);
+}

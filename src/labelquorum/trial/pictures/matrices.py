@@ -1,0 +1,144 @@
+"""Workers' confusion matrices as small heat maps."""
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelquorum.errors import StateError
+from labelquorum.trial.pictures.sheet import INK, QUIET_INK, new_figure, save, shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_confusion"]
+
+NUMBERED_CLASSES = 6  # up to so many, the cells of a heat map carry numbers
+MAP_SIDE, MAP_GAP, MAP_TITLE, SHEET_TOP = 1.7, 0.3, 0.62, 0.5  # inches
+ROOM_FOR_LETTERS = 24  # side by side under one heat map
+
+
+def plot_confusion(
+    path: str | Path,
+    confusion: ArrayLike,
+    names: Sequence[Hashable],
+    classes: Sequence[Hashable],
+    *,
+    columns: int = 4,
+    label_counts: Sequence[int] | None = None,
+    title: str = "What each worker says, given the truth",
+) -> Path:
+    """Draw workers' confusion matrices as small heat maps, from the worst worker to the best.
+
+    Workers are ordered by the mean of their diagonal. All maps share one colour scale from
+    0 to 1; with at most six classes each cell carries its per cent.
+
+    Parameters
+    ----------
+    path
+        Where to write, .png, .svg or .pdf.
+    confusion
+        (K, C, C) with confusion[k, c, z] = P(worker k says z | truth c). Pass the workers
+        to be shown, not a thousand.
+    names, classes
+        (K,) workers and (C,) classes as a person knows them.
+    columns
+        Maps in a row.
+    label_counts
+        (K,) labels given by each worker, shown beside his name.
+
+    Returns
+    -------
+    path
+    """
+    matrices = np.asarray(confusion, dtype=np.float64)
+    n_workers, n_classes = len(names), len(classes)
+    if matrices.shape != (n_workers, n_classes, n_classes) or not matrices.size:
+        raise StateError(
+            "`confusion` of plot_confusion must have the shape (workers, classes, classes) that "
+            f"`names` and `classes` give, and hold something. Got {matrices.shape} for "
+            f"{n_workers} names and {n_classes} classes."
+        )
+    if label_counts is not None and len(label_counts) != n_workers:
+        raise StateError(
+            f"`label_counts` of plot_confusion must have an entry for each of the {n_workers} "
+            f"workers. Got {len(label_counts)}."
+        )
+    if columns < 1:
+        raise StateError(f"`columns` of plot_confusion must be a whole number ≥ 1. Got {columns}.")
+
+    columns = min(columns, n_workers)
+    rows = -(-n_workers // columns)
+    width = columns * (MAP_SIDE + MAP_GAP)
+    height = SHEET_TOP + rows * (MAP_TITLE + MAP_SIDE)
+    figure = new_figure(path, width, height)
+    accuracy = np.diagonal(matrices, axis1=1, axis2=2).mean(axis=1)  # (K,)
+    for place, k in enumerate(np.argsort(accuracy, kind="stable")):
+        row, column = divmod(place, columns)
+        x = column * (MAP_SIDE + MAP_GAP)
+        y = height - SHEET_TOP - (row + 1) * (MAP_TITLE + MAP_SIDE)
+        axes = figure.add_axes((x / width, y / height, MAP_SIDE / width, MAP_SIDE / height))
+        _draw_map(axes, matrices[k])
+        first, last = column == 0, place + columns >= n_workers
+        _name_classes(axes, classes if first else (), classes if last else ())
+        heading = f"{100 * accuracy[k]:.0f} % right"
+        if label_counts is not None:
+            heading += f" · {label_counts[k]:,} label{'s' if label_counts[k] != 1 else ''}"
+        name = shortened(names[k])
+        axes.text(0, 1.14, name, transform=axes.transAxes, color=INK, fontsize=9.5, weight="bold")
+        axes.text(0, 1.04, heading, transform=axes.transAxes, color=QUIET_INK, fontsize=8)
+
+    if n_classes > NUMBERED_CLASSES:
+        _draw_scale(figure, width, height)
+    figure.text(0, 1, title, fontsize=13, weight="bold", color=INK, va="top")
+    explanation = "rows: the truth · columns: what the worker said · per cent of the row"
+    figure.text(0, 1 - 0.32 / height, explanation, fontsize=8.5, color=QUIET_INK, va="top")
+    return save(figure, path)
+
+
+def _draw_map(axes: "Axes", matrix: NDArray[np.float64]) -> None:
+    """Draw one confusion matrix (C, C), truth downwards, right answers in bold."""
+    n_classes = len(matrix)
+    edges = np.arange(n_classes + 1)
+    line = 1.5 if n_classes <= NUMBERED_CLASSES else 0.5
+    axes.pcolormesh(
+        edges, edges, matrix, cmap="Blues", vmin=0, vmax=1, edgecolor="white", linewidth=line
+    )
+    axes.invert_yaxis()
+    axes.tick_params(length=0, labelcolor=INK, labelsize=8, pad=3)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    if n_classes <= NUMBERED_CLASSES:
+        for (c, z), share in np.ndenumerate(matrix):
+            axes.text(
+                z + 0.5,
+                c + 0.5,
+                f"{100 * share:.0f}",
+                ha="center",
+                va="center_baseline",
+                fontsize=9 if n_classes <= 4 else 8,
+                weight="bold" if c == z else "normal",
+                color="white" if share > 0.55 else INK,
+            )
+
+
+def _draw_scale(figure: "Figure", width: float, height: float) -> None:
+    """Draw the colours' meaning beside the first row of heat maps."""
+    mesh = figure.axes[0].collections[0]
+    bottom = height - SHEET_TOP - MAP_TITLE - MAP_SIDE
+    place = (1 - 0.1 / width, bottom / height, 0.08 / width, MAP_SIDE / height)
+    scale = figure.colorbar(mesh, cax=figure.add_axes(place), ticks=[0, 0.5, 1])
+    scale.ax.set_yticklabels(["0 %", "50 %", "100 %"])
+    scale.ax.tick_params(length=0, labelcolor=QUIET_INK, labelsize=8, pad=3)
+    scale.outline.set_visible(False)
+
+
+def _name_classes(axes: "Axes", rows: Sequence[Hashable], columns: Sequence[Hashable]) -> None:
+    """Name the rows and the columns of a heat map; an empty sequence names none."""
+    axes.set_yticks(np.arange(len(rows)) + 0.5, [shortened(name) for name in rows])
+    axes.set_xticks(np.arange(len(columns)) + 0.5, [shortened(name) for name in columns])
+    if any(len(shortened(name)) * len(columns) > ROOM_FOR_LETTERS for name in columns):
+        axes.tick_params(axis="x", labelrotation=90)

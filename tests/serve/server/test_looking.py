@@ -1,0 +1,350 @@
+"""What many look at is made once for all; how fast labels come; what needs a person."""
+
+import asyncio
+import io
+import json
+from collections import deque
+
+import pytest
+from serve.server.served import until
+from serve.server.test_events import Viewer, answer_one_chunk
+
+from labelquorum.record.chunking import Rules
+from labelquorum.serve.server.alarms import alarms
+from labelquorum.serve.server.boards import Board, Boards
+from labelquorum.serve.server.logs import Log
+from labelquorum.serve.server.pace import Look, Pace
+from labelquorum.serve.server.shared import OLDEST, Shared
+
+
+class Clock:
+    def __init__(self):
+        self.time = 0.0
+
+    def __call__(self):
+        return self.time
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+class Making:
+    """Counts how often an answer is made, and can be held up."""
+
+    def __init__(self):
+        self.n, self.may_end = 0, asyncio.Event()
+        self.may_end.set()
+
+    async def __call__(self):
+        self.n += 1
+        n = self.n
+        await self.may_end.wait()
+        return b"%d" % n
+
+
+def test_an_answer_is_made_once_until_something_happens(clock):
+    changes = [0]
+    shared = Shared(lambda stream: changes[0], clock)
+
+    async def look():
+        making = Making()
+        assert [await shared.answer("s", "a", making) for _ in range(3)] == [b"1"] * 3
+        assert await shared.answer("s", "another", making) == b"2"
+        changes[0] += 1
+        assert await shared.answer("s", "a", making) == b"3"
+        clock.time += OLDEST
+        assert await shared.answer("s", "a", making) == b"4"
+
+    asyncio.run(look())
+
+
+def test_what_takes_long_to_make_rests_as_many_times_as_long(clock, monkeypatch):
+    shared, rests = Shared(lambda stream: round(clock.time * 1000), clock), []
+
+    async def rest(seconds):
+        rests.append(seconds)
+        clock.time += seconds
+
+    monkeypatch.setattr(asyncio, "sleep", rest)
+
+    async def look():
+        lengths = iter([0.3, 2.0, 0.0])
+
+        async def make():
+            clock.time += next(lengths)
+            return b"made"
+
+        for _ in range(3):
+            await shared.answer("s", "a", make)
+
+    asyncio.run(look())
+    assert rests == [pytest.approx(2.7), pytest.approx(3.0)]
+
+
+def test_a_hundred_who_ask_at_once_are_given_one_answer(clock):
+    shared = Shared(lambda stream: 0, clock)
+
+    async def look():
+        making = Making()
+        making.may_end.clear()
+        asked = [asyncio.create_task(shared.answer("s", "a", making)) for _ in range(100)]
+        await asyncio.sleep(0)
+        making.may_end.set()
+        assert set(await asyncio.gather(*asked)) == {b"1"} and making.n == 1
+
+    asyncio.run(look())
+
+
+def test_who_asks_after_something_happened_is_not_given_what_was_begun_before_it(clock):
+    changes = [0]
+    shared = Shared(lambda stream: changes[0], clock)
+
+    async def look():
+        making = Making()
+        making.may_end.clear()
+        early = asyncio.create_task(shared.answer("s", "a", making))
+        await asyncio.sleep(0)
+        clock.time += 0.001
+        changes[0] += 1
+        late = asyncio.create_task(shared.answer("s", "a", making))
+        await asyncio.sleep(0)
+        making.may_end.set()
+        assert await asyncio.gather(early, late) == [b"1", b"2"]
+
+    asyncio.run(look())
+
+
+def test_an_answer_that_cannot_be_made_is_an_error_for_who_asked_and_made_for_the_next(clock):
+    shared = Shared(lambda stream: 0, clock)
+
+    async def fail():
+        raise RuntimeError("no")
+
+    async def look():
+        with pytest.raises(RuntimeError):
+            await shared.answer("s", "a", fail)
+        assert await shared.answer("s", "a", Making()) == b"1"
+
+    asyncio.run(look())
+
+
+def test_the_pace_of_a_stream_is_that_of_its_last_seconds():
+    pace = Pace(dict, Log())
+    assert pace.labels_per_second("s") == 0 and pace.spark("s") == [0] * 60
+    for second in range(100):
+        pace.note(float(second), {"s": (second * second, second // 10)})
+    assert pace.labels_per_second("s") == pytest.approx((99**2 - 89**2) / 10)
+    spark = pace.spark("s")
+    assert len(spark) == 60 and spark[-1] == 99**2 - 98**2 and spark[0] == 40**2 - 39**2
+    assert pace.grew("s") == 9 - 3 and pace.grew("nobody") == 0
+
+
+def test_the_pace_is_told_while_another_look_is_noted():
+    pace = Pace(dict, Log())
+
+    class Watched(Look):
+        """While it is looked at, another thread notes one more."""
+
+        def __getattribute__(self, name):
+            if name == "at":
+                pace.note(100.0, {"s": (100, 0)})
+            return super().__getattribute__(name)
+
+    pace._seen["s"] = deque([Watched(0.0, 0, 0), Watched(90.0, 90, 0), Look(92.0, 100, 0)])
+    assert pace.labels_per_second("s") == 5
+
+
+def test_the_pace_goes_on_after_a_look_that_failed(monkeypatch):
+    from labelquorum.serve.server import pace as module
+
+    monkeypatch.setattr(module, "PERIOD", 0.0)
+    lines, n_looks = io.StringIO(), 0
+
+    def look():
+        nonlocal n_looks
+        n_looks += 1
+        if n_looks == 1:
+            raise RuntimeError("the dictionary changed")
+        return {"s": (n_looks, 0)}
+
+    async def follow():
+        pace = Pace(look, Log(lines))
+        following = asyncio.create_task(pace.follow())
+        while not pace._seen and not following.done():
+            await asyncio.sleep(0.001)
+        following.cancel()
+        assert pace._seen["s"][0].rows == 2
+
+    asyncio.run(follow())
+    assert "the dictionary changed" in lines.getvalue()
+
+
+class Figures:
+    """What `alarms` asks of a tally."""
+
+    def __init__(self, depth=(), lost=()):
+        self.depth, self._lost = list(depth), list(lost)
+
+    def lost(self):
+        return self._lost
+
+
+def codes(figures=None, behind=0, grew=0, quarantined=(), turned=(), healthy=True, **rules):
+    found = alarms(figures or Figures(), Rules(**rules), behind, grew, quarantined, turned, healthy)
+    assert all(one["says"].endswith(".") and not one["says"][0].islower() for one in found)
+    return [one["code"] for one in found]
+
+
+def test_nothing_is_said_where_nothing_is_wrong():
+    assert codes() == []
+    assert codes(Figures([0, 0, 0, 100]), behind=10, grew=2) == []
+    assert codes(Figures([0, 5])) == []  # too few items to tell
+
+
+def test_each_alarm_is_raised_by_its_rule():
+    assert codes(behind=11) == ["lag"] == codes(behind=3, grew=3)
+    assert codes(healthy=False) == ["store"]
+    assert codes(quarantined=[3, 4]) == ["quarantined"]
+    assert codes(Figures([0, 60, 40])) == ["few_labels"]
+    assert codes(Figures([0, 0, 1, 99]), labels_per_item=3) == ["few_labels"]
+    assert codes(Figures([0, 0, 1, 99]), labels_per_item=2) == []
+    turned = [{"worker": "w", "says": "Since chunk 4 he is another.", "since": 4}]
+    assert codes(turned=turned) == ["worker_turned"]
+
+
+def test_a_chunk_that_is_set_aside_is_told_in_the_summary(running, admin, stream):
+    store, name = running.store, admin.get(stream).json()["name"]
+    learn = store.learner.learn
+
+    def poisoned(work):
+        if any("poison" in row.item for row in work.labels):
+            raise ValueError("it is poison")
+        return learn(work)
+
+    store.learner.learn = poisoned
+    try:
+        rows = [
+            {"task": task, "worker": worker, "label": "owl"}
+            for task in ("poison", "other")
+            for worker in ("ann", "bob")
+        ]
+        admin.post(f"{stream}/labels", json=rows)
+        until(lambda: [one["state"] for one in admin.get(f"{stream}/chunks").json()["chunks"]]
+              == ["quarantined"])  # fmt: skip
+    finally:
+        store.learner.learn = learn
+    told = admin.get(f"{stream}/summary").json()
+    assert [(one["code"], one["since"]) for one in told["warnings"]] == [("quarantined", 1)]
+    assert told["name"] == name and told["last_chunks"][0]["state"] == "quarantined"
+
+
+# ── the board ────────────────────────────────────────────────────────────────────────────
+
+
+class Hub:
+    def __init__(self):
+        self.notes = []
+
+    def note(self, *said):
+        self.notes.append(said)
+
+
+class Asked:
+    """A stream whose model moves, and a learner that counts how often it is asked."""
+
+    def __init__(self, monkeypatch):
+        from labelquorum.serve.server import boards
+
+        self.name, self.n, self.version = "s", 0, 1
+        monkeypatch.setattr(boards, "model_version", lambda stream: stream.version)
+        monkeypatch.setattr(boards, "SECONDS", 0.0)
+        monkeypatch.setattr(boards, "REST", 0.0)
+
+    async def ask(self, question, stream):
+        self.n += 1
+        return Board(stream.version, [], 0)
+
+
+def test_a_board_is_made_anew_beside_and_only_once_the_model_has_moved(monkeypatch):
+    asked, hub = Asked(monkeypatch), Hub()
+
+    async def look():
+        boards = Boards(asked.ask, hub)
+        every = await asyncio.gather(*(boards.of(asked) for _ in range(10)))
+        assert {one.version for one in every} == {1} and asked.n == 1
+        await settled(boards)
+        assert asked.n == 1 and hub.notes == []
+        asked.version = 2
+        assert (await boards.of(asked)).version == 1  # and another is made
+        await settled(boards)
+        assert asked.n == 2 and hub.notes == [("s", "workers")]
+        assert (await boards.of(asked)).version == 2
+        boards.forget("s")
+        assert (await boards.of(asked)).version == 2 and asked.n == 3
+        await settled(boards)
+
+    async def settled(boards):
+        await boards.of(asked)
+        while boards._held["s"].renewing is not None:
+            await boards._held["s"].renewing
+
+    asyncio.run(look())
+
+
+def test_a_board_that_is_old_is_not_shown_once_the_model_has_moved(monkeypatch):
+    from labelquorum.serve.server import boards as module
+
+    asked = Asked(monkeypatch)
+    monkeypatch.setattr(module, "OLD", 0.0)
+
+    async def look():
+        boards = Boards(asked.ask, Hub())
+        assert (await boards.of(asked)).version == 1
+        asked.version = 2
+        assert (await boards.of(asked)).version == 2 and asked.n == 2
+        assert (await boards.of(asked)).version == 2 and asked.n == 2
+
+    asyncio.run(look())
+
+
+def test_boards_at_which_nobody_looks_are_let_go(monkeypatch):
+    from labelquorum.serve.server import boards as module
+
+    asked = Asked(monkeypatch)
+    monkeypatch.setattr(module, "MOST", 2)
+
+    async def look():
+        boards = Boards(asked.ask, Hub())
+        for asked.name in ("a", "b", "a", "c"):
+            await boards.of(asked)
+        assert list(boards._held) == ["a", "c"]
+
+    asyncio.run(look())
+
+
+def test_who_follows_events_hears_of_a_new_board(running, admin, stream, monkeypatch):
+    from labelquorum.serve.server import boards
+
+    monkeypatch.setattr(boards, "SECONDS", 0.0)
+    monkeypatch.setattr(boards, "REST", 0.0)
+    viewer = Viewer(running.client("read"), stream)
+    until(lambda: viewer.comments)
+    answer_one_chunk(admin, stream, 0)
+    viewer.wait(1)
+    assert viewer.events[0]["data"]["kind"] == "applied"
+
+    def heard():
+        answer_one_chunk(admin, stream, heard.n)
+        heard.n += 1
+        admin.get(f"{stream}/workers", params={"brief": True})
+        return [event for event in viewer.events if event["event"] == "workers"]
+
+    heard.n = 1
+    [note, *_] = until(heard)
+    assert note["data"] == {"kind": "workers"}
+    again = [e for e in viewer.events if e["event"] == "applied"]
+    assert [json.dumps(e["data"]["chunk"]) for e in again] == [
+        str(n + 1) for n in range(len(again))
+    ]
