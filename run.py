@@ -28,6 +28,8 @@ STAMP = VENV / "installed-by-run"  # what was installed; written last, so half a
 PYPROJECT = ROOT / "pyproject.toml"
 LOCK = ROOT / "requirements.lock"
 LOCK_NODEPS = ROOT / "requirements-nodeps.lock"  # packages that are taken without what they ask for
+LOCK_SPARK = ROOT / "requirements-spark.lock"  # half a gigabyte: installed where it is wanted
+CI = "LABELQUORUM_CI"  # set where every test must run, those of Spark too
 
 
 class Command(NamedTuple):
@@ -36,6 +38,7 @@ class Command(NamedTuple):
     purpose: str
     steps: list[list[str]]
     at_root: bool = True  # False: stay in the folder the user is in
+    with_spark: bool = False  # install Spark first
 
 
 COMMANDS = {
@@ -73,6 +76,12 @@ COMMANDS = {
         [["python", "experiments/faults/measure.py"]],
     ),
     "python": Command("Run the environment's Python.", [["python"]], at_root=False),
+    "spark": Command(
+        "Run the environment's Python, with Spark, which is installed for it. Needs Java 17.",
+        [["python"]],
+        at_root=False,
+        with_spark=True,
+    ),
 }
 
 
@@ -103,38 +112,51 @@ def fail(text: str) -> NoReturn:
     sys.exit(1)
 
 
-def wanted_stamp() -> str:
-    """Describe the environment that is wanted: a line for its packages, one for the project."""
+def wanted_stamp(with_spark: bool = False) -> list[str]:
+    """Describe the environment that is wanted: its packages, the project, and perhaps Spark."""
     packages = hashlib.sha256()
     for part in (sys.implementation.cache_tag, sysconfig.get_platform(), str(ROOT)):
         packages.update(part.encode() + b"\0")
     for file in (LOCK, LOCK_NODEPS):
         packages.update(file.read_bytes() + b"\0")
-    project = hashlib.sha256(PYPROJECT.read_bytes())
-    return f"packages {packages.hexdigest()}\nproject {project.hexdigest()}\n"
+    wanted = [f"packages {packages.hexdigest()}", f"project {_digest(PYPROJECT)}"]
+    return [*wanted, f"spark {_digest(LOCK_SPARK)}"] if with_spark else wanted
 
 
-def present_stamp() -> str:
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def present_stamp() -> list[str]:
     """Read what was installed. Empty when nothing was, or when its Python has gone away."""
     if not os.access(VENV / "bin" / "python", os.X_OK):
-        return ""
-    return STAMP.read_text() if STAMP.exists() else ""
+        return []
+    return STAMP.read_text().splitlines() if STAMP.exists() else []
 
 
-def ensure_environment() -> None:
-    """Make `.venv` hold what the lock files say. Return at once when it does."""
-    if present_stamp() == wanted_stamp():
+def ensure_environment(with_spark: bool = False) -> None:
+    """Make `.venv` hold what the lock files say. Return at once when it does.
+
+    Spark that is there stays there, also for commands that do not ask for it.
+    """
+    if set(wanted_stamp(with_spark)) <= set(present_stamp()):
         return
     with only_one():
-        wanted, present = wanted_stamp(), present_stamp()
-        if present == wanted:  # another run.py made it while this one waited
+        wanted, present = wanted_stamp(with_spark), present_stamp()
+        if set(wanted) <= set(present):  # another run.py made it while this one waited
             return
         uv = shutil.which("uv")
-        if present.splitlines()[:1] != wanted.splitlines()[:1]:
+        packages, project, *spark = wanted
+        if packages not in present:
             make_environment(uv)
             install_packages(uv)
-        install_project(uv)
-        STAMP.write_text(wanted)
+            present = []
+        if project not in present:
+            install_project(uv)
+        if not set(spark) <= set(present):
+            install_spark(uv)
+        kept = [line for line in present if line.startswith("spark ")]
+        STAMP.write_text("\n".join([packages, project, *(spark or kept)]) + "\n")
         say("Ready.")
 
 
@@ -180,6 +202,13 @@ def install_project(uv: str | None) -> None:
     """Install labelquorum itself, as a link to `src`, with the pinned build tool."""
     say("Installing labelquorum from src…")
     install([*installer(uv), "--quiet", "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
+
+
+def install_spark(uv: str | None) -> None:
+    """Install Spark, which comes as source alone, with the pinned build tool."""
+    say("Installing Spark, half a gigabyte…")
+    options = ["--require-hashes", "--no-deps", "--no-build-isolation"]
+    install([*installer(uv), *options, "-r", str(LOCK_SPARK)])
 
 
 def installer(uv: str | None) -> list[str]:
@@ -230,17 +259,23 @@ def run(command: Command, arguments: list[str]) -> int:
 
 
 def lock(arguments: list[str]) -> int:
-    """Write both lock files from `pyproject.toml`, for all systems and Pythons, with no address."""
+    """Write the lock files from `pyproject.toml`, for all systems and Pythons, with no address."""
+    import tomllib
+
     uv = shutil.which("uv")
     if not uv:
         fail("The pins are made by uv, which is not on PATH. Install it: pip install uv")
     os.chdir(ROOT)
     options = ["--universal", "--python-version=3.11", "--fork-strategy=fewest", "--quiet"]
-    options += ["--generate-hashes", "--only-binary=:all:", "--no-emit-index-url"]
+    options += ["--generate-hashes", "--no-emit-index-url"]
     options += ["--custom-compile-command=python3 run.py lock", *arguments]
-    everything = ["--group=dev", "--all-extras", PYPROJECT.name, "-o", LOCK.name]
-    without_dependencies = ["--group=no-deps", "--no-deps", "-o", LOCK_NODEPS.name]
-    for part in (everything, without_dependencies):
+    wheels = "--only-binary=:all:"
+    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    extras = [f"--extra={name}" for name in project["optional-dependencies"] if name != "spark"]
+    everything = [wheels, "--group=dev", *extras, PYPROJECT.name, "-o", LOCK.name]
+    without_dependencies = [wheels, "--group=no-deps", "--no-deps", "-o", LOCK_NODEPS.name]
+    spark = ["--group=spark", "-o", LOCK_SPARK.name]
+    for part in (everything, without_dependencies, spark):
         code = subprocess.run([uv, "pip", "compile", *options, *part], stdout=subprocess.DEVNULL)
         if code.returncode:
             return code.returncode
@@ -260,8 +295,9 @@ def main(arguments: list[str]) -> int:
         return 2
     if os.name != "posix":
         fail("run.py works on Linux and macOS. On Windows, use the Windows Subsystem for Linux.")
-    ensure_environment()
-    return run(COMMANDS[name], rest)
+    command = COMMANDS[name]
+    ensure_environment(command.with_spark or bool(os.environ.get(CI)))
+    return run(command, rest)
 
 
 if __name__ == "__main__":

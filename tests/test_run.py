@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ["requirements.lock", "requirements-nodeps.lock"]
+SPARK = "requirements-spark.lock"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 UV = """#!/bin/sh
@@ -37,13 +38,14 @@ class Checkout:
         self.venv = folder / ".venv"
         self.stamp = self.venv / "installed-by-run"
         shutil.copy(ROOT / "run.py", folder)
-        for name in [*LOCKS, "pyproject.toml"]:
+        for name in [*LOCKS, SPARK, "pyproject.toml"]:
             (folder / name).write_text("one\n")
         uv = folder / "bin" / "uv"
         uv.parent.mkdir()
         uv.write_text(UV.format(folder=folder))
         uv.chmod(0o755)
         self.environment = {**os.environ, "PATH": f"{uv.parent}:/usr/bin:/bin"}
+        self.environment.pop("LABELQUORUM_CI", None)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -148,6 +150,29 @@ def test_new_pyproject_reinstalls_the_project_alone(installed: Checkout) -> None
     assert (installed.venv / "old").exists()
 
 
+def test_spark_is_installed_where_it_is_asked_for_and_stays(installed: Checkout) -> None:
+    assert installed.run("spark", "-c", "")[0] == 0
+    (asked,) = installed.asked()
+    assert asked.endswith(f"-r {installed.folder / SPARK}")
+    assert "--require-hashes" in asked
+    (installed.folder / "pyproject.toml").write_text("two\n")
+    assert installed.run("python", "-c", "")[0] == 0
+    assert len(installed.asked()) == 1  # the project
+    assert installed.run("spark", "-c", "")[0] == 0
+    assert installed.asked() == []
+    (installed.folder / SPARK).write_text("two\n")
+    assert installed.run("spark", "-c", "")[0] == 0
+    assert len(installed.asked()) == 1
+
+
+def test_spark_is_installed_in_ci_for_every_command(checkout: Checkout) -> None:
+    checkout.environment["LABELQUORUM_CI"] = "1"
+    assert checkout.run("python", "-c", "")[0] == 0
+    assert [f"-r {checkout.folder / SPARK}" in line for line in checkout.asked()] == [
+        *(False, False, True)
+    ]
+
+
 def test_broken_interpreter_is_replaced(installed: Checkout) -> None:
     python = installed.venv / "bin" / "python"
     python.unlink()
@@ -160,14 +185,14 @@ def test_another_python_or_folder_wants_another_environment(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = checkout.module()
-    packages, project = run.wanted_stamp().splitlines()
+    packages, project = run.wanted_stamp()
     for target, name, value in [
         (sys.implementation, "cache_tag", "cpython-399"),
         (run, "ROOT", Path("/elsewhere")),
     ]:
         with monkeypatch.context() as patch:
             patch.setattr(target, name, value)
-            changed = run.wanted_stamp().splitlines()
+            changed = run.wanted_stamp()
         assert changed[0] != packages
         assert changed[1] == project
 
@@ -258,7 +283,7 @@ def read_lock(name: str) -> dict[str, str]:
     return versions
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", [*LOCKS, SPARK])
 def test_lock_holds_hashed_pins_and_no_address(name: str) -> None:
     assert read_lock(name)
     text = (ROOT / name).read_text()
@@ -268,14 +293,16 @@ def test_lock_holds_hashed_pins_and_no_address(name: str) -> None:
 
 def test_lock_satisfies_pyproject_and_stays_light() -> None:
     project, groups = PYPROJECT["project"], PYPROJECT["dependency-groups"]
-    extras = [one for extra in project["optional-dependencies"].values() for one in extra]
+    extras = project["optional-dependencies"]
     wanted = [
         *project["dependencies"],
-        *extras,
+        *(one for name, extra in extras.items() if name != "spark" for one in extra),
         *groups["dev"],
         *PYPROJECT["build-system"]["requires"],
     ]
-    for name, requirements in zip(LOCKS, [wanted, groups["no-deps"]], strict=True):
+    assert set(groups["spark"]) <= set(extras["spark"])
+    everything = [wanted, groups["no-deps"], groups["spark"]]
+    for name, requirements in zip([*LOCKS, SPARK], everything, strict=True):
         versions = read_lock(name)
         for requirement in map(Requirement, requirements):
             version = versions.get(canonicalize_name(requirement.name), "0")

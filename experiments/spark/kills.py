@@ -1,6 +1,6 @@
 """Kill the driver again and again: every label counts once, and the end is the same.
 
-    python3 run.py python experiments/spark/kills.py [--files 50] [--kills 12] [--seed 0]
+    python3 run.py spark experiments/spark/kills.py [--files 50] [--kills 12] [--seed 0]
 
 Spark reads one file a micro-batch into a stream of a store. The driver is killed with SIGKILL, by
 itself at a fault point of the store drawn by the seed, or from outside after a time, alone or with

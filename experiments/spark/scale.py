@@ -1,6 +1,6 @@
 """Labels a second and memory, by size and cores: LabelQuorum on Spark, and what stands beside it.
 
-    python3 run.py python experiments/spark/scale.py --sizes 1e5 1e6 1e7 --save
+    python3 run.py spark experiments/spark/scale.py --sizes 1e5 1e6 1e7 --save
 
 A simulated table of 4 classes, 5 labels an item, is written as Parquet, and each way runs in a
 process of its own, under a limit of memory and time:

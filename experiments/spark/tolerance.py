@@ -1,6 +1,6 @@
 """Four partitions beside one piece: the error of both, on every public set of some size.
 
-    LABELQUORUM_DATA=DIR python3 run.py python experiments/spark/tolerance.py [--save]
+    LABELQUORUM_DATA=DIR python3 run.py spark experiments/spark/tolerance.py [--save]
 
 Sets of more than 5,000 labels with known truth are aggregated by `lq.spark.aggregate` in four
 partitions, and by the library. `--save` writes results/tolerance.json.
