@@ -2,10 +2,11 @@
 
     python3 run.py spark experiments/spark/kills.py [--files 50] [--kills 12] [--seed 0]
 
-Spark reads one file a micro-batch into a stream of a store. The driver is killed with SIGKILL, by
-itself at a fault point of the store drawn by the seed, or from outside after a time, alone or with
-its Java. It starts again on the same checkpoint and store, until all files are read. Then the
-state must be that of a run nobody killed. `--save` writes results/kills.json.
+Spark reads one file a micro-batch into a stream of a store. The driver is killed with SIGKILL: by
+itself at each fault point of the store, or from outside after a time, alone or with its Java. The
+seed draws the order of these ways, and when each is due. The driver starts again on the same
+checkpoint and store, until all files are read. Then the state must be that of a run nobody killed.
+`--save` writes results/kills.json.
 """
 
 import argparse
@@ -31,6 +32,8 @@ from labelquorum.trial import class_conditional_crowd, label_table
 HERE = Path(__file__).resolve().parent
 ITEMS, LABELS = 12, 5  # of a file, of an item
 LONGEST = 3.0  # seconds after the first micro-batch
+PASSES = 4  # so often, at most, a fault point is passed before the kill that is due there
+WAYS = (*POINTS, "alone", "with its Java")
 
 
 def write_files(folder: Path, n_files: int, seed: int) -> int:
@@ -51,21 +54,27 @@ def write_files(folder: Path, n_files: int, seed: int) -> int:
 
 def drive(folder: Path) -> None:
     """Be the driver: feed all files, and say which micro-batches are through."""
-    at = int(os.environ.get("KILL_AT", "0"))
-    passed = 0
+    at, _, passes = os.environ.get("KILL_AT", "").partition(" ")
+    left = int(passes or 0)
 
     def hook(point: str) -> None:
-        nonlocal passed
-        passed += 1
-        if passed == at:
+        nonlocal left
+        left -= point == at
+        if point == at and left == 0:
             print(f"killed {point}", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    arm(hook if at else None)
+    arm(hook)
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 2}
     settings |= {"spark.ui.showConsoleProgress": "false", "spark.local.dir": str(folder / "tmp")}
     spark = lq.spark.session("local[2]", settings)
     spark.sparkContext.setLogLevel("OFF")
+    feed(spark, folder)
+    print("ended", flush=True)
+
+
+def feed(spark: Any, folder: Path) -> None:
+    """Feed all files that were not fed yet."""
     reader = spark.readStream.schema("task string, worker string, label int").option("header", True)
     frame = reader.option("maxFilesPerTrigger", 1).csv(str(folder / "in"))
     lq.spark.aggregate_stream(
@@ -78,14 +87,12 @@ def drive(folder: Path) -> None:
         sink=lambda answers, number: print(f"batch {number}", flush=True),
         trigger={"availableNow": True},
     ).wait()
-    print("ended", flush=True)
 
 
-def live(folder: Path, chance: random.Random | None) -> tuple[bool, str]:
-    """Let a driver live until it ends or is killed; tell whether it ended, and the way."""
-    way = "" if chance is None else chance.choice(["itself", "alone", "with its Java"])
-    # A micro-batch of two chunks passes some eighteen points.
-    at = str(chance.randint(1, 60)) if chance is not None and way == "itself" else "0"
+def live(folder: Path, way: str = "", chance: random.Random | None = None) -> tuple[bool, str]:
+    """Let a driver live until it ends or is killed in a way; tell whether it ended, and the way."""
+    chance = chance or random.Random(0)
+    at = f"{way} {chance.randint(1, PASSES)}" if way in POINTS else ""
     command = [sys.executable, str(Path(__file__).resolve()), "--drive", str(folder)]
     driver = subprocess.Popen(
         command,
@@ -102,7 +109,7 @@ def live(folder: Path, chance: random.Random | None) -> tuple[bool, str]:
         if line.startswith("killed"):
             told = line.split()[1]
             break
-        if chance is not None and way != "itself" and line.startswith("batch"):
+        if way and not at and line.startswith("batch"):
             with suppress(subprocess.TimeoutExpired):
                 driver.wait(chance.uniform(0, LONGEST))
             if driver.poll() is None:
@@ -111,6 +118,7 @@ def live(folder: Path, chance: random.Random | None) -> tuple[bool, str]:
             break
     for line in driver.stdout:  # to the end of its Java, which follows its driver
         ended = ended or line.startswith("ended")
+    driver.stdout.close()
     driver.wait()
     _kill_all(driver.pid)
     return ended and not told, told
@@ -133,22 +141,26 @@ def state_of(folder: Path) -> dict[str, Any]:
 def measure(n_files: int, n_kills: int, seed: int) -> dict[str, Any]:
     """Kill so often, and compare with a run that nobody killed."""
     chance, began = random.Random(seed), monotonic()
-    kills: dict[str, int] = dict.fromkeys((*POINTS, "alone", "with its Java"), 0)
+    kills = dict.fromkeys(WAYS, 0)
+    todo: list[str] = []
+    while len(todo) < n_kills:  # each way, in some order, before any comes again
+        todo += chance.sample(WAYS, len(WAYS))
     with tempfile.TemporaryDirectory() as name:
         folders = [Path(name, run) for run in ("whole", "killed")]
         for folder in folders:
             folder.mkdir()
             n_labels = write_files(folder / "in", n_files, seed)
-        whole, _ = live(folders[0], None)
+        whole, _ = live(folders[0])
         assert whole, "the driver nobody killed did not come to its end"
         starts = 0
         ended = False
         while not ended:
             starts += 1
-            left = n_kills - sum(kills.values())
-            ended, told = live(folders[1], chance if left > 0 else None)
+            done = sum(kills.values())
+            ended, told = live(folders[1], todo[done] if done < n_kills else "", chance)
             if told:
                 kills[told] += 1
+                print(f"{done + 1} of {n_kills} kills: {told}", file=sys.stderr, flush=True)
         one, other = map(state_of, folders)
     return {
         "files": n_files,

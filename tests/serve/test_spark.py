@@ -1,12 +1,15 @@
 """The same aggregator on Spark, with executors of their own: streams, tables, new names, ends."""
 
-import json
 import os
+import random
+import runpy
 import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic, sleep
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,7 +30,9 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.executor.memory": "768m",
     "spark.ui.showConsoleProgress": "false",
+    "spark.task.maxFailures": "1",
 }
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # which costs the least where little is done
 NOW = {"availableNow": True}
 
 
@@ -37,12 +42,15 @@ def spark(tmp_path_factory):
     if missing or shutil.which("java") is None:
         reason = f"Spark takes Java 17 and the extra [spark]: no {(missing or ['java'])[0]} here"
         (pytest.fail if os.environ.get(CI) else pytest.skip)(reason)
+    patch = pytest.MonkeyPatch()
+    patch.setenv("JAVA_TOOL_OPTIONS", JAVA)
     folder = tmp_path_factory.mktemp("spark")
     places = {"spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "tables")}
     session = lq.spark.session(MASTER, {**SETTINGS, **places})
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+    patch.undo()
 
 
 @pytest.fixture(scope="module")
@@ -95,13 +103,6 @@ def test_four_partitions_answer_as_the_library_does(spark, crowd, method, settin
     workers = found.workers.toArrow().to_pandas().set_index("worker")
     assert workers["labels"].sum() == len(crowd.item_ids)
     assert np.abs(workers["skill"] - model.skills_).max() < 0.05
-
-
-def test_a_bad_row_is_told_as_the_library_tells_it(spark):
-    rows = [("t1", "ann", "owl"), ("t1", None, "wren")]
-    frame = spark.createDataFrame(rows, "task string, worker string, label string")
-    with pytest.raises(LabelError, match=r"worker.*missing|no worker"):
-        lq.spark.aggregate(frame)
 
 
 # ── streams ──────────────────────────────────────────────────────────────────────────────────
@@ -234,6 +235,32 @@ def test_large_chunks_are_learned_from_on_the_executors(spark, crowd, tmp_path):
     assert counted["rich_counts"].sum() == pytest.approx(len(crowd.item_ids))
 
 
+def test_the_rate_source_is_read_without_gap_or_repeat_over_a_restart(spark, tmp_path):
+    def go_on():
+        rows = spark.readStream.format("rate").option("rowsPerSecond", 200).load()
+        # Row n is label n % 5 of item n // 5.
+        labels = rows.selectExpr("value div 5 as task", "value % 5 as worker", "1 as label")
+        options = {"checkpoint": str(tmp_path / "checkpoint"), "classes": [0, 1]}
+        rules = Rules(labels_per_item=5, chunk_items=20)
+        feed = lq.spark.aggregate_stream(
+            labels, str(tmp_path / "store"), "rate", rules=rules, **options
+        )
+        with feed:
+            before, until = len(feed.stream.chunks()), monotonic() + 60
+            while len(feed.stream.chunks()) < before + 3 and monotonic() < until:
+                sleep(0.1)
+
+    go_on()
+    go_on()
+    with look(tmp_path) as store:
+        stream = store.stream("rate")
+        answered = sorted(given.item_id for given in stream.answers())
+        assert len(answered) >= 6 * 20
+        assert answered == list(range(len(answered)))
+        assert sum(chunk["n_labels"] for chunk in stream.chunks()) == 5 * len(answered)
+        assert stream.count()["late_labels"] == 0
+
+
 def test_a_table_and_a_stream_are_told_apart_with_a_sentence(spark, tmp_path):
     table = spark.createDataFrame([("t", "w", "a")], "task string, worker string, label string")
     with pytest.raises(StateError, match="takes a streaming DataFrame"):
@@ -246,66 +273,73 @@ def test_a_table_and_a_stream_are_told_apart_with_a_sentence(spark, tmp_path):
 # ── processes of their own ───────────────────────────────────────────────────────────────────
 
 
-def test_the_example_answers_all_tasks_and_a_second_run_none_again(spark, tmp_path):
-    script = str(ROOT / "examples" / "06_spark_stream.py")
+def test_the_example_answers_all_tasks_and_a_second_run_none_again(
+    spark, tmp_path, monkeypatch, capsys
+):
+    folders = [str(tmp_path / name) for name in ("in", "state")]
+    monkeypatch.setattr(sys, "argv", ["06_spark_stream.py", *folders])
+    monkeypatch.setattr(type(spark), "stop", lambda session: None)  # other tests go on with it
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
-        assert "300 tasks answered in 6 chunks" in done.stdout
-        assert "300 answers under" in done.stdout
+        runpy.run_path(str(ROOT / "examples" / "06_spark_stream.py"), run_name="__main__")
+        shown = capsys.readouterr().out
+        assert "300 tasks answered in 6 chunks" in shown
+        assert "300 answers under" in shown
 
 
-def test_a_driver_that_is_killed_goes_on_to_the_same_end(spark):
-    script = str(ROOT / "experiments" / "spark" / "kills.py")
-    command = [sys.executable, script, "--files", "8", "--kills", "2"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    told = json.loads(done.stdout)
-    assert done.returncode == 0, told
-    assert told["equal"]
-    assert told["counted"] == told["labels"] == 480
-    assert told["kills"] == 2
+def test_where_a_driver_was_killed_another_goes_on_to_the_same_end(spark, tmp_path):
+    kills = SimpleNamespace(**runpy.run_path(str(ROOT / "experiments" / "spark" / "kills.py")))
+    whole, killed = (tmp_path / name for name in ("whole", "killed"))
+    for folder in (whole, killed):
+        folder.mkdir()
+        n_labels = kills.write_files(folder / "in", 3, seed=0)
+    assert kills.live(killed, "inside_apply", random.Random(1)) == (False, "inside_apply")
+    with look(killed) as store:
+        assert 0 < sum(chunk["n_labels"] for chunk in store.stream("birds").chunks()) < n_labels
+    for folder in (whole, killed):
+        kills.feed(spark, folder)
+    one, other = map(kills.state_of, (whole, killed))
+    assert one == other
+    assert other["labels"] == n_labels
+    assert other["late_labels"] == 0
+
+
+def test_a_bad_row_is_told_as_the_library_tells_it(spark):
+    rows = [("t1", "ann", "owl"), ("t1", None, "wren")]
+    frame = spark.createDataFrame(rows, "task string, worker string, label string")
+    with pytest.raises(LabelError, match=r"worker.*missing|no worker"):
+        lq.spark.aggregate(frame)
 
 
 # ── without Spark ────────────────────────────────────────────────────────────────────────────
 
 
-def run_python(code, **variables):
-    env = {**os.environ, **variables}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
-    return done.returncode, done.stderr.strip().splitlines()[-1] if done.stderr else ""
+def test_without_java_one_sentence_says_what_to_install(tmp_path, monkeypatch):
+    pytest.importorskip("pyspark", reason="without pyspark another sentence comes first")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(StateError, match="Java 17 or newer, and there is none in JAVA_HOME"):
+        lq.spark.session()
 
 
-def test_without_java_one_sentence_says_what_to_install(tmp_path):
-    if find_spec("pyspark") is None:
-        pytest.skip("without pyspark another sentence comes first")
-    code, said = run_python("import labelquorum as lq; lq.spark.session()", JAVA_HOME=str(tmp_path))
-    assert code == 1
-    assert "Spark takes Java 17 or newer, and there is none in JAVA_HOME. Install it" in said
-
-
-def test_an_older_java_is_told_by_its_version(tmp_path):
-    if find_spec("pyspark") is None:
-        pytest.skip("without pyspark another sentence comes first")
+def test_an_older_java_is_told_by_its_version(tmp_path, monkeypatch):
+    pytest.importorskip("pyspark", reason="without pyspark another sentence comes first")
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
     java.chmod(0o755)
-    _, said = run_python("import labelquorum as lq; lq.spark.session()", JAVA_HOME=str(tmp_path))
-    assert f"{java} is Java 11" in said
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(StateError, match=f"{java} is Java 11"):
+        lq.spark.session()
 
 
-def test_without_pyspark_one_sentence_says_what_to_install():
-    code = "import sys; sys.modules['pyspark'] = None; import labelquorum as lq; lq.spark.session()"
-    _, said = run_python(code)
-    assert (
-        "Spark takes pyspark, which is not installed. Run: pip install labelquorum[spark]" in said
-    )
+def test_without_pyspark_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(StateError, match=r"Run: pip install labelquorum\[spark\]"):
+        lq.spark.session()
 
 
 def test_the_package_is_imported_without_spark():
     code = "import labelquorum, sys; labelquorum.spark; assert 'pyspark' not in sys.modules"
-    assert run_python(code)[0] == 0
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_settings_for_a_local_cluster_are_made_before_spark_starts(spark):
