@@ -185,7 +185,7 @@ class Service:
         )
 
     def resident_mb(self) -> float:
-        """Of the service and the learner beside it."""
+        """Of the service and the processes beside it."""
         kilobytes = 0
         for pid in (self.process.pid, *self.children()):
             for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -194,7 +194,7 @@ class Service:
         return round(kilobytes / 1024, 1)
 
     def cpu_seconds(self) -> list[float]:
-        """Of the service, and of the learner beside it."""
+        """Of the service, of who answers questions to the model, and of who learns."""
         found = []
         for pid in (self.process.pid, *self.children()):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -53,7 +53,8 @@ def _loads(loads: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
         "MB after a tenth",
         "MB at the end",
         "CPU a request, µs: service",
-        "learner",
+        "who answers questions",
+        "who learns",
         "load of the machine before",
     ]
     lines = [

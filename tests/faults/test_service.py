@@ -1,4 +1,4 @@
-"""The service itself is killed from outside while clients send, and started again."""
+"""The service, or the process that learns for it, is killed from outside while clients send."""
 
 import os
 import random
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from faults.kills import check_kept
@@ -49,10 +50,19 @@ class Service:
         self._log.start()
         self.key = self.key or self._process.stdout.readline().strip()
 
+    def kill_learner(self):
+        """Kill the process that learns; the service starts another."""
+        pid = self._process.pid
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            if b"labelquorum.serve.learning" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(int(child), signal.SIGKILL)
+                return 1
+        return 0
+
     def end(self, number):
         self._process.send_signal(number)
         self._process.wait(60)
-        self._log.join()  # the learner, which has it too, ends with the service
+        self._log.join()  # the learners, who have it too, end with the service
         for pipe in (self._process.stdout, self._process.stderr):
             pipe.close()
 
@@ -73,14 +83,14 @@ def send_all(client, todo, left, acknowledged, failed):
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_service_killed_while_clients_send_loses_and_doubles_nothing(
+def test_a_service_or_its_learner_killed_while_clients_send_loses_and_doubles_nothing(
     request, tmp_path, size, record_property, kind
 ):
     where = str(tmp_path / "store") if kind == "sqlite" else request.getfixturevalue("database")
     todo = batches_of(labels_of(size(60, 600)), 3)
     service, chance, acknowledged, failed = Service(where), random.Random(1), {}, []
     rules = RULES.changed(retention="keep").as_dict()
-    kills, longest = size(3, 20), 0.0
+    kills, longest, ended = size(4, 40), 0.0, 0
     with lq.Client(service.url, service.key, timeout=120) as client:
         client.create("s", classes=CLASSES, rules=rules)
         left = list(range(len(todo)))
@@ -91,10 +101,19 @@ def test_a_service_killed_while_clients_send_loses_and_doubles_nothing(
         senders = [threading.Thread(target=send_all, args=arguments) for _ in range(SENDERS)]
         for sender in senders:
             sender.start()
-        for mark in marks:
+        answered = 0
+        for number, mark in enumerate(marks):
             while len(acknowledged) < mark and not failed:
                 time.sleep(0.001)
             time.sleep(chance.random() * 0.02)
+            if number % 2:
+                # A chunk that ends three learners is set aside: there has to be one between.
+                before = answered
+                while answered <= before and left and not failed:
+                    answered = client.stream("s")["counts"]["answered_items"]
+                    time.sleep(0.01)
+                ended += service.kill_learner()
+                continue
             service.end(signal.SIGKILL)
             gone = time.monotonic()
             service.start()
@@ -108,7 +127,8 @@ def test_a_service_killed_while_clients_send_loses_and_doubles_nothing(
         state = store.stream("s").state_hash()
     sent = {f"{number}.0": rows for number, rows in enumerate(todo)}
     labels, lost, doubled, again = check_kept(where, sent, acknowledged)
-    figures = {"kills of the service": kills, "labels": labels, "seconds to serve again": longest}
+    figures = {"kills of the service": kills // 2, "kills of the learner": ended, "labels": labels}
+    figures["seconds to serve again"] = longest
     for name, value in figures.items():
         record_property(name, round(value, 2))
     assert (lost, doubled, again) == (0, 0, state)

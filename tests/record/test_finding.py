@@ -125,7 +125,7 @@ def test_what_waits_is_cut_or_is_set_aside_is_undecided(store):
     assert [one.item_id for one in find_undecided(stream, "cut").items] == ["waits"]
     assert [one.item_id for one in find_undecided(stream, search="AIT").items] == ["waits"]
     for _ in range(3):
-        stream._failed(2, RuntimeError("it is poison"))
+        stream.failed(2, RuntimeError("it is poison"))
     assert [one.item_id for one in find_undecided(stream).items] == ["cut", "waits"]
 
 

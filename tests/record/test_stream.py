@@ -620,7 +620,7 @@ def test_a_failure_that_comes_after_the_chunk_was_applied_changes_nothing(store)
     stream.advance(cut)
     before, events = stream.state_hash(), stream.last_event()
     for _ in range(ATTEMPTS):
-        assert "applied by now" in str(stream._failed(cut.id, RuntimeError("too late")))
+        assert "applied by now" in str(stream.failed(cut.id, RuntimeError("too late")))
     assert (stream.state_hash(), stream.last_event()) == (before, events)
     with store.read() as connection:
         assert stream._truths_of(connection, cut.id) == [('"t"', '"a"')]
@@ -636,7 +636,7 @@ def test_what_was_learned_of_a_chunk_that_was_set_aside_meanwhile_is_not_applied
     def slow(work):
         learned.append(learn(work))
         for _ in range(ATTEMPTS):
-            stream._failed(cut.id, RuntimeError("another thread's"))
+            stream.failed(cut.id, RuntimeError("another thread's"))
         return learned[0]
 
     store.learner.learn = slow

@@ -10,6 +10,7 @@ from labelquorum.errors import ConflictError, StoreError
 from labelquorum.record.chunking import Rules
 from labelquorum.record.parcel import Sent
 from labelquorum.record.store import Store
+from labelquorum.serve import learning as learning_module
 from labelquorum.serve import pipeline as pipeline_module
 from labelquorum.serve.pipeline import BusyError, Pipeline
 from labelquorum.trial import class_conditional_crowd, label_table
@@ -43,12 +44,12 @@ def test_labels_of_many_senders_are_durable_and_answered(store):
         return await asyncio.gather(*(pipeline.accept(stream, one) for one in parcels))
 
     with Pipeline(store) as pipeline:
-        pipeline.on_change = on_change
+        pipeline.learning.on_change = on_change
         receipts = asyncio.run(send(pipeline))
         assert told.wait(60)
     assert sum(one.accepted for one in receipts) == 60
     assert stream.count()["held_labels"] == 0
-    assert pipeline.behind("s") == 0 and pipeline.healthy
+    assert pipeline.learning.behind("s") == 0 and pipeline.healthy
 
 
 def test_a_refusal_is_one_senders_alone(store):
@@ -128,9 +129,11 @@ def test_a_sender_whose_loop_is_gone_keeps_no_other_waiting(store):
 
 
 def test_a_store_that_takes_writes_again_is_found_out_without_a_sender(store, monkeypatch):
-    monkeypatch.setattr(pipeline_module, "POLL_SECONDS", 0.01)
+    for module in (pipeline_module, learning_module):
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     pipeline = Pipeline(store)
-    pipeline.healthy = False
+    pipeline.writes = pipeline.learning.healthy = False
+    assert not pipeline.healthy
     with pipeline:
         for _ in range(500):
             if pipeline.healthy:
@@ -140,12 +143,12 @@ def test_a_store_that_takes_writes_again_is_found_out_without_a_sender(store, mo
 
 
 def test_items_that_have_waited_long_enough_are_answered_without_another_label(store, monkeypatch):
-    monkeypatch.setattr(pipeline_module, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(learning_module, "POLL_SECONDS", 0.05)
     told = threading.Event()
     stream = store.create("s", rules=Rules(max_wait=0.1, max_chunk_wait=0.0))
     stream.accept({"t": {"a": 0}})
     pipeline = Pipeline(store)
-    pipeline.on_change = lambda name: told.set()
+    pipeline.learning.on_change = lambda name: told.set()
     with pipeline:
         assert told.wait(60)
     assert [one.item_id for one in stream.answers()] == ["t"]
@@ -153,7 +156,7 @@ def test_items_that_have_waited_long_enough_are_answered_without_another_label(s
 
 def test_learning_goes_on_after_the_streams_could_not_be_looked_at(store, monkeypatch):
     stream, told = store.create("s", rules=RULES), threading.Event()
-    monkeypatch.setattr(pipeline_module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(learning_module, "RETRY_SECONDS", 0.01)
     whole, faults = store.unsettled, [TimeoutError("no connection is free")]
 
     def unsettled():
@@ -165,7 +168,7 @@ def test_learning_goes_on_after_the_streams_could_not_be_looked_at(store, monkey
     stream.accept({task: {worker: label} for task, worker, label in rows()[:1]})
     stream.change(labels_per_item=1)
     with Pipeline(store) as pipeline:
-        pipeline.on_change = lambda name: told.set()
+        pipeline.learning.on_change = lambda name: told.set()
         assert told.wait(30) and not faults
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "open_postgresql",
     "open_sqlite",
     "read_only",
+    "take_turn",
     "upgrade",
     "version_of",
 ]
@@ -41,6 +42,7 @@ __all__ = [
 FILE = "labelquorum.db"
 LOCK_FILE = "labelquorum.lock"
 LOCK_NUMBER = 0x6C_61_62_65_6C_71  # "labelq"; PostgreSQL's advisory locks have numbers
+TURN_NUMBER = LOCK_NUMBER + 1
 LOCK_SECONDS = 1.5
 """How long to wait for the lock; a process that was just ended may still seem to hold it."""
 
@@ -59,6 +61,8 @@ _HOLDER = sa.text(
     "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
     "AND (l.classid::bigint << 32 | l.objid::bigint) = :number"
 )
+
+_TURN = sa.select(sa.func.pg_advisory_xact_lock(TURN_NUMBER))
 
 
 def is_url(where: object) -> bool:
@@ -156,6 +160,11 @@ def hold_database(connection: sa.Connection, where: str) -> None:
         if time.monotonic() > deadline:
             raise StoreError(_held(where, holder or "another process"))
         time.sleep(0.05)
+
+
+def take_turn(connection: sa.Connection) -> None:
+    """In PostgreSQL: wait until no other process of ours writes, to the end of the transaction."""
+    connection.execute(_TURN)
 
 
 def holder_of(where: Path | sa.Connection) -> str | None:

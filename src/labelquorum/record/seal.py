@@ -10,6 +10,10 @@ Who reads may keep the log from being emptied after it was brought into the file
 damaged then, what is before the damage would be taken for newer than the file. So before the log is
 brought in, a sum of it is written down in `labelquorum.log`, and it has to be there until it is
 emptied.
+
+Files on which SQLite has locks are opened once and kept: by the rules of POSIX, to close any handle
+of a file lets go of all locks that the process has on it, and another process would then take
+itself for the last, and remove the log.
 """
 
 import json
@@ -46,6 +50,13 @@ class Seal:
         self._mark, self._sums = 0, array("I")
         self._noted = file.with_suffix(".log")
         self._summed = (b"", 0, 0)  # of the log: its salt, how many bytes of it, their sum
+        self._opened: dict[Path, IO[bytes]] = {}
+
+    def close(self) -> None:
+        """Let go of the files, once SQLite has let go of them."""
+        for file in self._opened.values():
+            file.close()
+        self._opened.clear()
 
     def check(self) -> None:
         """Refuse a file that is not as it was sealed; pages that the log has anew may differ."""
@@ -62,15 +73,14 @@ class Seal:
         if _mark(head) != self._mark:
             self._mark = 0
             return
-        in_log = self._pages_in_log()
-        with self._file.open("rb", buffering=0) as file:
-            n_pages = os.fstat(file.fileno()).st_size // size
-            for page in range(n_pages, len(self._sums)):
-                if page + 1 not in in_log:
-                    self._refuse(f"page {page + 1} is missing")
-            for page, found in enumerate(_sums(file, size, range(min(n_pages, len(self._sums))))):
-                if found != self._sums[page] and page + 1 not in in_log:
-                    self._refuse(f"page {page + 1} is not as it was written")
+        in_log, file = self._pages_in_log(), self._kept(self._file)
+        n_pages = os.fstat(file.fileno()).st_size // size
+        for page in range(n_pages, len(self._sums)):
+            if page + 1 not in in_log:
+                self._refuse(f"page {page + 1} is missing")
+        for page, found in enumerate(_sums(file, size, range(min(n_pages, len(self._sums))))):
+            if found != self._sums[page] and page + 1 not in in_log:
+                self._refuse(f"page {page + 1} is not as it was written")
 
     def changing(self) -> set[int] | None:
         """The pages that change when the log is brought into the file; None for any of them."""
@@ -119,22 +129,22 @@ class Seal:
 
     def _n_frames(self) -> int:
         """How much of the log counts, as its index says."""
-        with Path(f"{self._file}-shm").open("rb") as index:
-            return int.from_bytes(index.read(20)[16:20], sys.byteorder)
+        index = self._kept(Path(f"{self._file}-shm"))
+        return int.from_bytes(os.pread(index.fileno(), 4, 16), sys.byteorder)
 
     def renew(self, changed: set[int] | None) -> None:
         """Seal the file as it is, after these pages have changed and the log was emptied."""
         head = self._head()
         size = int.from_bytes(head[16:18], "big")
         size = 65_536 if size == 1 else size
-        with self._file.open("rb", buffering=0) as file:
-            n_pages = os.fstat(file.fileno()).st_size // size
-            n_known = 0 if changed is None else min(len(self._sums), n_pages)
-            del self._sums[n_known:]
-            again = sorted(page - 1 for page in changed or () if 0 < page <= n_known)
-            for page, found in zip(again, _sums(file, size, again), strict=True):
-                self._sums[page] = found
-            self._sums.extend(_sums(file, size, range(n_known, n_pages)))
+        file = self._kept(self._file)
+        n_pages = os.fstat(file.fileno()).st_size // size
+        n_known = 0 if changed is None else min(len(self._sums), n_pages)
+        del self._sums[n_known:]
+        again = sorted(page - 1 for page in changed or () if 0 < page <= n_known)
+        for page, found in zip(again, _sums(file, size, again), strict=True):
+            self._sums[page] = found
+        self._sums.extend(_sums(file, size, range(n_known, n_pages)))
         self._mark = _mark(head)
         body = self._sums.tobytes()
         told: dict[str, Any] = {"mark": self._mark, "page": size}
@@ -157,8 +167,16 @@ class Seal:
             return 0
 
     def _head(self) -> bytes:
-        with self._file.open("rb") as file:
-            return file.read(HEADER)
+        return os.pread(self._kept(self._file).fileno(), HEADER, 0)
+
+    def _kept(self, path: Path) -> IO[bytes]:
+        """A file that stays open, unless another was put in its place."""
+        file = self._opened.get(path)
+        if file is None or os.fstat(file.fileno()).st_ino != path.stat().st_ino:
+            if file is not None:
+                file.close()
+            self._opened[path] = file = path.open("rb", buffering=0)
+        return file
 
     def _pages_in_log(self) -> set[int]:
         """The pages that the log has; some of them may not count."""

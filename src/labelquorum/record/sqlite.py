@@ -4,8 +4,13 @@ The log takes all that is written. SQLite would bring it into the file now and t
 it from its beginning. But were some of it damaged then, what is before the damage would be taken
 for newer than the file, and be mixed with it. So the log is emptied whenever it is brought into the
 file, and the file is sealed.
+
+Two processes of ours may write: the one that holds the store, and one that joined it. Each waits
+for its turn (`labelquorum.turn`). Only the first empties the log and seals the file, and the other
+breaks the seal with whatever it writes.
 """
 
+import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -35,10 +40,25 @@ INDEX_BYTES = 32_768
 class Log:
     """The log of a file, and the seal that goes with it."""
 
-    def __init__(self, file: Path) -> None:
-        self._file, self._seal = file, Seal(file)
+    def __init__(self, file: Path, joined: bool = False) -> None:
+        self._file, self._seal, self._joined = file, Seal(file), joined
         self._marked = False  # the file's mark was changed since it was sealed
         self._next_try = 0.0
+        self._turns = file.with_suffix(".turn").open("a")
+
+    def close(self) -> None:
+        """Let go of all files, once SQLite has let go of them."""
+        self._turns.close()
+        self._seal.close()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """While no other process writes; SQLite alone would have us ask again and again."""
+        fcntl.flock(self._turns, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._turns, fcntl.LOCK_UN)
 
     def prepare(self, connection: sa.Connection) -> None:
         """Give the connection that writes room to keep what it has read."""
@@ -59,7 +79,7 @@ class Log:
             marks = not self._marked and raw.total_changes != before
             if marks:
                 connection.exec_driver_sql(f"PRAGMA user_version = {new_mark()}")
-        self._marked = self._marked or marks
+        self._marked = (self._marked or marks) and not self._joined
 
     def shorten(self, connection: sa.Connection, least: int | None = None) -> bool:
         """Bring the log into the file and empty it, if it is long; tell whether the disk obeyed.
@@ -72,6 +92,8 @@ class Log:
             So many bytes are long.
         """
         least = LOG_BYTES if least is None else least
+        if self._joined:
+            return True
         try:
             too_soon = time.monotonic() < self._next_try and least == LOG_BYTES
             if too_soon or self._size() < least:

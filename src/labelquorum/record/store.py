@@ -1,8 +1,8 @@
 """The store: streams that survive anything but the loss of their disk.
 
-A folder holds one SQLite file; a URL names a PostgreSQL database. Either has one writer at a time,
-which holds a lock that says who it is. Everything is written in transactions, and what a call
-returns was committed before it returned.
+A folder holds one SQLite file; a URL names a PostgreSQL database. Either has one holder at a time,
+whose lock says who it is, and who may let a process of its own join it. Everything is written in
+transactions, one after the other, and what a call returns was committed before it returned.
 """
 
 import os
@@ -28,6 +28,7 @@ from labelquorum.record.databases import (
     newest_version,
     open_postgresql,
     open_sqlite,
+    take_turn,
     upgrade,
     version_of,
 )
@@ -51,6 +52,7 @@ class Store:
         lock: IO[str] | None,
         clock: Callable[[], float],
         learner: Learner,
+        log: Log | None = None,
     ) -> None:
         self.where, self.learner = where, learner
         self._engine, self._lock_file, self._clock = engine, lock, clock
@@ -60,8 +62,8 @@ class Store:
         self._driver_error: type[Exception] = driver.Error
         self._learning: dict[int, threading.RLock] = {}  # by stream
         self._writer: sa.Connection | None = None
-        self._only_looks = self._closed = False
-        self._log = None if lock is None else Log(Path(where, FILE))  # of SQLite
+        self._only_looks = self._joined = self._closed = False
+        self._log = log  # of SQLite
         self._offset, self._latest = 0.0, float("-inf")
 
     @classmethod
@@ -93,20 +95,47 @@ class Store:
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 lock = (folder / LOCK_FILE).open("a+", encoding="utf-8")
+                hold_folder(lock, folder)
+                log = Log(folder / FILE)
             except OSError as error:
                 raise StoreError(
                     f"{folder}: no store can be kept there ({error.strerror or error}). "
                     "Name a folder that can be written to."
                 ) from error
-            hold_folder(lock, folder)
-            store = cls(open_sqlite(folder / FILE), str(folder), lock, ticking, learner or Here())
+            engine = open_sqlite(folder / FILE)
+            store = cls(engine, str(folder), lock, ticking, learner or Here(), log)
         try:
             if store._log is not None:
                 store._log.check()
             store._migrate()
-            with store.write() as connection:
-                latest = connection.scalar(sa.select(sa.func.max(tables.streams.c.moment)))
-            store._latest = float("-inf") if latest is None else latest
+            store._go_on()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    @classmethod
+    def join(cls, where: str | os.PathLike[str], start: float) -> "Store":
+        """Write, from a process of its own, to a store that the process which started it holds.
+
+        Parameters
+        ----------
+        where
+            A folder, or the URL of a PostgreSQL database.
+        start
+            The holder's `Store.start`, so that there is one time.
+        """
+        if is_url(where):
+            engine, shown, log = *open_postgresql(str(where)), None
+        else:
+            file = Path(where) / FILE
+            if not file.is_file():
+                raise StoreError(f"{where}: there is no store in this folder. Check the path.")
+            engine, shown, log = open_sqlite(file), str(where), Log(file, joined=True)
+        store = cls(engine, shown, None, lambda: start + time.monotonic(), Here(), log)
+        store._joined = True
+        try:
+            store._go_on()
         except BaseException:
             store.close()
             raise
@@ -153,10 +182,13 @@ class Store:
             self._closed = True
             if self._writer is not None:
                 if self._log is not None:
-                    self._log.shorten(self._writer, least=1)
+                    with self._log.turn():
+                        self._log.shorten(self._writer, least=1)
                 self._writer.close()
                 self._writer = None
             self._engine.dispose()
+            if self._log is not None:
+                self._log.close()
             if self._lock_file is not None:
                 self._lock_file.close()
                 self._lock_file = None
@@ -257,6 +289,11 @@ class Store:
             self._latest = moment
             return moment
 
+    @property
+    def start(self) -> float:
+        """When the machine's steady clock stood at 0, as this store tells the time."""
+        return self.now() - time.monotonic()
+
     def learning(self, stream: int) -> threading.RLock:
         """Held by who learns in a stream: two would learn from the same chunk, one in vain."""
         return self._learning.setdefault(stream, threading.RLock())
@@ -291,10 +328,16 @@ class Store:
                 raise StoreError(f"{self.where}: the store was closed. Open it again.")
             try:
                 connection = self._writing()
-                with self._log.noting(connection) if self._log else connection.begin():
-                    yield connection
-                if self._log and not self._log.shorten(connection):
-                    self._drop_handles()
+                if self._log is None:
+                    with connection.begin():
+                        take_turn(connection)
+                        yield connection
+                    return
+                with self._log.turn():
+                    with self._log.noting(connection):
+                        yield connection
+                    if not self._log.shorten(connection):
+                        self._drop_handles()
             except (sa.exc.DBAPIError, self._driver_error) as error:
                 # A commit that failed may or may not have happened.
                 self._drop_handles()
@@ -304,7 +347,7 @@ class Store:
         """Write a SQLite file anew, so that nothing of what was deleted is left in its pages."""
         if self._log is None or self._only_looks:
             return
-        with self._turn:
+        with self._turn, self._log.turn():
             try:
                 self._log.rewrite(self._writing())
             except sqlite3.Error as error:
@@ -326,7 +369,7 @@ class Store:
             self._writer = self._engine.connect().execution_options(writes=True)
             if self._log is not None:
                 self._log.prepare(self._writer)
-            if self._engine.dialect.name == "postgresql":
+            if self._engine.dialect.name == "postgresql" and not self._joined:
                 try:
                     hold_database(self._writer, self.where)
                 except BaseException:
@@ -348,6 +391,12 @@ class Store:
             f"{self.where}: the database refused ({reason}). What was not acknowledged can be sent "
             "again under the same key once the cause is gone."
         ) from error
+
+    def _go_on(self) -> None:
+        """Go on from the time that was told last."""
+        with self.write() as connection:
+            latest = connection.scalar(sa.select(sa.func.max(tables.streams.c.moment)))
+        self._latest = float("-inf") if latest is None else latest
 
     def _migrate(self) -> None:
         newest = newest_version()

@@ -165,7 +165,7 @@ class Stream(Recall, Truths):
         except StoreError:  # nobody could learn just now: no fault of the chunk
             raise
         except Exception as error:
-            raise self._failed(number, error) from error
+            raise self.failed(number, error) from error
         fault("after_update")
         return self._apply(number, outcome)
 
@@ -407,8 +407,8 @@ class Stream(Recall, Truths):
             connection.execute(tables.chunks.update().where(old).values(labels_kept=0))
         return 1
 
-    def _failed(self, number: int, error: Exception) -> StateError:
-        """Write down that a chunk could not be learned from."""
+    def failed(self, number: int, error: Exception) -> StateError:
+        """Write down that a chunk could not be learned from; the third time it is set aside."""
         chunks = tables.chunks.c
         reason = f"{type(error).__name__}: {error}"[:1000]
         with self._store.write() as connection:

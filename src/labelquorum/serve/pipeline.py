@@ -1,9 +1,9 @@
 """The pipeline: what arrives is made durable in groups, and what is due is learned from.
 
-Two threads stand between many senders and one store. One takes whatever has arrived and writes it
-in one transaction for each stream: a disk takes as long for one commit as for another. The other
-cuts what is due and applies what is cut. What waits in memory is bounded; beyond that senders are
-told to come back later.
+A thread stands between many senders and one store. It takes whatever has arrived and writes it in
+one transaction for each stream: a disk takes as long for one commit as for another. What waits in
+memory is bounded; beyond that senders are told to come back later. Somebody else is told to learn:
+another thread (`learning.py`), or a process of its own (`apart.py`).
 """
 
 import asyncio
@@ -11,16 +11,17 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from labelquorum.errors import LabelQuorumError, StateError, StoreError
+from labelquorum.errors import LabelQuorumError, StoreError
 from labelquorum.record.parcel import Parcel, Receipt
 from labelquorum.record.store import Store
 from labelquorum.record.stream import Stream
+from labelquorum.serve.learning import Learning
 
-__all__ = ["BusyError", "Pipeline"]
+__all__ = ["BusyError", "Learns", "Pipeline"]
 
 log = logging.getLogger("labelquorum.pipeline")
 
@@ -36,14 +37,8 @@ BACKLOG_CHUNKS = 200
 COMMIT_SECONDS = 0.015
 """Commits are at least so long apart: what arrives meanwhile goes into one."""
 
-LOOK_SECONDS = 0.03
-"""How long a stream is left alone after it was looked at for chunks to cut."""
-
 POLL_SECONDS = 0.5
-"""How often streams are looked at for items that have waited long enough."""
-
-RETRY_SECONDS = 0.5
-"""How long to wait after the store refused."""
+"""How often a store that refused is asked again, if nobody sends."""
 
 
 class BusyError(StoreError):
@@ -62,39 +57,65 @@ class _Waiting(NamedTuple):
     future: Future
 
 
-class Pipeline:
-    """Threads that write and learn; see `Pipeline.start` and `Pipeline.accept`."""
+class Learns(Protocol):
+    """Who learns from what was written."""
 
-    def __init__(self, store: Store) -> None:
+    on_change: Callable[[str], None]
+    healthy: bool
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def stop(self, seconds: float = 30.0) -> None:
+        """Finish the chunk that is being learned from, and end."""
+        ...
+
+    def wake(self, stream: str) -> None:
+        """Look at a stream soon: something came."""
+        ...
+
+    def behind(self, stream: str) -> int:
+        """How many chunks of a stream are due or cut, and not learned from yet."""
+        ...
+
+    def forget(self, stream: str, worker: Hashable) -> int:
+        """Remove a worker; see `Stream.forget`."""
+        ...
+
+
+class Pipeline:
+    """A thread that writes, and who learns; see `Pipeline.start` and `Pipeline.accept`."""
+
+    def __init__(self, store: Store, learning: Learns | None = None) -> None:
         self.store = store
-        self.on_change: Callable[[str], None] = lambda stream: None
-        """Called from a thread with the name of a stream in which something happened."""
+        self.learning = learning or Learning(store)
         self._queue: deque[_Waiting] = deque()
         self._queued = 0  # labels
         self._arrived = threading.Condition()
-        self._due = threading.Event()
-        self._changed: set[str] = set()
-        self._behind: dict[str, int] = {}  # chunks that wait to be learned from, by stream
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self.healthy = True
-        """False while the store refuses."""
+        self._thread = threading.Thread(target=self._write, name="labelquorum_write", daemon=True)
+        self.writes = True
+        """False while the store refuses what is written."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the store takes what is written and what is learned."""
+        return self.writes and self.learning.healthy
 
     def start(self) -> None:
-        """Start the threads."""
-        for work in (self._write, self._learn):
-            thread = threading.Thread(target=work, name=f"labelquorum{work.__name__}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        """Start the thread, and whoever learns."""
+        self._thread.start()
+        self.learning.start()
 
     def stop(self, seconds: float = 30.0) -> None:
         """Write what has arrived, finish the chunk that is being learned from, and end."""
         with self._arrived:
             self._stop.set()
             self._arrived.notify_all()
-        self._due.set()
-        for thread in self._threads:
-            thread.join(seconds)
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        self.learning.stop(seconds)
 
     def __enter__(self) -> "Pipeline":
         self.start()
@@ -115,7 +136,7 @@ class Pipeline:
     def submit(self, stream: Stream, parcel: Parcel) -> Future:
         """Take a parcel; the future will say what became of it."""
         future: Future = asyncio.get_running_loop().create_future()
-        if self._behind.get(stream.name, 0) > BACKLOG_CHUNKS:
+        if self.learning.behind(stream.name) > BACKLOG_CHUNKS:
             raise BusyError(
                 f"Stream {stream.name!r} has more than {BACKLOG_CHUNKS} chunks to learn from. "
                 "Nothing was taken. Send it again later."
@@ -142,9 +163,9 @@ class Pipeline:
             for name, some in by_stream.items():
                 try:
                     outcomes = some[0].stream.accept_all([one.parcel for one in some])
-                    self.healthy = True
+                    self.writes = True
                 except LabelQuorumError as error:  # of the store: it is the same for all
-                    self.healthy = False
+                    self.writes = False
                     log.warning("accept refused", extra={"stream": name, "error": str(error)})
                     outcomes = [error] * len(some)
                 except Exception as error:
@@ -152,7 +173,7 @@ class Pipeline:
                     refusal = StoreError(f"The labels could not be written ({error}).")
                     outcomes = [refusal] * len(some)
                 _tell([one.future for one in some], outcomes)
-                self.wake(name)
+                self.learning.wake(name)
             if self._queued < GROUP_LABELS:
                 self._stop.wait(max(0.0, begun + COMMIT_SECONDS - time.monotonic()))
 
@@ -160,7 +181,8 @@ class Pipeline:
         """What has arrived, in order; waits for something; empty at the end."""
         with self._arrived:
             while not self._queue and not self._stop.is_set():
-                self._arrived.wait()
+                if not self._arrived.wait(None if self.writes else POLL_SECONDS):
+                    self._ask_again()
             group: list[_Waiting] = []
             labels = 0
             while self._queue and (
@@ -171,72 +193,13 @@ class Pipeline:
             self._queued -= labels
             return group
 
-    # ── learning ──────────────────────────────────────────────────────────────────────────────
-
-    def wake(self, stream: str) -> None:
-        """Look at a stream soon: something came."""
-        self._changed.add(stream)
-        self._due.set()
-
-    def behind(self, stream: str) -> int:
-        """How many chunks of a stream are due or cut, and not learned from yet."""
-        return self._behind.get(stream, 0)
-
-    def _learn(self) -> None:
-        looked = 0.0
-        while not self._stop.is_set():
-            self._due.wait(POLL_SECONDS)
-            self._due.clear()
-            names, self._changed = self._changed, set()
-            if time.monotonic() - looked > POLL_SECONDS:
-                looked = time.monotonic()
-                try:
-                    names |= set(self.store.unsettled())
-                    if not self.healthy:  # nobody may send any more, so it is for us to find out
-                        with self.store.write():
-                            self.healthy = True
-                except StoreError as error:
-                    self.healthy = False
-                    log.warning("store refused", extra={"error": str(error)})
-                    self._pause()
-                except Exception:  # whatever it is, the thread goes on
-                    log.exception("streams could not be looked at")
-                    self._pause()
-            for name in sorted(names):
-                if self._stop.is_set():
-                    return
-                self._advance(name)
-            self._stop.wait(LOOK_SECONDS)
-
-    def _advance(self, name: str) -> None:
-        """Cut what is due and apply what is cut, until nothing is."""
+    def _ask_again(self) -> None:
+        """Nobody may send any more, so it is for us to find out whether the store takes writes."""
         try:
-            stream = self.store.stream(name)
-            while not self._stop.is_set():
-                # One at a time: were all that is due cut first, a busy stream would never learn.
-                stream.cut()
-                todo, n_due = stream.standing()
-                self._behind[name] = len(todo) + n_due
-                if not todo:
-                    return
-                try:
-                    stream.advance(todo[0])
-                except StateError as error:  # it counts as an attempt
-                    log.warning("chunk failed", extra={"stream": name, "error": str(error)})
-                self.healthy = True
-                self.on_change(name)
+            with self.store.write():
+                self.writes = True
         except StoreError as error:
-            self.healthy = False
-            log.warning("store refused", extra={"stream": name, "error": str(error)})
-            self._pause()
-            self.wake(name)
-        except Exception:
-            log.exception("stream failed", extra={"stream": name})
-            self._pause()
-            self.wake(name)
-
-    def _pause(self) -> None:
-        self._stop.wait(RETRY_SECONDS)
+            log.warning("store refused", extra={"error": str(error)})
 
 
 def _tell(futures: Sequence[Future], outcomes: Sequence[Outcome]) -> None:

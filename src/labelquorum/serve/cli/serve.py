@@ -88,6 +88,7 @@ def serve(
 def _serve(store: str, learner: "Beside", settings: "Settings") -> None:
     from labelquorum.record.keys import Keys
     from labelquorum.record.store import Store
+    from labelquorum.serve.apart import Apart
     from labelquorum.serve.pipeline import Pipeline
     from labelquorum.serve.server.app import create_app
     from labelquorum.serve.server.running import check_free
@@ -101,7 +102,8 @@ def _serve(store: str, learner: "Beside", settings: "Settings") -> None:
                 "Send it as the header Authorization: Bearer KEY."
             )
             typer.echo(Keys(opened).make("first start", "admin")[1])
-        run(create_app(opened, Pipeline(opened), settings), settings)
+        pipeline = Pipeline(opened, Apart(store, opened))
+        run(create_app(opened, pipeline, settings), settings)
 
 
 keys = typer.Typer(

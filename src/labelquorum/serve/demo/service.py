@@ -103,6 +103,7 @@ def serve(store: str, port: int) -> None:
     """Serve a store until standard input ends."""
     from labelquorum.record.keys import Keys
     from labelquorum.record.store import Store
+    from labelquorum.serve.apart import Apart
     from labelquorum.serve.learner import Beside
     from labelquorum.serve.pipeline import Pipeline
     from labelquorum.serve.server.app import create_app
@@ -116,7 +117,8 @@ def serve(store: str, port: int) -> None:
             check_free(settings)
             key, secret = Keys(opened).make("demo", "admin")
             log = _Telling(sys.stderr, secret)
-            server = Server(create_app(opened, Pipeline(opened), settings, log), settings)
+            pipeline = Pipeline(opened, Apart(store, opened))
+            server = Server(create_app(opened, pipeline, settings, log), settings)
 
             def wait_for_the_end() -> None:
                 sys.stdin.buffer.read()

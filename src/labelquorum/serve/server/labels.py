@@ -134,7 +134,7 @@ async def tell_gold(request: Request, stream: str) -> dict[str, Any]:
         truths = await run_in_threadpool(_truths, said, known.spaces["error"])
     key = _key_of(request.scope["headers_by_name"].get(_KEY))
     receipt = await run_in_threadpool(known.stream.gold, truths, key)
-    service.pipeline.wake(known.stream.name)
+    service.pipeline.learning.wake(known.stream.name)
     service.hub.ring(known.stream.name)
     return {"told": len(truths), "late": receipt.late, "repeated": receipt.repeated}
 

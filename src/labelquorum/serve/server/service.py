@@ -74,7 +74,7 @@ class Service:
     def start(self) -> None:
         """Begin to take labels, in the loop that serves."""
         self.hub.open()
-        self.pipeline.on_change = self.hub.ring
+        self.pipeline.learning.on_change = self.hub.ring
         self.pipeline.start()
         self._following = asyncio.get_running_loop().create_task(self.pace.follow())
 
@@ -108,13 +108,14 @@ class Service:
     def _gauged(self) -> Iterator[tuple[str, str, float]]:
         """What is measured when it is asked for: its name, the stream, the value."""
         for name, known in list(self._known.items()):
-            yield "chunks_behind", name, self.pipeline.behind(name)
+            yield "chunks_behind", name, self.pipeline.learning.behind(name)
             yield "model_version", name, model_version(known.stream)
 
     def _paced(self) -> dict[str, tuple[int, int]]:
         """The labels of each stream, and how far learning is behind."""
         return {
-            name: (rows, self.pipeline.behind(name)) for name, rows in all_rows(self.store).items()
+            name: (rows, self.pipeline.learning.behind(name))
+            for name, rows in all_rows(self.store).items()
         }
 
     def known(self, name: str) -> Known:

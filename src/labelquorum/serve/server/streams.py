@@ -60,7 +60,7 @@ async def list_streams(
 
 def _pace(service: Service, name: str) -> dict[str, Any]:
     return {
-        "chunks_behind": service.pipeline.behind(name),
+        "chunks_behind": service.pipeline.learning.behind(name),
         "labels_per_second": service.pace.labels_per_second(name),
         "spark": service.pace.spark(name),
     }
@@ -103,7 +103,7 @@ async def change_rules(request: Request, stream: str) -> dict[str, Any]:
     changes = wanted.model_dump(exclude_unset=True)
     await run_in_threadpool(lambda: known.stream.change(**changes))
     service_of(request).log.write("rules", stream=stream, changes=changes)
-    service_of(request).pipeline.wake(stream)
+    service_of(request).pipeline.learning.wake(stream)
     service_of(request).hub.ring(stream)
     return await run_in_threadpool(_told, known.stream)
 

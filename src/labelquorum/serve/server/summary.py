@@ -46,7 +46,7 @@ def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
     stream, name = known.stream, known.stream.name
     rules: Rules = stream.rules
     gold = gold_error(stream)
-    behind = service.pipeline.behind(name)
+    behind = service.pipeline.learning.behind(name)
     with known.tally.fresh() as tally:
         return {
             "name": name,

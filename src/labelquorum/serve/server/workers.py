@@ -112,7 +112,7 @@ async def forget_worker(request: Request, stream: str, worker: str) -> dict[str,
     service, known = service_of(request), known_stream(request).stream
     for spelled in spellings(worker, "worker"):
         try:
-            gone = await service.ask(known.forget, spelled)
+            gone = await service.ask(service.pipeline.learning.forget, known.name, spelled)
         except LabelError:
             continue
         service.log.write("forgot", stream=stream)  # and not whom
