@@ -14,11 +14,11 @@ from labelquorum.ingest.roster import Roster
 from labelquorum.learn.memory import learn_chunk, nothing_learned, remember
 from labelquorum.learn.sharding import (
     Known,
-    added,
     fit_shards,
     learn_in_shards,
     sharding_of,
     shards_of,
+    together,
 )
 from labelquorum.trial import class_conditional_crowd, label_table
 from labelquorum.trial.datasets import DATA_VARIABLE, count_dataset, read_dataset
@@ -46,21 +46,21 @@ def in_shards(model, table, n_shards):
     names = sorted({worker for intake in intakes for worker in intake.new_workers}, key=str)
     place = {worker: k for k, worker in enumerate(names)}
     places = [np.array([place[worker] for worker in one.new_workers]) for one in intakes]
-    known, gained, past = [None] * n_shards, [None] * n_shards, []
+    gained = [sharding.fit(intake.chunk, None, None) for intake in intakes]
+    known = together(sharding, gained, places, len(classes))
+    past = [known.sums]
     while len(past) < sharding.rounds and not sharding.settled(past):
-        todo = zip(intakes, known, gained, strict=True)
-        gained = [sharding.fit(intake.chunk, all_of, own) for intake, all_of, own in todo]
-        rows = np.zeros((len(names), gained[0].rows.shape[1]))
-        for where, one in zip(places, gained, strict=True):
-            rows[where] += one.rows
-        past.append(added([one.sums for one in gained]))
-        pooled = sharding.pool(rows, len(classes))
-        known = [Known(rows[where], past[-1], pooled) for where in places]
+        own = [known._replace(rows=known.rows[where]) for where in places]
+        todo = zip(intakes, own, gained, strict=True)
+        gained = [sharding.fit(intake.chunk, told, before) for intake, told, before in todo]
+        known = together(sharding, gained, places, len(classes))
+        past.append(known.sums)
     answers = {}
-    for intake, all_of in zip(intakes, known, strict=True):
-        chosen = sharding.answer(intake.chunk, all_of).aggregated
+    for intake, where in zip(intakes, places, strict=True):
+        told = known._replace(rows=known.rows[where])
+        chosen = sharding.answer(intake.chunk, told).aggregated
         answers |= {item: classes[c] for item, c in zip(intake.item_ids, chosen, strict=True)}
-    return answers, Known(rows, past[-1], pooled)
+    return answers, known
 
 
 def error(answers, truth):

@@ -89,10 +89,15 @@ def test_one_partition_is_the_library_bit_for_bit(spark, crowd, method):
     assert found.classes == ["c0", "c1", "c2"]
 
 
+@pytest.mark.parametrize("gathered", [True, False])
 @pytest.mark.parametrize(
     ("method", "settings", "share"), [("bila", {}, 0.01), ("dawid_skene", {"iterations": 4}, 0)]
 )
-def test_four_partitions_answer_as_the_library_does(spark, crowd, method, settings, share):
+def test_four_partitions_answer_as_the_library_does(
+    spark, crowd, method, settings, share, gathered, monkeypatch
+):
+    if not gathered:
+        monkeypatch.setattr("labelquorum.serve.spark.batch.GATHER_BYTES", 0)
     labels = arrow(crowd)
     model = lq.estimator(method, **settings).fit(labels)
     frame = spark.createDataFrame(labels)

@@ -13,6 +13,7 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk, take_items
@@ -47,6 +48,7 @@ __all__ = [
     "learn_in_shards",
     "sharding_of",
     "shards_of",
+    "together",
 ]
 
 Sums = dict[str, Floats]
@@ -134,6 +136,31 @@ def added(parts: Sequence[Sums]) -> Sums:
     return {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
 
 
+def together(
+    sharding: Sharding,
+    gained: Sequence[Gained],
+    places: Sequence[NDArray[np.intp]],
+    n_classes: int,
+    base: Known | None = None,
+) -> Known:
+    """What all shards counted, of all workers; it takes the place of what they did a round before.
+
+    `places` says of each shard where its workers stand among all. `base` was counted before.
+    """
+    n_workers = 1 + max(int(place.max(initial=-1)) for place in places)
+    start = np.zeros((n_workers, gained[0].rows.shape[1])) if base is None else base.rows
+    rows = start.copy()
+    for place, one in zip(places, gained, strict=True):
+        rows[place] += one.rows
+    sums = [one.sums for one in gained]
+    pooled = sharding.pool(rows, n_classes)
+    if base is None:
+        return Known(rows, added(sums), pooled)
+    old = sharding.pool(start, n_classes)
+    pooled = {name: base.pooled[name] - old[name] + pooled[name] for name in old}
+    return Known(np.maximum(rows, 0), added([base.sums, *sums]), pooled)
+
+
 # ── a chunk in shards, and the driver in the middle ──────────────────────────────────────
 
 
@@ -163,26 +190,18 @@ def learn_in_shards(
     start = method.init(chunk, seed) if memory.state is None else memory.state
     start, _ = method.update(start, take_items(chunk, np.zeros(chunk.n_items, bool)))  # room
     parent = _counted_by(start, recipe.accounts)
-    before = parent.rows[chunk.workers]
-    known = Known(before, parent.sums, start.pooled)
+    base = Known(parent.rows[chunk.workers], parent.sums, start.pooled)
     places = [np.searchsorted(chunk.workers, part.workers) for part in parts]
-    gained: list[Gained | None] = [None] * len(parts)
+    known = base
+    gained: Sequence[Gained | None] = [None] * len(parts)
     for past in range(sharding.rounds):
         nothing = past == 0 and memory.state is None
         todo = [
             Shard(_alone(part), None if nothing else known._replace(rows=known.rows[place]), own)
             for part, place, own in zip(parts, places, gained, strict=True)
         ]
-        counted = run(todo)
-        gained = [*counted]
-        rows = before.copy()
-        for place, one in zip(places, counted, strict=True):
-            rows[place] += one.rows
-        # What this round counted takes the place of what the last one did.
-        sums = added([parent.sums, *(one.sums for one in counted)])
-        old, new = (sharding.pool(some, chunk.n_classes) for some in (before, rows))
-        pooled = {name: start.pooled[name] - old[name] + new[name] for name in old}
-        known = Known(np.maximum(rows, 0), sums, pooled)
+        gained = counted = run(todo)
+        known = together(sharding, counted, places, chunk.n_classes, base)
     reached = _state_of(known, recipe, seed)
     state = reached._replace(rows=start.rows.scatter(chunk.workers, reached.rows.to_arrays()))
     result = method.aggregate(state, chunk)

@@ -3,26 +3,18 @@
 A distributed pass costs its jobs, however small the chunk is.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from safetensors.numpy import load, save
-
-from labelquorum.learn.sharding import (
-    Gained,
-    Known,
-    Shard,
-    Sums,
-    learn_in_shards,
-    sharding_of,
-)
+from labelquorum.learn.sharding import Gained, Shard, learn_in_shards
 from labelquorum.record.learner import Here
 from labelquorum.record.model import learn
 from labelquorum.record.rows import Configuration, Outcome, Work
 from labelquorum.record.tables import decode
+from labelquorum.serve.spark.packing import chunk_bytes, gained_bytes, gathered, known_bytes
 from labelquorum.serve.spark.session import quiet
-from labelquorum.serve.spark.shards import Plan, chunk_bytes, chunk_from
+from labelquorum.serve.spark.shards import Plan, fit_told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,70 +60,10 @@ class Spread:
             {
                 "shard": pyarrow.array(range(len(todo)), pyarrow.int32()),
                 "labels": [chunk_bytes(shard.chunk) for shard in todo],
-                "known": [_known_bytes(shard.known) for shard in todo],
-                "own": [_gained_bytes(shard.own) for shard in todo],
+                "known": [known_bytes(shard.known) for shard in todo],
+                "own": [gained_bytes(shard.own) for shard in todo],
             }
         )
         with quiet():
             rows = self._session.createDataFrame(table).repartition(len(todo), "shard")
-            found = rows.mapInArrow(_fit(plan), "shard int, data binary").toArrow()
-        data = dict(zip(found["shard"].to_pylist(), found["data"].to_pylist(), strict=True))
-        gained = [_gained_from(data[number]) for number in range(len(todo))]
-        return [one for one in gained if one is not None]
-
-
-def _fit(plan: Plan) -> Any:
-    """What an executor does."""
-
-    def run(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow
-
-        sharding = sharding_of(plan.model())
-        for batch in batches:
-            for row in batch.to_pylist():
-                known, own = _known_from(row["known"]), _gained_from(row["own"])
-                gained = sharding.fit(chunk_from(row["labels"]), known, own)
-                columns = [
-                    pyarrow.array([row["shard"]], pyarrow.int32()),
-                    pyarrow.array([_gained_bytes(gained)], pyarrow.binary()),
-                ]
-                yield pyarrow.RecordBatch.from_arrays(columns, ["shard", "data"])
-
-    return run
-
-
-# ── bytes; empty where there is nothing ──────────────────────────────────────────────────
-
-
-def _gained_bytes(gained: Gained | None) -> bytes:
-    if gained is None:
-        return b""
-    return save({"rows": gained.rows, **_named("sums", gained.sums)})
-
-
-def _gained_from(data: bytes) -> Gained | None:
-    arrays = load(data) if data else {}
-    return Gained(arrays["rows"], _part("sums", arrays)) if arrays else None
-
-
-def _known_bytes(known: Known | None) -> bytes:
-    if known is None:
-        return b""
-    named = {**_named("sums", known.sums), **_named("pooled", known.pooled)}
-    return save({"rows": known.rows, **named})
-
-
-def _known_from(data: bytes) -> Known | None:
-    arrays = load(data) if data else {}
-    if not arrays:
-        return None
-    return Known(arrays["rows"], _part("sums", arrays), _part("pooled", arrays))
-
-
-def _named(part: str, sums: Sums) -> Sums:
-    return {f"{part}:{name}": array for name, array in sums.items()}
-
-
-def _part(part: str, arrays: Sums) -> Sums:
-    prefix = f"{part}:"
-    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+            return gathered(rows.mapInArrow(fit_told(plan), "shard int, data binary"))

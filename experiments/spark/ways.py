@@ -1,0 +1,148 @@
+"""The ways to aggregate a lake that `scale.py` measures, each in a process of its own.
+
+bila            lq.spark.aggregate, as it is by default
+bila_one_pass   the same with rounds=1
+dawid_skene     lq.spark.aggregate(method="dawid_skene")
+plain           Dawid–Skene as an EM over DataFrames, joins and sums, with nothing of ours
+crowdkit        Crowd-Kit's Dawid–Skene on one machine
+stream          lq.spark.aggregate_stream, one file a micro-batch
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+from lake import CLASSES, truth_of
+
+import labelquorum as lq
+from labelquorum.record.chunking import Rules
+
+__all__ = ["WAYS"]
+
+WAYS = ("bila", "bila_one_pass", "dawid_skene", "plain", "crowdkit", "stream")
+PLAIN_ROUNDS = 5
+
+
+def session(cores: int, folder: Path) -> Any:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "3g",
+        "spark.local.dir": str(folder / "tmp"),
+        "spark.sql.shuffle.partitions": 2 * cores,
+        "spark.sql.execution.arrow.maxRecordsPerBatch": 100_000,
+    }
+    spark = lq.spark.session(f"local[{cores}]", settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def run_batch(way: str, folder: Path, cores: int) -> dict[str, Any]:
+    spark = session(cores, folder)
+    labels = spark.read.parquet(str(folder / "labels"))
+    began = monotonic()
+    if way == "plain":
+        answers, rounds = plain_dawid_skene(labels), PLAIN_ROUNDS
+    else:
+        options: dict[str, Any] = {"rounds": 1} if way == "bila_one_pass" else {}
+        method = "dawid_skene" if way == "dawid_skene" else "bila"
+        found = lq.spark.aggregate(labels, method, **options)
+        answers, rounds = found.answers, found.rounds
+    answers.write.mode("overwrite").parquet(str(folder / "answers"))
+    seconds = monotonic() - began
+    told = pyarrow.parquet.read_table(folder / "answers", columns=["task", "label"])
+    item, label = (told[name].to_numpy() for name in ("task", "label"))
+    spark.stop()
+    return {"seconds": seconds, "error": float((label != truth_of(item)).mean()), "rounds": rounds}
+
+
+def plain_dawid_skene(labels: Any) -> Any:
+    """Dawid–Skene as it is written in Spark by hand: each iteration joins and sums."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    smoothing = 1e-5
+    labels = labels.select("task", "worker", "label").persist()
+    votes = labels.groupBy("task", F.col("label").alias("c")).count()
+    total = Window.partitionBy("task")
+    probs = votes.select("task", "c", (F.col("count") / F.sum("count").over(total)).alias("q"))
+    for _ in range(PLAIN_ROUNDS):
+        counts = (
+            labels.join(probs, "task").groupBy("worker", "c", "label").agg(F.sum("q").alias("n"))
+        )
+        row = Window.partitionBy("worker", "c")
+        share = (F.col("n") + smoothing) / (F.sum("n").over(row) + CLASSES * smoothing)
+        confusion = counts.select("worker", "c", "label", F.log(share).alias("s"))
+        mass = probs.groupBy("c").agg(F.sum("q").alias("m"))
+        prior = mass.select(
+            "c", F.log(F.col("m") / F.sum("m").over(Window.partitionBy())).alias("p")
+        )
+        said = labels.join(confusion, ["worker", "label"]).groupBy("task", "c")
+        # A class no worker's row has is one for which a label says as good as nothing.
+        scores = said.agg(F.sum("s").alias("s"), F.count("s").alias("k"))
+        scores = scores.join(F.broadcast(prior), "c")
+        most = F.max("k").over(total)
+        scores = scores.select(
+            "task",
+            "c",
+            (F.col("s") + F.col("p") + (most - F.col("k")) * np.log(smoothing)).alias("s"),
+        )
+        weight = F.exp(F.col("s") - F.max("s").over(total))
+        probs = scores.select("task", "c", weight.alias("w"))
+        probs = probs.select("task", "c", (F.col("w") / F.sum("w").over(total)).alias("q"))
+        probs = probs.localCheckpoint()
+    best = probs.groupBy("task").agg(F.max_by("c", "q").alias("label"))
+    return best
+
+
+def run_crowdkit(folder: Path) -> dict[str, Any]:
+    from crowdkit.aggregation import DawidSkene
+
+    labels = pyarrow.parquet.read_table(folder / "labels").to_pandas()
+    began = monotonic()
+    answers = DawidSkene(n_iter=20).fit_predict(labels)
+    seconds = monotonic() - began
+    wrong = float((answers.to_numpy() != truth_of(answers.index.to_numpy())).mean())
+    return {"seconds": seconds, "error": wrong}
+
+
+def run_stream(folder: Path, cores: int) -> dict[str, Any]:
+    spark = session(cores, folder)
+    reader = spark.readStream.schema("task bigint, worker bigint, label bigint")
+    labels = reader.option("maxFilesPerTrigger", 1).parquet(str(folder / "labels"))
+    began = monotonic()
+    feed = lq.spark.aggregate_stream(
+        labels,
+        str(folder / "store"),
+        "scale",
+        checkpoint=str(folder / "checkpoint"),
+        whole_items=True,
+        rules=Rules(chunk_items=20_000),
+        trigger={"availableNow": True},
+    )
+    feed.wait()
+    seconds = monotonic() - began
+    spark.stop()
+    return {"seconds": seconds}
+
+
+def main() -> None:
+    """Run the way that is named, on so many cores, and print what it took."""
+    way, folder, cores = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    if way == "crowdkit":
+        told = run_crowdkit(folder)
+    elif way == "stream":
+        told = run_stream(folder, cores)
+    else:
+        told = run_batch(way, folder, cores)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
