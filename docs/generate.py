@@ -64,6 +64,7 @@ VOTE = "majority_vote"
 REPRODUCE = "python3 run.py reproduce"
 ACCURACY = ROOT / "experiments" / "accuracy" / "results"
 FAULTS = ROOT / "experiments" / "faults" / "results"
+SPARK = ROOT / "experiments" / "spark" / "results"
 ACCURACY_PARTS = [
     "targets",
     "ten",
@@ -554,13 +555,13 @@ def stopping() -> str:
     )
 
 
-def accuracy(part: str) -> str:
-    """What `experiments/accuracy` wrote of a part; its pictures stay where they are."""
-    file = ACCURACY / f"{part}.md"
+def reported(folder: Path, part: str, command: str) -> str:
+    """What an experiment's report wrote of a part; its pictures stay where they are."""
+    file = folder / f"{part}.md"
     if not file.exists():
-        return "Not measured yet. It is made by `python3 run.py accuracy`.\n"
-    folder = os.path.relpath(ACCURACY, ROOT / "docs")
-    return re.sub(r"\]\((\w+\.svg)\)", rf"]({folder}/\1)", file.read_text(encoding="utf-8"))
+        return f"Not measured yet. It is made by `{command}`.\n"
+    place = os.path.relpath(folder, ROOT / "docs")
+    return re.sub(r"\]\((\w+\.svg)\)", rf"]({place}/\1)", file.read_text(encoding="utf-8"))
 
 
 def label_studio() -> str:
@@ -603,7 +604,16 @@ def fault_points() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "faults": faults,
     "fault_points": fault_points,
-    **{f"accuracy_{part}": partial(accuracy, part) for part in ACCURACY_PARTS},
+    **{
+        f"accuracy_{part}": partial(reported, ACCURACY, part, "python3 run.py accuracy")
+        for part in ACCURACY_PARTS
+    },
+    **{
+        f"spark_{part}": partial(
+            reported, SPARK, part, f"python3 run.py spark experiments/spark/{part}.py --save"
+        )
+        for part in ("kills", "scale", "switch", "tolerance")
+    },
     "benchmark_caps": benchmark_caps,
     "benchmark_scores": benchmark_scores,
     "benchmark_online": partial(benchmark_errors, "online"),

@@ -30,6 +30,7 @@ from labelquorum.record.store import Store
 from labelquorum.trial import class_conditional_crowd, label_table
 
 HERE = Path(__file__).resolve().parent
+COMMAND = "python3 run.py spark experiments/spark/kills.py --save"
 ITEMS, LABELS = 12, 5  # of a file, of an item
 LONGEST = 3.0  # seconds after the first micro-batch
 PASSES = 4  # so often, at most, a fault point is passed before the kill that is due there
@@ -163,6 +164,7 @@ def measure(n_files: int, n_kills: int, seed: int) -> dict[str, Any]:
                 print(f"{done + 1} of {n_kills} kills: {told}", file=sys.stderr, flush=True)
         one, other = map(state_of, folders)
     return {
+        "made": {"command": COMMAND, "version": lq.__version__},
         "files": n_files,
         "labels": n_labels,
         "kills": sum(kills.values()),

@@ -19,6 +19,7 @@ from labelquorum.errors import LabelQuorumError
 from labelquorum.trial import count_dataset, list_datasets, read_dataset
 
 HERE = Path(__file__).resolve().parent
+COMMAND = "LABELQUORUM_DATA=DIR python3 run.py spark experiments/spark/tolerance.py --save"
 LEAST, PARTITIONS = 5_000, 4
 
 
@@ -66,8 +67,8 @@ def main(arguments: list[str] | None = None) -> int:
     spark = lq.spark.session("local[2]", settings | {"spark.sql.shuffle.partitions": 4})
     spark.sparkContext.setLogLevel("ERROR")
     rows = []
-    for method in options.methods:
-        for name in options.only or list_datasets():
+    for name in options.only or list_datasets():
+        for method in options.methods:
             row = measure(spark, name, method)
             if row is not None:
                 print(json.dumps(row), flush=True)
@@ -75,7 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
     spark.stop()
     if options.save:
         (HERE / "results").mkdir(exist_ok=True)
-        text = json.dumps({"rows": rows}, indent=1) + "\n"
+        made = {"command": COMMAND, "version": lq.__version__}
+        text = json.dumps({"made": made, "rows": rows}, indent=1) + "\n"
         (HERE / "results" / "tolerance.json").write_text(text, encoding="utf-8")
     return 0 if all(abs(row["difference"]) <= 0.3 for row in rows) else 1
 
