@@ -355,8 +355,8 @@ def parts(seconds: float, minutes: float, quick: bool) -> dict[str, Callable[[],
     scale = 0.02 if quick else 1.0
     return {
         "singles": lambda: measure_load(SINGLE_RATE * scale, 1, seconds, 500),
-        "batches": lambda: measure_load(BATCH_RATE * scale, BATCH, seconds, 5000),
-        "steady": lambda: measure_load(BATCH_RATE * scale / 2, BATCH, 60 * minutes, 5000),
+        "batches": lambda: measure_load(BATCH_RATE * scale, BATCH, seconds, 2000),
+        "steady": lambda: measure_load(BATCH_RATE * scale / 2, BATCH, 60 * minutes, 2000),
         "restart": lambda: measure_restart(*((5_000, 1_000, 3) if quick else (10**6, 10**5, 3))),
     }
 

@@ -50,6 +50,7 @@ class Seal:
         self._mark, self._sums = 0, array("I")
         self._noted = file.with_suffix(".log")
         self._summed = (b"", 0, 0)  # of the log: its salt, how many bytes of it, their sum
+        self._followed: set[int] = set()  # the pages in those bytes
         self._opened: dict[Path, IO[bytes]] = {}
 
     def close(self) -> None:
@@ -85,21 +86,30 @@ class Seal:
     def changing(self) -> set[int] | None:
         """The pages that change when the log is brought into the file; None for any of them."""
         try:
-            return self._pages_in_log() if _mark(self._head()) == self._mark else None
+            self.follow()
+            return set(self._followed) if _mark(self._head()) == self._mark else None
         except OSError:
             return None
 
-    def note(self) -> None:
-        """Write down what of the log has to be there, before it is brought into the file."""
+    def follow(self) -> int:
+        """Sum what is new in the log, so that little is left to sum once it is long; its bytes."""
         with self._log.open("rb", buffering=0) as log:
             head = log.read(LOG_HEADER)
             salt, size = _salt(head), int.from_bytes(head[8:12], "big")
             end = LOG_HEADER + self._n_frames() * (FRAME + size)
             known, start, total = self._summed
             if known != salt or start > end:
-                start, total = 0, 0
-            total = _sum(log, start, end, total)
-        self._summed = (salt, end, total)
+                start, total, self._followed = 0, 0, set()
+            new = os.pread(log.fileno(), end - start, start)
+        for place in range(max(LOG_HEADER - start, 0), len(new), FRAME + size):
+            self._followed.add(int.from_bytes(new[place : place + 4], "big"))
+        self._summed = (salt, end, crc32(new, total) if len(new) == end - start else -1)
+        return end
+
+    def note(self) -> None:
+        """Write down what of the log has to be there, before it is brought into the file."""
+        self.follow()
+        salt, end, total = self._summed
         part = self._noted.with_suffix(".note")
         with part.open("wb") as file:
             file.write(json.dumps({"salt": salt.hex(), "bytes": end, "sum": total}).encode())

@@ -24,8 +24,10 @@ from labelquorum.record.seal import Seal, new_mark
 
 __all__ = ["BUSY_SECONDS", "Log"]
 
-LOG_BYTES = 4_000_000
+LOG_BYTES = 16_000_000
 """A log of this size is brought into the file."""
+FOLLOW_BYTES = 1_000_000
+"""When the log has grown by so much, that is summed."""
 CACHE_BYTES = 64 << 20
 """So much of the file the connection that writes keeps in memory."""
 BUSY_SECONDS = 5.0
@@ -44,6 +46,7 @@ class Log:
         self._file, self._seal, self._joined = file, Seal(file), joined
         self._marked = False  # the file's mark was changed since it was sealed
         self._next_try = 0.0
+        self._followed = 0  # bytes of the log
         self._turns = file.with_suffix(".turn").open("a")
 
     def close(self) -> None:
@@ -95,10 +98,13 @@ class Log:
         if self._joined:
             return True
         try:
+            size = self._size()
+            if size - self._followed > FOLLOW_BYTES or size < self._followed:
+                self._followed = self._seal.follow()
             too_soon = time.monotonic() < self._next_try and least == LOG_BYTES
-            if too_soon or self._size() < least:
+            if too_soon or size < least:
                 return True
-        except FileNotFoundError:
+        except OSError:
             return True
         raw: Any = connection.connection
         driver: Any = connection.dialect.loaded_dbapi

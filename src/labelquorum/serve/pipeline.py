@@ -34,7 +34,7 @@ QUEUE_LABELS = 50_000
 BACKLOG_CHUNKS = 200
 """No labels are taken while so many chunks of their stream wait to be learned from."""
 
-COMMIT_SECONDS = 0.015
+COMMIT_SECONDS = 0.005
 """Commits are at least so long apart: what arrives meanwhile goes into one."""
 
 POLL_SECONDS = 0.5
