@@ -113,7 +113,7 @@ def test_a_stopped_run_goes_on_and_cells_of_other_code_or_data_are_run_again(smo
     other["result"] |= {"code": "of another day", "emitted": 99.0}
     torn = [json.dumps(other), *kept[1:], whole[0][:30]]  # the last line was being written
     (tmp_path / "results" / "cells.jsonl").write_text("\n".join(torn))
-    code, said = measure("--smoke", "--output", tmp_path)
+    code, said = measure("--smoke", "--jobs", 1, "--output", tmp_path)
     assert code == 0, said
     assert f"{len(kept) - 1} of {len(whole)} cells are there" in said
     assert "1 cells are of other code or data" in said
