@@ -185,6 +185,26 @@ def test_a_worker_whose_name_no_address_holds_has_a_page(view, service, name):
     view.check()
 
 
+# ── what a page says ─────────────────────────────────────────────────────────────────────────
+
+
+def test_the_reason_of_an_answer_names_how_frequent_the_classes_are(view):
+    def lean(told):
+        workers = [("ann", "owl", 0.4), ("bob", "wren", -0.6)]
+        told.update(label="owl", confidence=0.52)
+        told["why"].update(
+            workers=[{"worker": w, "label": x, "log_odds": odds} for w, x, odds in workers],
+            prior_log_odds=0.3,
+        )
+
+    view.alter("/items/t207$", lean)
+    view.sign_in("/s/birds/items/t207")
+    view.page.wait_for_selector(".verdict-why a")
+    why = "Because ann (0.60) and how frequent the classes are (0.57) outweigh bob (0.65)."
+    assert view.text(".verdict-why") == why
+    view.check()
+
+
 # ── many classes ─────────────────────────────────────────────────────────────────────────────
 
 COUNTED = """() => {
