@@ -47,6 +47,7 @@ class Point(NamedTuple):
     chunk: int
     at: float | None
     items: int
+    new_items: int  # those that had no answer before
     labels: int
     sure: float | None  # the sum of all confidences
 
@@ -137,7 +138,8 @@ class Tally:
                         self._moments.append(row.applied_at)
                     if row.summary is None:  # it was applied before there were figures
                         older = row.id
-                        point = Point(row.id, row.applied_at, row.n_items, row.n_labels, None)
+                        of_items = row.n_items, row.n_items  # which are new is not known
+                        point = Point(row.id, row.applied_at, *of_items, row.n_labels, None)
                         self._points.append(point)
                     else:
                         self._add(row, decode(row.summary))
@@ -168,17 +170,20 @@ class Tally:
 
     def _add(self, row: Any, told: Mapping[str, Any]) -> None:
         items, classes = told["items"], told["classes"]
+        n_new = items
         self._parts += told["confidence"]
         self._classes.update(classes)
         if "before" in told:
             self._parts -= told["before"]["confidence"]
             self._classes.subtract(told["before"]["classes"])
+            n_new -= sum(told["before"]["classes"].values())
         self._given += items
         for label, n in classes.items():
             before = self._seen[label].of_class if label in self._seen else 0
             self._seen[label] = _Seen(row.id, self._given, before + n)
         self.priors = told.get("priors")
-        self._points.append(Point(row.id, row.applied_at, items, row.n_labels, told["sure"]))
+        point = Point(row.id, row.applied_at, items, n_new, row.n_labels, told["sure"])
+        self._points.append(point)
         self._late.append(_Late(items, classes, told["depth"]))
         while sum(one.items for one in self._late) - self._late[0].items >= RECENT_ITEMS:
             self._late.popleft()
@@ -293,6 +298,7 @@ def _together(points: list[Point]) -> Point:
         last.chunk,
         last.at,
         sum(one.items for one in points),
+        sum(one.new_items for one in points),
         sum(one.labels for one in points),
         sum(sure) if len(sure) == len(points) else None,
     )

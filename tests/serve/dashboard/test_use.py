@@ -185,6 +185,13 @@ def test_a_worker_whose_name_no_address_holds_has_a_page(view, service, name):
     view.check()
 
 
+DRAWN = """window.drawn = [];
+const real = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
+  window.drawn.push(text);
+  return real.call(this, text, ...where);
+};"""
+
 # ── what a page says ─────────────────────────────────────────────────────────────────────────
 
 
@@ -202,6 +209,25 @@ def test_the_reason_of_an_answer_names_how_frequent_the_classes_are(view):
     view.page.wait_for_selector(".verdict-why a")
     why = "Because ann (0.60) and how frequent the classes are (0.57) outweigh bob (0.65)."
     assert view.text(".verdict-why") == why
+    view.check()
+
+
+def test_an_item_that_is_answered_anew_is_not_decided_twice(view):
+    def again(told):
+        first, last = dict(told["over_time"][0]), dict(told["over_time"][-1])
+        first.update(items=30, new_items=30)
+        last.update(items=20, new_items=5)
+        told.update(over_time=[first, last])
+        told["counts"]["answered_items"] = 35
+
+    view.alter("/birds/summary$", again)
+    view.page.add_init_script(DRAWN)
+    view.sign_in("/s/birds")
+    view.page.wait_for_selector(".chart canvas")
+    says = view.page.locator("[aria-label^='Items decided:']").first.get_attribute("aria-label")
+    assert says.startswith("Items decided: 35 in all, 5 since ")
+    drawn = view.page.evaluate("drawn")
+    assert "0" in drawn, "what is filled begins at nothing"
     view.check()
 
 

@@ -76,6 +76,7 @@ class Point(BaseModel):
     chunk: int
     at: float | None
     items: int
+    new_items: int = Field(description="Those of `items` that had no answer before.")
     labels: int
     mean_confidence: float | None
 

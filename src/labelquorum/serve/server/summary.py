@@ -66,6 +66,7 @@ def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
                     "chunk": point.chunk,
                     "at": point.at,
                     "items": point.items,
+                    "new_items": point.new_items,
                     "labels": point.labels,
                     "mean_confidence": point.sure / point.items
                     if point.items and point.sure is not None

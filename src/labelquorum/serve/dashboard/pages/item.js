@@ -113,7 +113,7 @@ function because(stream, { why, open, label }) {
   return ["Because ", listed(pros), verb, cons.length ? listed(cons) : "", "."];
 }
 
-/** The worker; and what was said, where it speaks for the other side: such a worker is mostly wrong. */
+/** The worker; and what was said, where it speaks for the other side. */
 function whoSaid(stream, one, label) {
   const surprising = (String(one.label) === String(label)) !== one.log_odds > 0;
   const who = link(["s", stream, "workers", one.worker], named(one.worker));

@@ -27,7 +27,7 @@ export function page({ stream }) {
     series: [{ label: "decided", tone: "accent", fill: true, format: count }],
     xFormat: moment,
     yFormat: brief,
-    range: (low, high) => [low < high / 3 ? 0 : Math.min(low, high - 1), Math.max(high, 1)],
+    range: (low, high) => [0, Math.max(high, 1)], // what is filled is read from nothing
   });
   const sureness = lines({
     label: "",
@@ -185,9 +185,12 @@ function waitingState({ counts, classes }) {
 function showOverTime(decided, sureness, { over_time: points, counts }) {
   const known = points.filter((one) => one.at !== null);
   const x = known.map((one) => one.at);
-  const all = counts.answered_items;
-  let total = Math.max(0, all - known.reduce((sum, one) => sum + one.items, 0));
-  const sums = known.map((one) => (total = Math.min(all, total + one.items))); // some are answered anew
+  let total = counts.answered_items; // at the end of the curve; it is followed back from there
+  const sums = [];
+  for (const one of known.toReversed()) {
+    sums.unshift(total);
+    total = Math.max(0, total - one.new_items);
+  }
   const confidences = known.map((one) => one.mean_confidence);
   const last = known.at(-1);
   const since = known.length ? `since ${time(known[0].at)}` : "";
