@@ -231,6 +231,21 @@ def test_an_item_that_is_answered_anew_is_not_decided_twice(view):
     view.check()
 
 
+@pytest.mark.parametrize(
+    ("labels", "high", "tone"), [(1, 0.3, ""), (40, 0.8, ""), (40, 0.3, "warn")]
+)
+def test_a_worker_is_marked_of_late_only_where_the_doubt_allows_it(view, labels, high, tone):
+    def lately(told):
+        last = {"labels": labels, "agreement": 0.0, "low": 0.0, "high": high, "crowd": 0.7}
+        told["track"][-1].update(last)
+
+    view.alter("/workers/w03$", lately)
+    view.sign_in("/s/birds/workers/w03")
+    late = view.page.locator(".figure:has-text('Agrees with the others, of late')")
+    expect(late).to_have_attribute("data-tone", tone)
+    view.check()
+
+
 # ── many classes ─────────────────────────────────────────────────────────────────────────────
 
 COUNTED = """() => {

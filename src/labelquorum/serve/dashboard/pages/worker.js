@@ -8,12 +8,14 @@ import { heatmap } from "../heatmap.js";
 import { figure, panel } from "../states.js";
 import { shortTable } from "../table.js";
 
+const ENOUGH = 10; // labels of late, with fewer of which nobody is marked
+
 export function page({ stream, name, go }) {
   const figures = {
     skill: figure("Skill"),
     labels: figure("Labels given"),
     agreed: figure("Agrees with the answers"),
-    crowd: figure("Of late"),
+    crowd: figure("Agrees with the others, of late"),
   };
   const flags = el("div", { class: "warnings" });
   const maps = el("div", { class: "maps" });
@@ -86,8 +88,8 @@ export function page({ stream, name, go }) {
     if (last)
       figures.crowd.set(
         percent(last.agreement),
-        `the crowd ${percent(last.crowd)}`,
-        last.agreement < last.crowd - 0.15 ? "warn" : "",
+        `the crowd ${percent(last.crowd)}, on the last ${counted(last.labels, "label")}`,
+        isBehind(last) ? "warn" : "",
       );
     else figures.crowd.set("–", "too few labels");
     const told = JSON.stringify([data.confusion, data.crowd_confusion]);
@@ -146,6 +148,11 @@ export function page({ stream, name, go }) {
     show,
     stop: () => chart.stop(),
   };
+}
+
+/** Whether the worker clearly agrees less with the others than the crowd does. */
+function isBehind({ labels, high, crowd }) {
+  return labels >= ENOUGH && high !== null && crowd !== null && high < crowd;
 }
 
 /** One worker; one whose name is dots alone is searched for, and less is known of him. */
