@@ -80,6 +80,12 @@ def test_a_stream_of_one_chunk_can_be_drawn(tmp_path):
     assert "20" in comments(draw_stream(tmp_path / "one.svg", n_chunks=1))
 
 
+@pytest.mark.parametrize("seconds", [1, 200, 9_000, 2e5, 4e5, 7e6, 1e8])
+def test_time_is_written_for_any_span_without_a_warning(tmp_path, seconds):
+    at = 1.7e9 + seconds * np.array([0, 0.5, 1])
+    plot_stream(tmp_path / "span.svg", at, np.full((3, 1), 10.0), np.full(3, 0.9), ["a"])
+
+
 def test_workers_stand_from_the_worst_to_the_best_with_what_is_odd(tmp_path):
     path = plot_skills(
         tmp_path / "skills.svg",

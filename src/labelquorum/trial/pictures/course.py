@@ -154,7 +154,9 @@ def _lay_time(axes: "Axes", at: NDArray[np.datetime64], last: bool) -> None:
     """Write the time below the last panel, in UTC."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-    locator = AutoDateLocator(tz=UTC, maxticks=7)  # type: ignore[no-untyped-call]
+    # Nearer to each other, no step of its list fits some spans of time, of which it warns.
+    fewest, most = 3, 8
+    locator = AutoDateLocator(tz=UTC, minticks=fewest, maxticks=most)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     formatter = ConciseDateFormatter(locator, tz=UTC)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(formatter)
