@@ -80,6 +80,12 @@ def test_a_stream_of_one_chunk_can_be_drawn(tmp_path):
     assert "20" in comments(draw_stream(tmp_path / "one.svg", n_chunks=1))
 
 
+def test_the_share_of_a_class_is_that_of_all_tasks_not_of_the_mean_chunk(tmp_path):
+    items = [[90, 0], [0, 10]]
+    path = plot_stream(tmp_path / "shares.svg", [1.7e9, 1.7e9 + 60], items, [0.9, 0.9], "ab")
+    assert {"a  90 %", "b  10 %"} <= {*comments(path)}
+
+
 @pytest.mark.parametrize("seconds", [1, 200, 9_000, 2e5, 4e5, 7e6, 1e8])
 def test_time_is_written_for_any_span_without_a_warning(tmp_path, seconds):
     at = 1.7e9 + seconds * np.array([0, 0.5, 1])

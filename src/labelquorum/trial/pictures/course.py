@@ -185,7 +185,8 @@ def _draw_shares(axes: "Axes", course: _Course, names: Sequence[str]) -> None:
     colours = [colour for colour, _ in zip(cycle(COLOURS), names, strict=False)]
     axes.stackplot(course.at, course.shares.T, colors=colours, alpha=0.85, linewidth=0)
     axes.set_ylim(0, 1)
-    totals = course.shares.mean(axis=0)
+    items = np.diff(course.decided, prepend=0)
+    totals = items @ course.shares / items.sum()  # of all tasks, whichever chunk they were in
     middles = np.cumsum(course.shares[-1]) - course.shares[-1] / 2
     heights = moved_apart(middles.tolist(), 0.1)
     for name, share, colour, height in zip(names, totals, colours, heights, strict=True):
