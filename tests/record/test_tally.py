@@ -69,6 +69,7 @@ def test_an_item_that_is_answered_anew_counts_once(stream):
         assert (stops["items"], stops["labels"]) == (4, 11)
         assert stops["chunks"] == told.n_chunks
         assert [(point.items, point.new_items) for point in told.points()] == [(4, 4), (2, 0)]
+        assert sum(told.depth) == 4 and told.depth[5] == 1  # each once, by its present labels
 
 
 def test_stopping_is_that_of_the_model_on_the_same_items(stream):

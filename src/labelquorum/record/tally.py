@@ -35,7 +35,7 @@ TIMED = 200
 """The time from cut to answer is told of so many of the last chunks."""
 
 RECENT_ITEMS = 500
-"""As many of the last answers, by whole chunks, are those of late."""
+"""As many of the last answers are those of late; their classes are told by whole chunks."""
 
 EXPECTED = 10.0
 """A class is missed once so many answers of it were due and none came."""
@@ -70,7 +70,6 @@ class _Seen(NamedTuple):
 class _Late(NamedTuple):
     items: int
     classes: Mapping[str, int]
-    depth: list[int]
 
 
 class Tally:
@@ -92,6 +91,7 @@ class Tally:
         self._points: deque[Point] = deque(maxlen=POINTS)
         self._waits: deque[float] = deque(maxlen=TIMED)
         self._late: deque[_Late] = deque()
+        self._depth: list[int] = [0] * (DEPTH + 1)
         self._numbers, self._moments = array("q"), array("d")  # of chunks
 
     @contextmanager
@@ -126,7 +126,7 @@ class Tally:
             .order_by(chunks.id)
         )
         with self._stream._store.read() as connection:
-            older = None
+            older, counted = None, self.chunk
             new = query.where(chunks.id > self.chunk)
             with connection.execute(new, execution_options={"yield_per": READ}) as rows:
                 for row in rows:
@@ -149,6 +149,8 @@ class Tally:
                 self._classes.subtract(classes)
                 self._parts -= parts
             self._truths = self._replaced(connection)
+            if self.chunk != counted:
+                self._depth = self._labels_of_late(connection)
 
     def _replaced(self, connection: sa.Connection) -> tuple[Counter[str], NDArray[np.int64]]:
         """What truths that took the place of answers change: by class, and by confidence."""
@@ -168,6 +170,19 @@ class Tally:
             parts[-1] += n
         return classes, parts
 
+    def _labels_of_late(self, connection: sa.Connection) -> list[int]:
+        """Of the items that were answered last, how many have 0, 1, 2 … labels by now."""
+        answers = tables.answers.c
+        last = (
+            sa.select(answers.n_labels)
+            .where(answers.stream == self._stream._key)
+            .order_by(answers.chunk.desc())
+            .limit(RECENT_ITEMS)
+        )
+        n_labels = np.array(list(connection.scalars(last)), np.int64)
+        found: list[int] = np.bincount(np.minimum(n_labels, DEPTH), minlength=DEPTH + 1).tolist()
+        return found
+
     def _add(self, row: Any, told: Mapping[str, Any]) -> None:
         items, classes = told["items"], told["classes"]
         n_new = items
@@ -184,7 +199,7 @@ class Tally:
         self.priors = told.get("priors")
         point = Point(row.id, row.applied_at, items, n_new, row.n_labels, told["sure"])
         self._points.append(point)
-        self._late.append(_Late(items, classes, told["depth"]))
+        self._late.append(_Late(items, classes))
         while sum(one.items for one in self._late) - self._late[0].items >= RECENT_ITEMS:
             self._late.popleft()
         if "stopping" in told:
@@ -233,12 +248,13 @@ class Tally:
 
     @property
     def depth(self) -> list[int]:
-        """Of the items of late, how many have 0, 1, 2 … labels."""
-        total = np.zeros(DEPTH + 1, np.int64)
-        for one in self._late:
-            total += one.depth
-        found: list[int] = total.tolist()
-        return found
+        """Of the items of late, each once, how many have 0, 1, 2 … labels by now."""
+        return list(self._depth)
+
+    @property
+    def moved_at(self) -> float | None:
+        """When the last chunk was learned from, where that is known."""
+        return self._moments[-1] if self._moments else None
 
     @property
     def waits(self) -> list[float]:

@@ -83,6 +83,7 @@ def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
                 quarantined(stream),
                 board.turned(),
                 service.pipeline.healthy,
+                service.store.now(),
             ),
             "workers": n_known(stream),
             "flagged": board.n_flagged,
