@@ -246,6 +246,15 @@ def test_a_worker_is_marked_of_late_only_where_the_doubt_allows_it(view, labels,
     view.check()
 
 
+def test_the_unsure_are_found_from_the_overview(view):
+    view.sign_in("/s/birds")
+    view.page.click("text=See the unsure")
+    view.page.wait_for_selector(".rows tr")
+    assert view.page.input_value("select[aria-label='Which items']") == "unsure"
+    expect(view.page.locator(".rows")).not_to_contain_text("Undecided")
+    view.check()
+
+
 # ── many classes ─────────────────────────────────────────────────────────────────────────────
 
 COUNTED = """() => {

@@ -50,7 +50,10 @@ export function page({ stream }) {
       "Confidence of all answers",
       {
         note: unsure,
-        aside: link(["s", stream, "items"], "See the least sure", { class: "more-link" }),
+        aside: link(["s", stream, "items"], "See the unsure", {
+          class: "more-link",
+          query: { show: "unsure" },
+        }),
       },
       doubts.node,
     ),
