@@ -255,6 +255,26 @@ def test_the_unsure_are_found_from_the_overview(view):
     view.check()
 
 
+EDGES = """() => [...document.querySelectorAll("table.ask tr")].slice(0, 2).map((row) =>
+  [...row.cells].filter((one) => one.checkVisibility()).map((one) => {
+    const { paddingLeft, paddingRight, textAlign } = getComputedStyle(one);
+    return [paddingLeft, paddingRight, textAlign === "right"];
+  }))"""
+
+
+@pytest.mark.parametrize("width", [390, 800])
+def test_whom_to_ask_is_told_on_a_narrow_page_too(seen, width):
+    with seen(width) as view:
+        view.sign_in("/s/birds/ask")
+        view.page.wait_for_selector("table.ask tbody tr")
+        heads = view.page.locator("table.ask th[scope=col]:visible").all_text_contents()
+        assert heads == ["Task", "Answer", "Gain", "Ask"]
+        head, first = view.page.evaluate(EDGES)
+        assert head == first
+        assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        view.check()
+
+
 # ── many classes ─────────────────────────────────────────────────────────────────────────────
 
 COUNTED = """() => {

@@ -80,11 +80,11 @@ function askTable(stream, items) {
     ["#", "number wide"],
     ["Task"],
     ["Answer"],
-    ["Confidence"],
+    ["Confidence", "wide"],
     ["Labels", "number wide"],
     ["Gain", "number"],
-    ["Ask", "wide"],
-    ["His gain", "number wide"],
+    ["Ask"],
+    ["Their gain", "number wide"],
   ];
   const body = items.map((one, n) => {
     const who =
@@ -106,7 +106,7 @@ function askTable(stream, items) {
       el("td", {}, one.label === null ? "–" : named(one.label)),
       el(
         "td",
-        {},
+        { class: "wide" },
         one.confidence === null
           ? "–"
           : el(
@@ -118,7 +118,7 @@ function askTable(stream, items) {
       ),
       el("td", { class: "number wide" }, count(one.labels)),
       el("td", { class: "number" }, points(one.gain)),
-      el("td", { class: "wide" }, who),
+      el("td", {}, who),
       el("td", { class: "number wide" }, points(one.worker_gain)),
     );
   });
