@@ -322,16 +322,37 @@ def test_a_stream_is_made_in_the_form(view, service):
     view.sign_in()
     page = view.page
     page.click("text=New stream")
-    page.fill("dialog input[maxlength]", "birds")
+    page.fill("dialog input[name=name]", "birds")
     page.click("dialog button[type=submit]")
     page.wait_for_selector("dialog .form-error:has-text('already')")
     view.faults.clear()  # the browser itself notes a 409
-    page.fill("dialog input[maxlength]", "made by hand")
+    page.fill("dialog input[name=name]", "made by hand")
     page.fill("dialog textarea", "yes\nno")
     page.click("dialog button[type=submit]")
     page.wait_for_selector(".state:has-text('No labels yet')")
     made = service.client.stream("made by hand")
     assert made["settings"]["classes"] == ["yes", "no"] and made["rules"]["grace"] == 3600
+    view.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "sentence"),
+    [
+        ("one line", "owl, wren", "Write one class a line: “owl, wren” has a comma."),
+        ("one class", "owl", "One class leaves nothing to decide."),
+        ("n" * 257, "owl\nwren", "A name has 256 characters at most. This one has 257."),
+    ],
+)
+def test_a_stream_that_was_not_meant_so_is_not_made(view, service, name, classes, sentence):
+    view.sign_in()
+    page = view.page
+    page.click("text=New stream")
+    assert "cannot be renamed or deleted" in view.text("dialog")
+    page.fill("dialog input[name=name]", name)
+    page.fill("dialog textarea", classes)
+    page.click("dialog button[type=submit]")
+    expect(page.locator("dialog .form-error")).to_contain_text(sentence)
+    assert name not in service.client.streams()
     view.check()
 
 
