@@ -372,6 +372,12 @@ def test_rules_and_keys_are_changed_in_the_settings(view, service):
     with lq.Client(service.url, secret) as friend:
         assert friend.streams() == ["ruled"]
     page.click("button[aria-label='Revoke the key for a friend']")
+    page.click("dialog[open] >> text=Cancel")
+    with lq.Client(service.url, secret) as friend:
+        assert friend.streams() == ["ruled"]
+    page.click("button[aria-label='Revoke the key for a friend']")
+    assert "for a friend" in view.text("dialog[open] h2")
+    page.click("text=Revoke for good")
     page.wait_for_selector("tr.gone:has-text('for a friend')")
     view.check()
 

@@ -287,12 +287,40 @@ function keysPanel(stream) {
   }
 
   async function revoke(key) {
+    told.good("");
     try {
       await api.send("DELETE", `/v1/keys/${key.id}`);
       show((await api.get("/v1/keys")).keys);
     } catch (error) {
       told.bad(error);
     }
+  }
+
+  const dialog = el("dialog", { class: "dialog", "aria-labelledby": "revoke" });
+
+  /** It is asked twice: who uses the key is shut out at once. */
+  function ask(key) {
+    const close = () => dialog.close();
+    const go = () => {
+      close();
+      revoke(key);
+    };
+    fill(
+      dialog,
+      el("h2", { id: "revoke" }, "Revoke ", named(key.name), "?"),
+      el("p", {}, "Whoever uses this key is refused from now on. It cannot be taken back."),
+      el(
+        "div",
+        { class: "actions" },
+        el("button", { class: "button", type: "button", on: { click: close } }, "Cancel"),
+        el(
+          "button",
+          { class: "button danger", type: "button", on: { click: go } },
+          "Revoke for good",
+        ),
+      ),
+    );
+    dialog.showModal();
   }
 
   function show(keys) {
@@ -319,9 +347,9 @@ function keysPanel(stream) {
               class: "button small",
               type: "button",
               "aria-label": `Revoke the key ${key.name}`,
-              on: { click: () => revoke(key) },
+              on: { click: () => ask(key) },
             },
-            "Revoke",
+            "Revoke…",
           );
       return el(
         "tr",
@@ -344,7 +372,7 @@ function keysPanel(stream) {
     field("For", parts.reach),
     el("button", { class: "button primary", type: "submit" }, "Make key"),
   );
-  const node = panel("Keys", { flush: true }, body, secret, form, told.node);
+  const node = panel("Keys", { flush: true }, body, secret, form, told.node, dialog);
   node.classList.add("keys");
   return { node, show };
 }
