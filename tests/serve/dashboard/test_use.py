@@ -2,6 +2,9 @@
 
 import json
 import re
+import shlex
+import subprocess
+import sys
 from urllib.parse import quote
 
 import pytest
@@ -273,6 +276,25 @@ def test_whom_to_ask_is_told_on_a_narrow_page_too(seen, width):
         assert head == first
         assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         view.check()
+
+
+def test_an_empty_stream_gives_lines_that_send_its_first_label(view, service, tmp_path):
+    name = "it's new $HOME"
+    service.client.create(name, classes=["yes", "no"], rules=PAIRS)
+    view.sign_in(f"/s/{quote(quote(name))}")
+    lines = view.page.locator(".first-labels pre").all_text_contents()
+    program, command = (one.replace("KEY", service.secret) for one in lines)
+    subprocess.run([sys.executable, "-c", program], check=True)
+    view.page.wait_for_selector(".state:has-text('1 label of 1 item wait')")
+    assert service.url in command and "/v1/streams/it'\\''s%20new%20%24HOME/labels" in command
+    sent = json.loads(shlex.split(command)[-1])
+    assert sent == [{"task": "photo1", "worker": "ann", "label": "yes"}]
+    view.go("#/s/empty")
+    view.page.click("button[aria-label='Copy the lines for Python']")
+    expect(view.page.locator(".first-labels button").first).to_have_text(
+        re.compile("Copied|Marked")
+    )
+    view.check()
 
 
 # ── many classes ─────────────────────────────────────────────────────────────────────────────

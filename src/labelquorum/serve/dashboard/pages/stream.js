@@ -77,7 +77,8 @@ export function page({ stream }) {
     showWarnings(warnings, stream, data.warnings);
     showFigures(figures, data);
     if (!data.counts.answered_items && !data.last_chunks.length) {
-      fill(body, waitingState(data));
+      if (!data.counts.waiting_labels && body.querySelector(".first-labels")) return; // still so
+      fill(body, waitingState(stream, data));
       return;
     }
     if (!charts.isConnected) fill(body, charts, late);
@@ -170,8 +171,7 @@ function showFigures(
   );
 }
 
-function waitingState({ counts, classes }) {
-  const code = 'client.send("…", labels)  # task, worker, label';
+function waitingState(stream, { counts, classes }) {
   if (counts.waiting_labels) {
     return empty(
       "Labels are coming in",
@@ -180,9 +180,54 @@ function waitingState({ counts, classes }) {
   }
   return empty(
     "No labels yet",
-    `This stream knows ${counted(classes.length, "class", "classes")} and waits for its first label. Send some from Python, or with any HTTP client:`,
-    el("pre", { class: "code" }, code),
+    `This stream knows ${counted(classes.length, "class", "classes")} and waits for its first label. Send some from Python, or with any HTTP client. Put a key with the scope write in the place of KEY.`,
+    el(
+      "div",
+      { class: "first-labels" },
+      snippet("Python", inPython(stream, classes)),
+      snippet("Shell", inShell(stream, classes)),
+    ),
   );
+}
+
+const FIRST = (classes) => ({ task: "photo1", worker: "ann", label: classes[0] ?? "owl" });
+
+function inPython(stream, classes) {
+  return [
+    "import labelquorum as lq",
+    "",
+    `client = lq.Client(${JSON.stringify(location.origin)}, "KEY")`,
+    `client.send(${JSON.stringify(stream)}, [${JSON.stringify(FIRST(classes))}])`,
+  ].join("\n");
+}
+
+function inShell(stream, classes) {
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  return [
+    `curl ${quoted(location.origin + api.pathOf(stream, "labels"))}`,
+    `-H 'Authorization: Bearer KEY' -H 'Content-Type: application/json'`,
+    `-d ${quoted(JSON.stringify([FIRST(classes)]))}`,
+  ].join(" \\\n  ");
+}
+
+/** Lines to take away; where a page may not write to the clipboard they are marked. */
+function snippet(words, text) {
+  const code = el("pre", { class: "code", tabindex: "0", "aria-label": words }, text);
+  const copy = el(
+    "button",
+    { class: "button small", type: "button", "aria-label": `Copy the lines for ${words}` },
+    "Copy",
+  );
+  copy.addEventListener("click", async () => {
+    getSelection().selectAllChildren(code);
+    try {
+      await navigator.clipboard.writeText(text);
+      fill(copy, "Copied");
+    } catch {
+      fill(copy, "Marked");
+    }
+  });
+  return el("div", { class: "snippet" }, el("p", {}, words, copy), code);
 }
 
 function showOverTime(decided, sureness, { over_time: points, counts }) {
