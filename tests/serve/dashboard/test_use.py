@@ -297,6 +297,15 @@ def test_an_empty_stream_gives_lines_that_send_its_first_label(view, service, tm
     view.check()
 
 
+def test_what_is_not_known_of_an_item_is_not_called_closed(view):
+    view.alter("/items/t207$", lambda told: told.update(open=None, why=None, gain=None))
+    view.sign_in("/s/birds/items/t207")
+    view.page.wait_for_selector(".verdict")
+    assert "Whether it is open is not known" in view.text(".verdict")
+    assert "losed" not in view.text("main") and "Why is not known." in view.text(".verdict-why")
+    view.check()
+
+
 # ── many classes ─────────────────────────────────────────────────────────────────────────────
 
 COUNTED = """() => {

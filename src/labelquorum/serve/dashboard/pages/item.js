@@ -68,9 +68,11 @@ async function item(stream, name, signal) {
 function verdict(stream, data) {
   const state = data.why?.truth_given
     ? "Its truth was told"
-    : data.open
-      ? "Open: a late label still counts"
-      : "Closed";
+    : data.open === null
+      ? "Whether it is open is not known"
+      : data.open
+        ? "Open: a late label still counts"
+        : "Closed";
   return el(
     "section",
     { class: "panel verdict" },
@@ -88,7 +90,7 @@ function verdict(stream, data) {
 /** "Because w1 (0.93) and how frequent the classes are (0.57) outweigh w2 (0.71)". */
 function because(stream, { why, open, label }) {
   if (!why)
-    return open
+    return open !== false
       ? "Why is not known."
       : "Its labels were deleted once it was answered, so the reasons are gone. A longer grace keeps them.";
   if (why.truth_given) return "Because its truth was told.";
@@ -161,6 +163,12 @@ function probabilities({ probabilities: found, label }) {
 }
 
 function nextLabel(stream, { gain, open, why, confidence }) {
+  if (open === null)
+    return panel(
+      "One more label",
+      {},
+      el("p", { class: "muted" }, "Whether the item is still open is not known."),
+    );
   if (!open)
     return panel(
       "One more label",
