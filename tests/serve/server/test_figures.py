@@ -80,6 +80,13 @@ def test_a_summary_has_the_error_on_gold_with_its_interval(admin, stream):
     assert gold["high"] == pytest.approx(0.7923, abs=1e-3)
 
 
+def test_a_summary_counts_the_workers_that_are_listed(admin, stream):
+    rows = [{"task": "only one", "worker": "ann", "label": "owl"}]
+    assert admin.post(f"{stream}/labels", json=rows).json()["accepted"] == 1  # and it waits
+    listed = admin.get(f"{stream}/workers", params={"sort": "flags"}).json()["total"]
+    assert admin.get(f"{stream}/summary").json()["workers"] == listed == 0
+
+
 def test_a_summary_of_a_stream_without_labels_is_empty(admin, stream):
     told = admin.get(f"{stream}/summary").json()
     assert told["counts"]["answered_items"] == told["flagged"] == told["workers"] == 0

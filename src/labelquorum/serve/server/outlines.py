@@ -106,7 +106,7 @@ class Summary(BaseModel):
     over_time: list[Point]
     last_chunks: list[ChunkShape]
     warnings: list[Warned]
-    workers: int
+    workers: int = Field(description="Of whom labels were learned from, as `…/workers` lists them.")
     flagged: int
 
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from labelquorum.record.chunking import Rules
 from labelquorum.record.figures import BINS
-from labelquorum.record.glance import gold_error, last_chunks, n_known, quarantined
+from labelquorum.record.glance import gold_error, last_chunks, quarantined
 from labelquorum.record.tally import Tally
 from labelquorum.serve.server.access import Guarded
 from labelquorum.serve.server.alarms import alarms
@@ -85,7 +85,7 @@ def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
                 service.pipeline.healthy,
                 service.store.now(),
             ),
-            "workers": n_known(stream),
+            "workers": board.total,
             "flagged": board.n_flagged,
         }
 
