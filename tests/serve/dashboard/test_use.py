@@ -306,6 +306,13 @@ def test_what_is_not_known_of_an_item_is_not_called_closed(view):
     view.check()
 
 
+def test_the_bar_fetches_no_picture_that_could_be_lost(view):
+    view.sign_in("/s/birds")
+    assert view.page.locator("#bar img").count() == 0
+    expect(view.page.locator("#bar .brand svg.logo circle")).to_have_count(3)
+    view.check()
+
+
 # ── many classes ─────────────────────────────────────────────────────────────────────────────
 
 COUNTED = """() => {
