@@ -313,6 +313,33 @@ def test_the_bar_fetches_no_picture_that_could_be_lost(view):
     view.check()
 
 
+@pytest.mark.parametrize(
+    ("head", "ways"),
+    [
+        ("Worker", ("ascending", "descending")),
+        ("Labels", ("descending", "ascending")),
+        ("Agrees", ("ascending", "descending")),
+        ("Flags", ("descending", "ascending")),
+    ],
+)
+def test_workers_are_sorted_both_ways(view, head, ways):
+    view.sign_in("/s/birds/workers?sort=place")
+    page, firsts = view.page, []
+    page.wait_for_selector(".rows tr")
+    for way in ways:
+        with page.expect_response(re.compile("/workers[?]")):
+            page.click(f"th button:has-text('{head}')")
+        expect(page.locator("th[aria-sort]")).to_have_attribute("aria-sort", way)
+        assert page.locator("th[aria-sort]").text_content().startswith(head)
+        assert page.input_value("select[aria-label=Order]").strip("-") != "place"
+        page.wait_for_function(
+            "(old) => document.querySelector('.rows td').textContent !== old",
+            arg=firsts[-1] if firsts else "",
+        )
+        firsts.append(page.locator(".rows td").first.text_content())
+    view.check()
+
+
 # ── many classes ─────────────────────────────────────────────────────────────────────────────
 
 COUNTED = """() => {
