@@ -340,6 +340,27 @@ def test_workers_are_sorted_both_ways(view, head, ways):
     view.check()
 
 
+def test_numbers_and_rules_are_told_in_the_words_of_the_page(view):
+    view.alter(
+        "/birds/summary$", lambda told: told["counts"].update(waiting_items=1, waiting_labels=1)
+    )
+    view.sign_in("/s/birds")
+    waiting = view.page.locator(".figure:has-text('Waiting')")
+    expect(waiting).to_contain_text("item, with 1 label")
+    told = view.page.evaluate("""async () => {
+      const { inOurWords, points } = await import("/assets/format.js");
+      const sentence = "`rules.labels_per_item` must be 1. `grace` must be 0.";
+      return [points(0.0001), points(0), points(0.02), inOurWords(sentence)];
+    }""")
+    assert [one.replace("\u202f", " ") for one in told] == [
+        "< 0.1 pt",
+        "0 pt",
+        "+2.0 pt",
+        "“Labels an item” must be 1. “Answered items stay open” must be 0.",
+    ]
+    view.check()
+
+
 # ── many classes ─────────────────────────────────────────────────────────────────────────────
 
 COUNTED = """() => {

@@ -147,7 +147,7 @@ function showFigures(
   );
   figures.waiting.set(
     count(counts.waiting_items),
-    `items, with ${counted(counts.waiting_labels, "label")}`,
+    `${counts.waiting_items === 1 ? "item" : "items"}, with ${counted(counts.waiting_labels, "label")}`,
   );
   figures.update.set(
     seconds(update?.p50_seconds),

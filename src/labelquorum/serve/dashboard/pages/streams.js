@@ -3,7 +3,7 @@
 import * as api from "../api.js";
 import { spark } from "../charts.js";
 import { el, fill, icon, link, named } from "../dom.js";
-import { brief, count, counted, rate } from "../format.js";
+import { brief, count, counted, inOurWords, rate } from "../format.js";
 import { empty, field, figure, select } from "../states.js";
 
 const EVERY = 2000;
@@ -222,7 +222,7 @@ function creation(go) {
       close();
       go(["s", made.name]);
     } catch (error) {
-      fill(told, icon("alert"), error.message);
+      fill(told, icon("alert"), inOurWords(error.message));
     }
   }
 
