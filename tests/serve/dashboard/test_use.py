@@ -361,6 +361,14 @@ def test_numbers_and_rules_are_told_in_the_words_of_the_page(view):
     view.check()
 
 
+def test_the_page_of_a_worker_tells_skill_in_percent_and_calls_nobody_he(view):
+    view.sign_in("/s/birds/workers/w09")
+    view.page.wait_for_selector(".heat-table td")
+    assert re.fullmatch(r"[<>]?\s?[\d.]+\s%", view.text(".figure .value"))
+    assert not re.search(r"\b(he|his|him)\b", view.text("main"), re.IGNORECASE)
+    view.check()
+
+
 # ── many classes ─────────────────────────────────────────────────────────────────────────────
 
 COUNTED = """() => {

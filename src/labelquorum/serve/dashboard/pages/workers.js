@@ -3,7 +3,7 @@
 import * as api from "../api.js";
 import { el, link, named } from "../dom.js";
 import { PAGE, asked, finder } from "../finder.js";
-import { FLAGS, count, flagWord, percent, ratio } from "../format.js";
+import { FLAGS, count, flagWord, percent } from "../format.js";
 import { select, whisker } from "../states.js";
 
 const SORTS = [
@@ -98,7 +98,7 @@ function columns(stream) {
                 : `${percent(row.low)} to ${percent(row.high)}, with 95 % probability`,
           },
           whisker(row.skill, row.low, row.high),
-          ratio(row.skill),
+          percent(row.skill),
         ),
     },
     {
