@@ -483,7 +483,7 @@ def test_results_are_taken_away(view, format):
     with view.page.expect_download() as waiting:
         view.page.click(f"button[aria-label='Items as {names[format]}']")
     body = waiting.value.path().read_bytes()
-    assert waiting.value.suggested_filename == f"items.{format}" and b"t000" in body
+    assert waiting.value.suggested_filename == f"birds-items.{format}" and b"t000" in body
     if format == "jsonl":
         assert len([json.loads(line) for line in body.splitlines()]) >= 500
     view.check()
@@ -495,6 +495,7 @@ def test_the_list_of_what_to_ask_is_taken_away(view):
     first = view.text("table.ask tbody th")
     with view.page.expect_download() as waiting:
         view.page.click("button:has-text('CSV')")
+    assert waiting.value.suggested_filename == "birds-ask-next.csv"
     lines = waiting.value.path().read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("task") and lines[1].startswith(first)
     view.check()

@@ -81,6 +81,10 @@ export function ago(at) {
   return gone < 2 ? "now" : `${seconds(Math.floor(gone))} ago`;
 }
 
+/** The name of a file about a stream, without what file systems do not take. */
+export const fileName = (stream, rest) =>
+  `${stream.replace(/[^\p{L}\p{N}._-]+/gu, "_").slice(0, 80)}-${rest}`;
+
 const RULES = {
   chunk_items: "Items a chunk",
   days: "Days labels are kept",

@@ -3,7 +3,7 @@
 import * as api from "../api.js";
 import { lines } from "../charts.js";
 import { el, fill, icon, link, named } from "../dom.js";
-import { count, counted, percent, points } from "../format.js";
+import { count, counted, fileName, percent, points } from "../format.js";
 import { empty, meter, panel, unsureBelow } from "../states.js";
 import { shortTable } from "../table.js";
 
@@ -18,7 +18,8 @@ export function page({ stream }) {
   async function fetchFile(format) {
     fill(saved);
     try {
-      await api.download(api.pathOf(stream, "ask"), { format, limit: 1000 }, `ask-next.${format}`);
+      const name = fileName(stream, `ask-next.${format}`);
+      await api.download(api.pathOf(stream, "ask"), { format, limit: 1000 }, name);
     } catch (error) {
       fill(saved, icon("alert"), error.message);
     }

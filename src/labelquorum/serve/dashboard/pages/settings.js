@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { el, fill, icon, named } from "../dom.js";
-import { inOurWords, moment, percent, ruleWord } from "../format.js";
+import { fileName, inOurWords, moment, percent, ruleWord } from "../format.js";
 import { field, panel, select, setUnsureBelow, unsureBelow } from "../states.js";
 import { shortTable } from "../table.js";
 
@@ -81,8 +81,8 @@ function exportPanel(stream) {
   const get = async (path, params, name, button) => {
     button.disabled = true;
     try {
-      await api.download(path, params, name);
-      told.good(`${name} is on its way.`);
+      await api.download(path, params, fileName(stream, name));
+      told.good(`${fileName(stream, name)} is on its way.`);
     } catch (error) {
       told.bad(error);
     } finally {
