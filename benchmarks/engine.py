@@ -3,9 +3,10 @@
     python3 run.py python benchmarks/engine.py [--save] [--only PART …] [--preset NAME] [--quick]
 
 Every part runs in a fresh process with a compilation cache of its own, so none can help or
-hinder another. Progress goes to stderr. `--save` keeps the result in `results/engine.json`, from
-which `report.py` writes the page of the docs; that of a preset goes to `engine-NAME.json`. Times
-are of a whole machine: run nothing beside it.
+hinder another; with `--quick`, which measures nothing, they share the user's. Progress goes to
+stderr. `--save` keeps the result in `results/engine.json`, from which `report.py` writes the page
+of the docs; that of a preset goes to `engine-NAME.json`. Times are of a whole machine: run nothing
+beside it.
 """
 
 import argparse
@@ -60,9 +61,19 @@ class Sizes:
     refit_items: int = 20_000
     refit_workers: Sequence[int] = (1000, 200)
     preset: str = "default"
+    own_cache: bool = True  # of compiled code, for each part; else that of the environment
 
 
-QUICK = Sizes((1000, 3000), (500, 1500), 100, 20, starts=1, refit_items=300, refit_workers=(50,))
+QUICK = Sizes(
+    (500, 1000),
+    (500, 1000),
+    100,
+    20,
+    starts=1,
+    refit_items=300,
+    refit_workers=(50,),
+    own_cache=False,
+)
 
 
 # ── parts ────────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +262,8 @@ def against_refit(sizes: Sizes, n_workers: int) -> Result:
     from labelquorum.trial import oracle_error
 
     with tempfile.TemporaryDirectory() as cache:
-        child("our_stream", sizes, cache, n_workers)  # fills the cache
+        if sizes.own_cache:
+            child("our_stream", sizes, cache, n_workers)  # fills the cache
         ours = child("our_stream", sizes, cache, n_workers)
     say(f"{n_workers} workers, ours: {ours}")
     theirs = measure_their_stream(sizes, n_workers)
@@ -409,11 +421,12 @@ def child(part: str, sizes: Sizes, cache: str, *arguments: float) -> Result:
     """Measure one thing in a process of its own."""
     code = "import engine, json, sys; engine.run_child(*json.load(sys.stdin))"
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    own = {"LABELQUORUM_CACHE": cache} if sizes.own_cache else {}
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=json.dumps([part, asdict(sizes), *arguments]),
         stdout=subprocess.PIPE,
-        env={**os.environ, "LABELQUORUM_CACHE": cache, "PYTHONPATH": path},
+        env={**os.environ, **own, "PYTHONPATH": path},
         text=True,
     )
     if done.returncode:

@@ -236,8 +236,10 @@ async def watched(service: Service, client: httpx.Client, every: float) -> Async
         task.cancel()
 
 
-def measure_load(rate: float, batch: int, seconds: float, chunk_items: int) -> Result:
-    """Send labels at a rate to a service that begins with nothing."""
+def measure_load(
+    rate: float, batch: int, seconds: float, chunk_items: int, warm: float = 5.0
+) -> Result:
+    """Send labels at a rate to a service that begins with nothing, after some seconds at half."""
     with tempfile.TemporaryDirectory(prefix="labelquorum-", dir=os.environ.get("TMPDIR")) as folder:
         service = Service(Path(folder) / "store")
         key = (service.process.stdout or sys.stdin).readline().strip()
@@ -253,7 +255,7 @@ def measure_load(rate: float, batch: int, seconds: float, chunk_items: int) -> R
             async def run() -> Result:
                 # The first chunks compile; that is the learner's affair, and it is part of a start.
                 source = requests("load", key, batch, seed=1)
-                await send_at(service.port, rate / 2, 5, source)
+                await send_at(service.port, rate / 2, warm, source)
                 before = service.cpu_seconds()
                 async with watched(service, client, max(0.5, seconds / 60)) as seen:
                     sent = await send_at(service.port, rate, seconds, source)
@@ -284,7 +286,9 @@ def measure_load(rate: float, batch: int, seconds: float, chunk_items: int) -> R
     }
 
 
-def measure_restart(n_items: int, n_workers: int, labels_per_item: int) -> Result:
+def measure_restart(
+    n_items: int, n_workers: int, labels_per_item: int, n_starts: int = 5
+) -> Result:
     """How soon a service is ready on a store with so many items and workers, all learned from."""
     with tempfile.TemporaryDirectory(prefix="labelquorum-", dir=os.environ.get("TMPDIR")) as folder:
         where = Path(folder) / "store"
@@ -315,7 +319,7 @@ def measure_restart(n_items: int, n_workers: int, labels_per_item: int) -> Resul
             keys = _admin_key(store)
         size = sum(file.stat().st_size for file in where.iterdir())
         starts = []
-        for _ in range(5):
+        for _ in range(n_starts):
             service = Service(where)
             starts.append(round(service.ready(), 2))
             with service.client(keys) as client:
@@ -352,12 +356,13 @@ def _admin_key(store: Store) -> str:
 
 
 def parts(seconds: float, minutes: float, quick: bool) -> dict[str, Callable[[], Result]]:
-    scale = 0.02 if quick else 1.0
+    scale, warm = (0.02, 1.0) if quick else (1.0, 5.0)
+    full = (5_000, 1_000, 3, 1) if quick else (10**6, 10**5, 3)
     return {
-        "singles": lambda: measure_load(SINGLE_RATE * scale, 1, seconds, 500),
-        "batches": lambda: measure_load(BATCH_RATE * scale, BATCH, seconds, 2000),
-        "steady": lambda: measure_load(BATCH_RATE * scale / 2, BATCH, 60 * minutes, 2000),
-        "restart": lambda: measure_restart(*((5_000, 1_000, 3) if quick else (10**6, 10**5, 3))),
+        "singles": lambda: measure_load(SINGLE_RATE * scale, 1, seconds, 500, warm),
+        "batches": lambda: measure_load(BATCH_RATE * scale, BATCH, seconds, 2000, warm),
+        "steady": lambda: measure_load(BATCH_RATE * scale / 2, BATCH, 60 * minutes, 2000, warm),
+        "restart": lambda: measure_restart(*full),
     }
 
 

@@ -50,13 +50,14 @@ def draw_confusion(scene: Scene) -> None:
     )
     model = lq.BiLA(classes=CLASSES).fit(table)
     place = {worker: k for k, worker in enumerate(model.workers_)}
-    shown = [place[scene.of_kind(kind.name)[0]] for kind in KINDS]
+    chosen = [scene.of_kind(kind.name)[0] for kind in KINDS]
     plot_confusion(
         IMAGES / "confusion.png",
-        model.confusion_[shown],
+        model.confusion_[[place[worker] for worker in chosen]],
         [kind.name for kind in KINDS],
         CLASSES,
         columns=5,
+        skills=[model.skills_[worker] for worker in chosen],
         title="What BiLA learned about one worker of each kind",
     )
 

@@ -1,6 +1,11 @@
 """What every test stands on: fixed Hypothesis seeds, and compiled code kept beside pytest's own."""
 
+import fcntl
+import json
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -16,3 +21,24 @@ def pytest_configure(config: pytest.Config) -> None:
         cache = getattr(config, "cache", None)  # `-p no:cacheprovider` leaves none
         folder = "" if cache is None else str(cache.mkdir("compiled"))
         os.environ["LABELQUORUM_CACHE"] = folder
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Any]]:
+    """Makes a folder once for all processes of a test run, however they share the tests.
+
+    `once(name, make)` gives the folder, and what `make(folder)` told in the process that was first.
+    """
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # what the processes have in common
+
+    def made(name: str, make: Callable[[Path], Any]) -> tuple[Path, Any]:
+        folder, told = base / name, base / f"{name}.json"
+        with (base / f"{name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # let go of when it is closed
+            if not told.exists():
+                told.write_text(json.dumps(make(folder)), encoding="utf-8")
+        return folder, json.loads(told.read_text(encoding="utf-8"))
+
+    return made

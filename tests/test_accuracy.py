@@ -36,12 +36,41 @@ def lines(folder):
     return [line for line in text.splitlines() if line.startswith('{"cell"')]
 
 
-@pytest.fixture(scope="module")
-def smoke(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("smoke")
-    code, said = measure("--smoke", "--output", folder)
-    assert code == 0, said
-    return folder
+@pytest.fixture(scope="session")
+def smoke(once):
+    def make(folder):
+        # One process: two would compile the same at the same time.
+        code, said = measure("--smoke", "--jobs", 1, "--output", folder)
+        assert code == 0, said
+
+    return once("accuracy", make)[0]
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    """The experiment's own modules, which stand in its folder."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if file.startswith(str(FOLDER)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def measure_here(modules, monkeypatch, capsys):
+    """`measure` without a process of its own, for what runs no cell."""
+    monkeypatch.delenv("LABELQUORUM_DATA", raising=False)
+
+    def run(*arguments):
+        try:
+            code = modules("measure").main(list(map(str, arguments)))
+        except SystemExit as stop:
+            code = stop.code
+        return code, capsys.readouterr().err
+
+    return run
 
 
 def test_every_part_is_written_and_says_that_it_is_a_smoke_run(smoke):
@@ -84,7 +113,7 @@ def test_a_stopped_run_goes_on_and_cells_of_other_code_or_data_are_run_again(smo
     other["result"] |= {"code": "of another day", "emitted": 99.0}
     torn = [json.dumps(other), *kept[1:], whole[0][:30]]  # the last line was being written
     (tmp_path / "results" / "cells.jsonl").write_text("\n".join(torn))
-    code, said = measure("--smoke", "--output", tmp_path)
+    code, said = measure("--smoke", "--jobs", 1, "--output", tmp_path)
     assert code == 0, said
     assert f"{len(kept) - 1} of {len(whole)} cells are there" in said
     assert "1 cells are of other code or data" in said
@@ -98,31 +127,21 @@ def test_a_stopped_run_goes_on_and_cells_of_other_code_or_data_are_run_again(smo
     assert list(map(figures, lines(tmp_path))) == list(map(figures, whole))
 
 
-def test_a_smoke_run_beside_the_real_results_and_an_unknown_part_are_refused(tmp_path):
-    code, said = measure("--smoke")
+def test_a_smoke_run_beside_the_real_results_and_an_unknown_part_are_refused(
+    tmp_path, measure_here
+):
+    code, said = measure_here("--smoke")
     assert code == 2
     assert "--output" in said
-    code, said = measure("--smoke", "--output", tmp_path, "--only", "everything")
+    code, said = measure_here("--smoke", "--output", tmp_path, "--only", "everything")
     assert code == 2
     assert "There are ten, benchmark" in said
 
 
-def test_nothing_that_is_not_measured_yet_is_reported(tmp_path):
-    code, said = measure("--report-only", "--output", tmp_path)
+def test_nothing_that_is_not_measured_yet_is_reported(tmp_path, measure_here):
+    code, said = measure_here("--report-only", "--output", tmp_path)
     assert code == 2
     assert "nothing to report" in said
-
-
-@pytest.fixture
-def modules(monkeypatch):
-    """The experiment's own modules, which stand in its folder."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        file = getattr(sys.modules[name], "__file__", None) or ""
-        if file.startswith(str(FOLDER)):
-            del sys.modules[name]
 
 
 def test_a_target_is_met_by_as_much_as_is_wanted_unless_less_is(modules):
@@ -167,14 +186,14 @@ def test_comments_do_not_change_the_digest_of_the_code_and_code_does(modules, mo
         assert (cells.code_digest() == before) is same
 
 
-def test_the_committed_tables_follow_from_the_committed_runs(tmp_path):
+def test_the_committed_tables_follow_from_the_committed_runs(tmp_path, measure_here):
     if not (FOLDER / "results" / "cells.jsonl").exists():
         assert "Not measured yet" in (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
         return
     (tmp_path / "results").mkdir()
     for name in ("cells.jsonl", "run.json"):
         shutil.copy(FOLDER / "results" / name, tmp_path / "results")
-    code, said = measure("--report-only", "--output", tmp_path)
+    code, said = measure_here("--report-only", "--output", tmp_path)
     assert code == 0, said
     for part in ("targets", *PARTS):
         for name in (f"results/{part}.md", f"results/{part}.json"):

@@ -85,10 +85,11 @@ def test_a_rare_class_makes_no_bot_of_a_good_worker():
 
 def test_the_reason_has_the_figures():
     assert (
-        flags(BOT, 400).says == "He answers 'cat' on 96 % of his 400 labels, whatever the truth is."
+        flags(BOT, 400).says
+        == "They answer 'cat' on 96 % of their 400 labels, whatever the truth is."
     )
     said = flags(coin(0.05), 300).says
-    assert "right on 5 % of his 300 labels" in said
+    assert "right on 5 % of their 300 labels" in said
     assert "would be on 33 %" in said
 
 
@@ -113,7 +114,7 @@ def test_partners_of_a_ring_are_named():
     assert found[2].partners == (5, 7)
     assert found[5].partners == (2,)
     assert found[5].says == (
-        "He gave the same answer as w2 on 40 of 40 tasks they share, where 14 would be expected "
+        "They gave the same answer as w2 on 40 of 40 tasks both had, where 14 would be expected "
         "of two who do not talk."
     )
-    assert "1 more of his pairs" in found[2].says
+    assert "1 more of their pairs" in found[2].says

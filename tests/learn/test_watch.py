@@ -75,7 +75,7 @@ def test_a_sleeper_is_told_with_the_chunk_he_turned_in(model):
     drifting = flags[flags["flag"] == "drifting"]
     assert drifting["worker"].tolist() == [4]
     assert drifting["since"].item() == pytest.approx(25, abs=4)  # since item 1200, chunk 25
-    assert drifting["says"].item().startswith(f"Since chunk {drifting['since'].item()} he agrees")
+    assert drifting["says"].item().startswith(f"Since chunk {drifting['since'].item()} they agree")
 
 
 def test_a_track_shows_where_he_turned(model):

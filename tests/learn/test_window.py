@@ -1,5 +1,7 @@
 """What people act on: intervals that cover, explanations, tasks that want a label, and whose."""
 
+from functools import cache
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -70,11 +72,17 @@ CROWDS = {
 }
 
 
+@cache
+def learned_from(make, seed, **settings):
+    """A crowd and a model of it; what it is asked for later changes nothing in it."""
+    crowd = make(seed)
+    return crowd, learned(crowd, classes=list(range(len(crowd.class_prior))), **settings)
+
+
 def coverage(make, level, **settings):
     skill_covered, entry_covered = [], []
     for seed in (0, 1):
-        crowd = make(seed)
-        model = learned(crowd, classes=list(range(len(crowd.class_prior))), **settings)
+        crowd, model = learned_from(make, seed, **settings)
         truth = crowd.confusion[model.workers_]
         right = np.diagonal(truth, axis1=1, axis2=2) @ crowd.class_prior
         skills, entries = model.skill_intervals(level), model.confusion_intervals(level)

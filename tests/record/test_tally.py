@@ -47,6 +47,7 @@ def test_figures_are_those_of_the_answers_as_they_come(stream):
     with figures.fresh() as told:
         assert told.n_chunks == 6 and told.labels == 48
         assert [point.items for point in told.points()] == [4] * 6
+        assert [point.new_items for point in told.points()] == [4] * 6
         assert sum(point.labels for point in told.points()) == 48
         assert told.recent[0] == 24 and sum(told.recent[1].values()) == 24
         assert told.depth[2] == 24 and sum(told.depth) == 24
@@ -67,6 +68,8 @@ def test_an_item_that_is_answered_anew_counts_once(stream):
         stops = told.stops()
         assert (stops["items"], stops["labels"]) == (4, 11)
         assert stops["chunks"] == told.n_chunks
+        assert [(point.items, point.new_items) for point in told.points()] == [(4, 4), (2, 0)]
+        assert sum(told.depth) == 4 and told.depth[5] == 1  # each once, by its present labels
 
 
 def test_stopping_is_that_of_the_model_on_the_same_items(stream):

@@ -129,6 +129,15 @@ def test_who_waits_for_a_process_that_dies_is_told(pipeline):
     assert errors == ["the learner ended while it learned"]
 
 
+def test_a_store_that_could_not_be_joined_is_joined_later_and_all_is_well(tmp_path):
+    with Store.open(tmp_path / "store") as store:
+        apart = Apart(str(tmp_path / "elsewhere"), store)
+        with Pipeline(store, apart) as pipeline:
+            until(lambda: not pipeline.healthy)
+            apart._where = str(tmp_path / "store")
+            until(lambda: pipeline.healthy)  # though there is nothing to learn from
+
+
 def test_a_process_whose_starter_was_killed_ends_at_once(tmp_path):
     with Store.open(tmp_path / "store") as store:
         apart = Apart(str(tmp_path / "store"), store)

@@ -284,9 +284,10 @@ def test_a_port_that_is_taken_is_told_in_a_sentence():
     assert "Traceback" not in said.stderr
 
 
-def test_the_service_of_the_demo_imports_no_jax():
+def test_the_service_of_the_demo_and_its_crowd_import_no_jax():
     code = (
         "import sys, labelquorum.serve.demo.service, labelquorum.serve.server.app\n"
+        "import labelquorum.serve.demo.crowd, labelquorum.trial.datasets\n"
         "assert 'jax' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)

@@ -80,6 +80,18 @@ def test_a_stream_of_one_chunk_can_be_drawn(tmp_path):
     assert "20" in comments(draw_stream(tmp_path / "one.svg", n_chunks=1))
 
 
+def test_the_share_of_a_class_is_that_of_all_tasks_not_of_the_mean_chunk(tmp_path):
+    items = [[90, 0], [0, 10]]
+    path = plot_stream(tmp_path / "shares.svg", [1.7e9, 1.7e9 + 60], items, [0.9, 0.9], "ab")
+    assert {"a  90 %", "b  10 %"} <= {*comments(path)}
+
+
+@pytest.mark.parametrize("seconds", [1, 200, 9_000, 2e5, 4e5, 7e6, 1e8])
+def test_time_is_written_for_any_span_without_a_warning(tmp_path, seconds):
+    at = 1.7e9 + seconds * np.array([0, 0.5, 1])
+    plot_stream(tmp_path / "span.svg", at, np.full((3, 1), 10.0), np.full(3, 0.9), ["a"])
+
+
 def test_workers_stand_from_the_worst_to_the_best_with_what_is_odd(tmp_path):
     path = plot_skills(
         tmp_path / "skills.svg",
@@ -127,8 +139,16 @@ def test_workers_stand_from_worst_to_best_with_their_counts(tmp_path):
     )
     written = comments(path)
     assert written.index("bob") < written.index("ann")
-    assert {"85 % right · 1,200 labels", "45 % right · 1 label"} <= {*written}
+    assert {"85 % diagonal · 1,200 labels", "45 % diagonal · 1 label"} <= {*written}
     assert {"90", "10", "20", "80", "50", "60", "40"} <= {*written}
+
+
+def test_matrices_carry_the_skills_they_are_given(tmp_path):
+    maps = np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.5, 0.5], [0.6, 0.4]]])
+    path = plot_confusion(tmp_path / "two.svg", maps, ["ann", "bob"], "ab", skills=[0.31, 0.62])
+    written = comments(path)
+    assert written.index("ann") < written.index("bob")
+    assert {"31 % right", "62 % right"} <= {*written}
 
 
 def test_names_are_the_user_s_own_dollar_signs_included(tmp_path):
@@ -191,6 +211,7 @@ def test_without_matplotlib_the_error_names_the_extra(tmp_path, monkeypatch):
         (lambda path: plot_skills(path, ["a"], [0.5], flags=[]), "`flags` .* Got 0 for 1"),
         (lambda path: plot_calibration(path, np.zeros((3, 3))), "count a task or more"),
         (lambda path: draw_confusion(path, label_counts=[1]), "`label_counts` .* Got 1"),
+        (lambda path: draw_confusion(path, skills=[0.5]), "`skills` .* Got the shape \\(1,\\)"),
         (lambda path: draw_confusion(path, columns=0), "`columns` .* ≥ 1. Got 0"),
     ],
 )

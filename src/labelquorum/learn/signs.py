@@ -129,20 +129,20 @@ def matrix_flags(
             pass
         elif below[k] >= level:
             says = (
-                f"He is right on {_percent(right[k])} of his {int(labels[k])} labels, where the "
-                f"same answers given blindly would be on {_percent(chance)}."
+                f"They are right on {_percent(right[k])} of their {int(labels[k])} labels, where "
+                f"the same answers given blindly would be on {_percent(chance)}."
             )
             flag = Flag("reversed", float(below[k]), None, None, says)
         elif blind[k] >= level and often[k, answer] >= level:
             says = (
-                f"He answers {classes[answer]!r} on {_percent(share[k, answer])} of his "
+                f"They answer {classes[answer]!r} on {_percent(share[k, answer])} of their "
                 f"{int(labels[k])} labels, whatever the truth is."
             )
             flag = Flag("one_answer", float(min(blind[k], often[k, answer])), None, None, says)
         elif blind[k] >= level and apart[k] < 2 * DEPENDS:
             says = (
-                f"His answers hardly depend on the truth: he is right on {_percent(right[k])} of "
-                f"his {int(labels[k])} labels, and the same answers given blindly would be on "
+                f"Their answers hardly depend on the truth: they are right on {_percent(right[k])} "
+                f"of their {int(labels[k])} labels, and the same answers given blindly would be on "
                 f"{_percent(chance)}."
             )
             flag = Flag("spammer", float(blind[k]), None, None, says)
@@ -175,8 +175,8 @@ def drifting(tracks: NDArray[np.float32], level: float = 0.95) -> list[Flag | No
         if last and last[0].after < last[0].before:
             change = last[0]
             says = (
-                f"Since chunk {change.chunk} he agrees with the others on "
-                f"{_percent(change.after)} of his labels, before on {_percent(change.before)}."
+                f"Since chunk {change.chunk} they agree with the others on "
+                f"{_percent(change.after)} of their labels, before on {_percent(change.before)}."
             )
             found[k] = Flag("drifting", change.score, change.chunk, None, says)
     return found
@@ -199,11 +199,11 @@ def colluding(pairs: Pairs, name: Named, level: float = 0.95) -> dict[int, Flag]
         others.sort(key=lambda one: (-one[0], one[1]))
         score, other, shared, same, expected = others[0]
         says = (
-            f"He gave the same answer as {name(other)} on {same} of {shared} tasks they share, "
+            f"They gave the same answer as {name(other)} on {same} of {shared} tasks both had, "
             f"where {expected:.0f} would be expected of two who do not talk."
         )
         if len(others) > 1:
-            says = f"{says[:-1]}; {len(others) - 1} more of his pairs are like it."
+            says = f"{says[:-1]}; {len(others) - 1} more of their pairs are like it."
         found[worker] = Flag("colluding", score, None, tuple(one[1] for one in others), says)
     return found
 

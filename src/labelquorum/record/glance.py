@@ -21,7 +21,6 @@ __all__ = [
     "last_event",
     "late_agreement",
     "model_version",
-    "n_known",
     "quarantined",
 ]
 
@@ -105,13 +104,6 @@ def quarantined(stream: Stream) -> list[int]:
     query = sa.select(chunks.id).where(chunks.stream == stream._key, chunks.state == "quarantined")
     with stream._store.read() as connection:
         return list(connection.scalars(query.order_by(chunks.id)))
-
-
-def n_known(stream: Stream) -> int:
-    """Of how many workers labels were accepted."""
-    streams = tables.streams.c
-    with stream._store.read() as connection:
-        return connection.scalar(sa.select(streams.n_crowd).where(streams.id == stream._key)) or 0
 
 
 def gold_error(stream: Stream) -> GoldError | None:

@@ -35,7 +35,7 @@ TIMED = 200
 """The time from cut to answer is told of so many of the last chunks."""
 
 RECENT_ITEMS = 500
-"""As many of the last answers, by whole chunks, are those of late."""
+"""As many of the last answers are those of late; their classes are told by whole chunks."""
 
 EXPECTED = 10.0
 """A class is missed once so many answers of it were due and none came."""
@@ -47,6 +47,7 @@ class Point(NamedTuple):
     chunk: int
     at: float | None
     items: int
+    new_items: int  # those that had no answer before
     labels: int
     sure: float | None  # the sum of all confidences
 
@@ -69,7 +70,6 @@ class _Seen(NamedTuple):
 class _Late(NamedTuple):
     items: int
     classes: Mapping[str, int]
-    depth: list[int]
 
 
 class Tally:
@@ -91,6 +91,7 @@ class Tally:
         self._points: deque[Point] = deque(maxlen=POINTS)
         self._waits: deque[float] = deque(maxlen=TIMED)
         self._late: deque[_Late] = deque()
+        self._depth: list[int] = [0] * (DEPTH + 1)
         self._numbers, self._moments = array("q"), array("d")  # of chunks
 
     @contextmanager
@@ -125,7 +126,7 @@ class Tally:
             .order_by(chunks.id)
         )
         with self._stream._store.read() as connection:
-            older = None
+            older, counted = None, self.chunk
             new = query.where(chunks.id > self.chunk)
             with connection.execute(new, execution_options={"yield_per": READ}) as rows:
                 for row in rows:
@@ -137,7 +138,8 @@ class Tally:
                         self._moments.append(row.applied_at)
                     if row.summary is None:  # it was applied before there were figures
                         older = row.id
-                        point = Point(row.id, row.applied_at, row.n_items, row.n_labels, None)
+                        of_items = row.n_items, row.n_items  # which are new is not known
+                        point = Point(row.id, row.applied_at, *of_items, row.n_labels, None)
                         self._points.append(point)
                     else:
                         self._add(row, decode(row.summary))
@@ -147,6 +149,8 @@ class Tally:
                 self._classes.subtract(classes)
                 self._parts -= parts
             self._truths = self._replaced(connection)
+            if self.chunk != counted:
+                self._depth = self._labels_of_late(connection)
 
     def _replaced(self, connection: sa.Connection) -> tuple[Counter[str], NDArray[np.int64]]:
         """What truths that took the place of answers change: by class, and by confidence."""
@@ -166,20 +170,36 @@ class Tally:
             parts[-1] += n
         return classes, parts
 
+    def _labels_of_late(self, connection: sa.Connection) -> list[int]:
+        """Of the items that were answered last, how many have 0, 1, 2 … labels by now."""
+        answers = tables.answers.c
+        last = (
+            sa.select(answers.n_labels)
+            .where(answers.stream == self._stream._key)
+            .order_by(answers.chunk.desc())
+            .limit(RECENT_ITEMS)
+        )
+        n_labels = np.array(list(connection.scalars(last)), np.int64)
+        found: list[int] = np.bincount(np.minimum(n_labels, DEPTH), minlength=DEPTH + 1).tolist()
+        return found
+
     def _add(self, row: Any, told: Mapping[str, Any]) -> None:
         items, classes = told["items"], told["classes"]
+        n_new = items
         self._parts += told["confidence"]
         self._classes.update(classes)
         if "before" in told:
             self._parts -= told["before"]["confidence"]
             self._classes.subtract(told["before"]["classes"])
+            n_new -= sum(told["before"]["classes"].values())
         self._given += items
         for label, n in classes.items():
             before = self._seen[label].of_class if label in self._seen else 0
             self._seen[label] = _Seen(row.id, self._given, before + n)
         self.priors = told.get("priors")
-        self._points.append(Point(row.id, row.applied_at, items, row.n_labels, told["sure"]))
-        self._late.append(_Late(items, classes, told["depth"]))
+        point = Point(row.id, row.applied_at, items, n_new, row.n_labels, told["sure"])
+        self._points.append(point)
+        self._late.append(_Late(items, classes))
         while sum(one.items for one in self._late) - self._late[0].items >= RECENT_ITEMS:
             self._late.popleft()
         if "stopping" in told:
@@ -228,12 +248,13 @@ class Tally:
 
     @property
     def depth(self) -> list[int]:
-        """Of the items of late, how many have 0, 1, 2 … labels."""
-        total = np.zeros(DEPTH + 1, np.int64)
-        for one in self._late:
-            total += one.depth
-        found: list[int] = total.tolist()
-        return found
+        """Of the items of late, each once, how many have 0, 1, 2 … labels by now."""
+        return list(self._depth)
+
+    @property
+    def moved_at(self) -> float | None:
+        """When the last chunk was learned from, where that is known."""
+        return self._moments[-1] if self._moments else None
 
     @property
     def waits(self) -> list[float]:
@@ -293,6 +314,7 @@ def _together(points: list[Point]) -> Point:
         last.chunk,
         last.at,
         sum(one.items for one in points),
+        sum(one.new_items for one in points),
         sum(one.labels for one in points),
         sum(sure) if len(sure) == len(points) else None,
     )

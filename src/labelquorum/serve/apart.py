@@ -167,7 +167,6 @@ class Apart:
                 pass  # but the log is emptied once it is long
         elif "stream" in told:
             self._behind[told["stream"]] = told["behind"]
-            self.healthy = told["healthy"]
             self._chunk = (told["stream"], told["chunk"]) if told["chunk"] else None
         elif "call" in told:
             answer = self._calls.pop(told["call"])
@@ -175,9 +174,11 @@ class Apart:
                 answer.set_exception(raised(told["failed"]))
             else:
                 answer.set_result(told["gone"])
-        else:
+        elif "refused" in told:
             self.healthy = False
             log.warning("store refused", extra={"error": told["refused"]})
+        else:
+            self.healthy = told["healthy"]
 
     def _bury(self) -> None:
         """A process has died: whoever waits for it is told, and the chunk it died of."""

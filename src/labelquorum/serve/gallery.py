@@ -129,6 +129,7 @@ class Gallery:
             workers,
             self.model.classes_.tolist(),
             label_counts=table["num_examples_labeled"].tolist(),
+            skills=table["annotator_quality"].to_numpy(),
             title=title or self._of_workers("What each worker says, given the truth", workers),
         )
 

@@ -47,6 +47,8 @@ class Learning:
         """Called from the thread with the name of a stream in which something happened."""
         self.on_look: Callable[[str, int, int | None], None] = lambda stream, behind, chunk: None
         """Called with a stream, how many chunks wait, and the one that is learned from next."""
+        self.on_health: Callable[[bool], None] = lambda healthy: None
+        """Called when the store begins to refuse, and when it takes writes again."""
         self.healthy = True
         """False while the store refuses."""
         self._due = threading.Event()
@@ -91,9 +93,10 @@ class Learning:
                     names |= set(self.store.unsettled())
                     if not self.healthy:
                         with self.store.write():
-                            self.healthy = True
+                            pass
+                        self._is_healthy(True)
                 except StoreError as error:
-                    self.healthy = False
+                    self._is_healthy(False)
                     log.warning("store refused", extra={"error": str(error)})
                     self._pause()
                 except Exception:  # whatever it is, the thread goes on
@@ -121,10 +124,10 @@ class Learning:
                     stream.advance(todo[0])
                 except StateError as error:  # it counts as an attempt
                     log.warning("chunk failed", extra={"stream": name, "error": str(error)})
-                self.healthy = True
+                self._is_healthy(True)
                 self.on_change(name)
         except StoreError as error:
-            self.healthy = False
+            self._is_healthy(False)
             log.warning("store refused", extra={"stream": name, "error": str(error)})
             self._pause()
             self.wake(name)
@@ -132,6 +135,11 @@ class Learning:
             log.exception("stream failed", extra={"stream": name})
             self._pause()
             self.wake(name)
+
+    def _is_healthy(self, healthy: bool) -> None:
+        if healthy != self.healthy:
+            self.healthy = healthy
+            self.on_health(healthy)
 
     def _pause(self) -> None:
         self._stop.wait(RETRY_SECONDS)
@@ -168,16 +176,18 @@ def main() -> None:
     learning = Learning(store)
 
     def on_look(stream: str, behind: int, chunk: int | None) -> None:
-        tell(stream=stream, behind=behind, chunk=chunk, healthy=learning.healthy)
+        tell(stream=stream, behind=behind, chunk=chunk)
         if chunk is None:
             faulthandler.cancel_dump_traceback_later()
         else:
             faulthandler.dump_traceback_later(CHUNK_SECONDS, exit=True)
 
     learning.on_look = on_look
+    learning.on_health = lambda healthy: tell(healthy=healthy)
     learning.on_change = lambda stream: tell(changed=stream)
     import labelquorum.record.model  # noqa: F401  # JAX is there when the first chunk comes
 
+    tell(healthy=True)
     learning.start()
     for line in sys.stdin:
         asked = json.loads(line)

@@ -38,8 +38,9 @@ dd { margin: 0; font-size: 1.4rem; font-variant-numeric: tabular-nums; }
 img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 caption { text-align: left; padding: .3rem 0; color: #6b6b6b; }
-th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid #e3e3e3;
-  overflow-wrap: anywhere; }
+.scroll { overflow-x: auto; }
+th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid #e3e3e3; }
+.name { overflow-wrap: anywhere; min-width: 6rem; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 @media (prefers-color-scheme: dark) {
   body { color: #e6e6e6; background: #17191c; }
@@ -234,14 +235,15 @@ def _table(
 ) -> str:
     """A table; so many columns after the first hold numbers, which stand to the right."""
     first, last = (1, numbers) if numbers else (0, -1)
-    marks = [' class="number"' if first <= c <= last else "" for c in range(len(names))]
+    kinds = ["number" if first <= c <= last else "name" for c in range(len(names))]
     head = "".join(
-        f'<th scope="col"{mark}>{escape(name)}</th>'
-        for name, mark in zip(names, marks, strict=True)
+        f'<th scope="col"{" class=number" if kind == "number" else ""}>{escape(name)}</th>'
+        for name, kind in zip(names, kinds, strict=True)
     )
     lines = [
         "".join(
-            f"<td{mark}>{escape(str(cell))}</td>" for cell, mark in zip(row, marks, strict=True)
+            f'<td class="{kind}">{escape(str(cell))}</td>'
+            for cell, kind in zip(row, kinds, strict=True)
         )
         for row in rows
     ]
@@ -249,6 +251,7 @@ def _table(
         return '<p class="quiet">There are none.</p>'
     body = "".join(f"<tr>{line}</tr>\n" for line in lines)
     return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">'
         f"<table><caption>{escape(caption)}</caption>"
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
     )

@@ -1,5 +1,8 @@
 """Is it any good? Simulated crowds, real data sets, scores and pictures."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from labelquorum.trial.arrivals import bursts, trickle, whole_items
 from labelquorum.trial.crowds import (
     Arrivals,
@@ -28,23 +31,6 @@ from labelquorum.trial.datasets import (
     read_dataset,
 )
 from labelquorum.trial.download import download_dataset
-from labelquorum.trial.metrics import (
-    ClassAgreement,
-    calibration_error,
-    class_agreement,
-    error_rate,
-    krippendorff_alpha,
-    log_loss,
-    reliability,
-)
-from labelquorum.trial.pictures import (
-    plot_calibration,
-    plot_confusion,
-    plot_error_along_stream,
-    plot_skills,
-    plot_stream,
-)
-from labelquorum.trial.prequential import Prequential, stream
 from labelquorum.trial.registry import Counts, DatasetInfo, dataset_info, known_datasets
 from labelquorum.trial.roles import (
     effective_workers,
@@ -58,6 +44,25 @@ from labelquorum.trial.roles import (
     with_spammers,
     worker_table,
 )
+
+if TYPE_CHECKING:
+    from labelquorum.trial.metrics import (
+        ClassAgreement,
+        calibration_error,
+        class_agreement,
+        error_rate,
+        krippendorff_alpha,
+        log_loss,
+        reliability,
+    )
+    from labelquorum.trial.pictures import (
+        plot_calibration,
+        plot_confusion,
+        plot_error_along_stream,
+        plot_skills,
+        plot_stream,
+    )
+    from labelquorum.trial.prequential import Prequential, stream
 
 __all__ = [
     "Arrivals",
@@ -115,3 +120,32 @@ __all__ = [
     "with_spammers",
     "worker_table",
 ]
+
+# What needs JAX is imported when first used, so that a crowd is simulated, and a data set read, at
+# once.
+_LATER = {
+    "ClassAgreement": "labelquorum.trial.metrics",
+    "calibration_error": "labelquorum.trial.metrics",
+    "class_agreement": "labelquorum.trial.metrics",
+    "error_rate": "labelquorum.trial.metrics",
+    "krippendorff_alpha": "labelquorum.trial.metrics",
+    "log_loss": "labelquorum.trial.metrics",
+    "reliability": "labelquorum.trial.metrics",
+    "plot_calibration": "labelquorum.trial.pictures",
+    "plot_confusion": "labelquorum.trial.pictures",
+    "plot_error_along_stream": "labelquorum.trial.pictures",
+    "plot_skills": "labelquorum.trial.pictures",
+    "plot_stream": "labelquorum.trial.pictures",
+    "Prequential": "labelquorum.trial.prequential",
+    "stream": "labelquorum.trial.prequential",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'labelquorum.trial' has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

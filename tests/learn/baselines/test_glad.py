@@ -10,11 +10,11 @@ from crowdkit.aggregation import GLAD as CrowdKitGLAD  # noqa: N811
 from labelquorum.compat.crowdkit import GLAD
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import make_chunk
+from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.baselines import glad as module
 from labelquorum.learn.baselines.glad import Params, Priors, glad
 from labelquorum.learn.offline import incidence_of
 from labelquorum.trial import class_conditional_crowd
-from labelquorum.trial.checks import CHECKS, check_aggregator
 
 ONES = np.asarray(1.0)
 
@@ -29,7 +29,8 @@ def chunk_of(crowd):
 
 
 def test_it_obeys_every_law():
-    assert check_aggregator(glad()) == [(law, "held") for law in CHECKS]
+    # tests/test_aggregators.py holds it to all laws but those it excuses itself from.
+    assert not AGGREGATORS["glad"]().exceptions
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])

@@ -10,8 +10,8 @@ from scipy.special import digamma, gammaln
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.ingest.roster import Roster
+from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.baselines.ibcc import ibcc
-from labelquorum.trial.checks import CHECKS, check_aggregator
 from labelquorum.trial.crowds import class_conditional_crowd
 from labelquorum.trial.datasets import DATA_VARIABLE, read_dataset
 
@@ -129,7 +129,8 @@ def test_settings_out_of_range_are_refused():
 
 
 def test_it_obeys_every_law():
-    assert check_aggregator(ibcc()) == [(law, "held") for law in CHECKS]
+    # tests/test_aggregators.py holds it to all laws but those it excuses itself from.
+    assert not AGGREGATORS["ibcc"]().exceptions
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import concatenate, cut_chunks, make_chunk
 from labelquorum.ingest.events import LabelSpace
 from labelquorum.ingest.roster import Roster
+from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.aggregator import vote_shares
 from labelquorum.learn.baselines import laa as module
 from labelquorum.learn.baselines.laa import laa
 from labelquorum.learn.batch import pack, whole
 from labelquorum.trial import class_conditional_crowd
-from labelquorum.trial.checks import CHECKS, check_aggregator
+from labelquorum.trial.checks import check_aggregator
 from labelquorum.trial.datasets import DATA_VARIABLE, read_dataset
 
 
@@ -78,7 +79,9 @@ def test_the_loss_is_that_of_a_dense_reference():
     chunk = crowd_chunk()
     net, (batch, votes, room) = random_net(6, 3), batch_of(chunk)
     weights = module._Weights(n_workers=6, kl_weight=0.03, penalty=0.2, learning_rate=0.1)
-    loss = module._loss(padded(net, room), batch, votes, weights, None, None)
+    loss = jax.jit(module._loss, static_argnums=5)(
+        padded(net, room), batch, votes, weights, None, None
+    )
     expected = reference_loss(net, chunk, 6, kl_weight=0.03, penalty=0.2)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
 
@@ -99,7 +102,7 @@ def test_draws_give_the_loss_and_its_gradient_on_average():
     net, (batch, votes, room) = padded(random_net(6, 3, seed=1), 32), batch_of(chunk)
     assert room == 32
     weights = module._Weights(n_workers=6, kl_weight=1e-4, penalty=5e-3, learning_rate=0.1)
-    value_and_grad = jax.value_and_grad(module._loss)
+    value_and_grad = jax.jit(jax.value_and_grad(module._loss), static_argnums=5)
     exact, grads = value_and_grad(net, batch, votes, weights, None, None)
 
     @jax.jit
@@ -173,10 +176,8 @@ def test_labels_that_weigh_nothing_teach_nothing():
 
 
 def test_it_obeys_every_law_but_that_draws_depend_on_the_number_of_a_class():
-    outcomes = dict(check_aggregator(laa()))
-    assert [law for law, outcome in outcomes.items() if outcome != "held"] == ["class_names"]
-    with pytest.raises(AssertionError, match="class_names"):
-        CHECKS["class_names"](laa())
+    # tests/test_aggregators.py holds it to all laws, and sees that the excused one is broken.
+    assert list(AGGREGATORS["laa"]().exceptions) == ["class_names"]
 
 
 def test_over_all_classes_nothing_depends_on_their_names():

@@ -7,11 +7,11 @@ from crowdkit.aggregation import MACE as CrowdKitMACE  # noqa: N811
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import make_chunk
+from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.baselines import mace as module
 from labelquorum.learn.baselines.mace import Params, mace
 from labelquorum.learn.offline import incidence_of
 from labelquorum.trial import class_conditional_crowd
-from labelquorum.trial.checks import CHECKS, check_aggregator
 
 
 def learn(aggregator, chunk, seed=0):
@@ -20,7 +20,8 @@ def learn(aggregator, chunk, seed=0):
 
 
 def test_it_obeys_every_law():
-    assert check_aggregator(mace()) == [(law, "held") for law in CHECKS]
+    # tests/test_aggregators.py holds it to all laws but those it excuses itself from.
+    assert not AGGREGATORS["mace"]().exceptions
 
 
 def test_one_round_is_as_computed_by_hand():

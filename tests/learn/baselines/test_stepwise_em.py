@@ -5,8 +5,8 @@ import pytest
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import make_chunk
+from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.baselines.stepwise_em import stepwise_em
-from labelquorum.trial.checks import CHECKS, check_aggregator
 from labelquorum.trial.crowds import class_conditional_crowd
 
 EVERYBODY = np.arange(9)
@@ -128,4 +128,5 @@ def test_settings_out_of_range_are_refused():
 
 
 def test_it_obeys_every_law():
-    assert check_aggregator(stepwise_em()) == [(law, "held") for law in CHECKS]
+    # tests/test_aggregators.py holds it to all laws but those it excuses itself from.
+    assert not AGGREGATORS["stepwise_em"]().exceptions

@@ -11,8 +11,8 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import cut_chunks, make_chunk
 from labelquorum.ingest.events import LabelSpace, LabelTable
 from labelquorum.ingest.roster import Roster
+from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.baselines.streaming_vb import streaming_vb
-from labelquorum.trial.checks import CHECKS, check_aggregator
 from labelquorum.trial.crowds import class_conditional_crowd
 from labelquorum.trial.datasets import DATA_VARIABLE, read_dataset
 
@@ -135,7 +135,8 @@ def test_settings_out_of_range_are_refused():
 
 
 def test_it_obeys_every_law():
-    assert check_aggregator(streaming_vb()) == [(law, "held") for law in CHECKS]
+    # tests/test_aggregators.py holds it to all laws but those it excuses itself from.
+    assert not AGGREGATORS["streaming_vb"]().exceptions
 
 
 def test_emitted_error_on_rte_is_near_the_published_one():

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -216,6 +217,17 @@ class Seen:
 
     def text(self, selector):
         return " ".join(self.page.locator(selector).first.text_content().split())
+
+    def alter(self, pattern, change):
+        """Let `change` change what the service answers on some path before the page has it."""
+
+        def answer(route):
+            found = route.fetch()
+            told = found.json()
+            change(told)
+            route.fulfill(response=found, json=told)
+
+        self.page.route(re.compile(pattern), answer)
 
     def check(self):
         """Nothing went wrong, no rule was broken."""

@@ -2,6 +2,9 @@
 
 import json
 import re
+import shlex
+import subprocess
+import sys
 from urllib.parse import quote
 
 import pytest
@@ -185,6 +188,187 @@ def test_a_worker_whose_name_no_address_holds_has_a_page(view, service, name):
     view.check()
 
 
+DRAWN = """window.drawn = [];
+const real = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
+  window.drawn.push(text);
+  return real.call(this, text, ...where);
+};"""
+
+# ── what a page says ─────────────────────────────────────────────────────────────────────────
+
+
+def test_the_reason_of_an_answer_names_how_frequent_the_classes_are(view):
+    def lean(told):
+        workers = [("ann", "owl", 0.4), ("bob", "wren", -0.6)]
+        told.update(label="owl", confidence=0.52)
+        told["why"].update(
+            workers=[{"worker": w, "label": x, "log_odds": odds} for w, x, odds in workers],
+            prior_log_odds=0.3,
+        )
+
+    view.alter("/items/t207$", lean)
+    view.sign_in("/s/birds/items/t207")
+    view.page.wait_for_selector(".verdict-why a")
+    why = "Because ann (0.60) and how frequent the classes are (0.57) outweigh bob (0.65)."
+    assert view.text(".verdict-why") == why
+    view.check()
+
+
+def test_an_item_that_is_answered_anew_is_not_decided_twice(view):
+    def again(told):
+        first, last = dict(told["over_time"][0]), dict(told["over_time"][-1])
+        first.update(items=30, new_items=30)
+        last.update(items=20, new_items=5)
+        told.update(over_time=[first, last])
+        told["counts"]["answered_items"] = 35
+
+    view.alter("/birds/summary$", again)
+    view.page.add_init_script(DRAWN)
+    view.sign_in("/s/birds")
+    view.page.wait_for_selector(".chart canvas")
+    says = view.page.locator("[aria-label^='Items decided:']").first.get_attribute("aria-label")
+    assert says.startswith("Items decided: 35 in all, 5 since ")
+    drawn = view.page.evaluate("drawn")
+    assert "0" in drawn, "what is filled begins at nothing"
+    view.check()
+
+
+@pytest.mark.parametrize(
+    ("labels", "high", "tone"), [(1, 0.3, ""), (40, 0.8, ""), (40, 0.3, "warn")]
+)
+def test_a_worker_is_marked_of_late_only_where_the_doubt_allows_it(view, labels, high, tone):
+    def lately(told):
+        last = {"labels": labels, "agreement": 0.0, "low": 0.0, "high": high, "crowd": 0.7}
+        told["track"][-1].update(last)
+
+    view.alter("/workers/w03$", lately)
+    view.sign_in("/s/birds/workers/w03")
+    late = view.page.locator(".figure:has-text('Agrees with the others, of late')")
+    expect(late).to_have_attribute("data-tone", tone)
+    view.check()
+
+
+def test_the_unsure_are_found_from_the_overview(view):
+    view.sign_in("/s/birds")
+    view.page.click("text=See the unsure")
+    view.page.wait_for_selector(".rows tr")
+    assert view.page.input_value("select[aria-label='Which items']") == "unsure"
+    expect(view.page.locator(".rows")).not_to_contain_text("Undecided")
+    view.check()
+
+
+EDGES = """() => [...document.querySelectorAll("table.ask tr")].slice(0, 2).map((row) =>
+  [...row.cells].filter((one) => one.checkVisibility()).map((one) => {
+    const { paddingLeft, paddingRight, textAlign } = getComputedStyle(one);
+    return [paddingLeft, paddingRight, textAlign === "right"];
+  }))"""
+
+
+@pytest.mark.parametrize("width", [390, 800])
+def test_whom_to_ask_is_told_on_a_narrow_page_too(seen, width):
+    with seen(width) as view:
+        view.sign_in("/s/birds/ask")
+        view.page.wait_for_selector("table.ask tbody tr")
+        heads = view.page.locator("table.ask th[scope=col]:visible").all_text_contents()
+        assert heads == ["Task", "Answer", "Gain", "Ask"]
+        head, first = view.page.evaluate(EDGES)
+        assert head == first
+        assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        view.check()
+
+
+def test_an_empty_stream_gives_lines_that_send_its_first_label(view, service, tmp_path):
+    name = "it's new $HOME"
+    service.client.create(name, classes=["yes", "no"], rules=PAIRS)
+    view.sign_in(f"/s/{quote(quote(name))}")
+    lines = view.page.locator(".first-labels pre").all_text_contents()
+    program, command = (one.replace("KEY", service.secret) for one in lines)
+    subprocess.run([sys.executable, "-c", program], check=True)
+    view.page.wait_for_selector(".state:has-text('1 label of 1 item wait')")
+    assert service.url in command and "/v1/streams/it'\\''s%20new%20%24HOME/labels" in command
+    sent = json.loads(shlex.split(command)[-1])
+    assert sent == [{"task": "photo1", "worker": "ann", "label": "yes"}]
+    view.go("#/s/empty")
+    view.page.click("button[aria-label='Copy the lines for Python']")
+    expect(view.page.locator(".first-labels button").first).to_have_text(
+        re.compile("Copied|Marked")
+    )
+    view.check()
+
+
+def test_what_is_not_known_of_an_item_is_not_called_closed(view):
+    view.alter("/items/t207$", lambda told: told.update(open=None, why=None, gain=None))
+    view.sign_in("/s/birds/items/t207")
+    view.page.wait_for_selector(".verdict")
+    assert "Whether it is open is not known" in view.text(".verdict")
+    assert "losed" not in view.text("main") and "Why is not known." in view.text(".verdict-why")
+    view.check()
+
+
+def test_the_bar_fetches_no_picture_that_could_be_lost(view):
+    view.sign_in("/s/birds")
+    assert view.page.locator("#bar img").count() == 0
+    expect(view.page.locator("#bar .brand svg.logo circle")).to_have_count(3)
+    view.check()
+
+
+@pytest.mark.parametrize(
+    ("head", "ways"),
+    [
+        ("Worker", ("ascending", "descending")),
+        ("Labels", ("descending", "ascending")),
+        ("Agrees", ("ascending", "descending")),
+        ("Flags", ("descending", "ascending")),
+    ],
+)
+def test_workers_are_sorted_both_ways(view, head, ways):
+    view.sign_in("/s/birds/workers?sort=place")
+    page, firsts = view.page, []
+    page.wait_for_selector(".rows tr")
+    for way in ways:
+        with page.expect_response(re.compile("/workers[?]")):
+            page.click(f"th button:has-text('{head}')")
+        expect(page.locator("th[aria-sort]")).to_have_attribute("aria-sort", way)
+        assert page.locator("th[aria-sort]").text_content().startswith(head)
+        assert page.input_value("select[aria-label=Order]").strip("-") != "place"
+        page.wait_for_function(
+            "(old) => document.querySelector('.rows td').textContent !== old",
+            arg=firsts[-1] if firsts else "",
+        )
+        firsts.append(page.locator(".rows td").first.text_content())
+    view.check()
+
+
+def test_numbers_and_rules_are_told_in_the_words_of_the_page(view):
+    view.alter(
+        "/birds/summary$", lambda told: told["counts"].update(waiting_items=1, waiting_labels=1)
+    )
+    view.sign_in("/s/birds")
+    waiting = view.page.locator(".figure:has-text('Waiting')")
+    expect(waiting).to_contain_text("item, with 1 label")
+    told = view.page.evaluate("""async () => {
+      const { inOurWords, points } = await import("/assets/format.js");
+      const sentence = "`rules.labels_per_item` must be 1. `grace` must be 0.";
+      return [points(0.0001), points(0), points(0.02), inOurWords(sentence)];
+    }""")
+    assert [one.replace("\u202f", " ") for one in told] == [
+        "< 0.1 pt",
+        "0 pt",
+        "+2.0 pt",
+        "“Labels an item” must be 1. “Answered items stay open” must be 0.",
+    ]
+    view.check()
+
+
+def test_the_page_of_a_worker_tells_skill_in_percent_and_calls_nobody_he(view):
+    view.sign_in("/s/birds/workers/w09")
+    view.page.wait_for_selector(".heat-table td")
+    assert re.fullmatch(r"[<>]?\s?[\d.]+\s%", view.text(".figure .value"))
+    assert not re.search(r"\b(he|his|him)\b", view.text("main"), re.IGNORECASE)
+    view.check()
+
+
 # ── many classes ─────────────────────────────────────────────────────────────────────────────
 
 COUNTED = """() => {
@@ -232,16 +416,37 @@ def test_a_stream_is_made_in_the_form(view, service):
     view.sign_in()
     page = view.page
     page.click("text=New stream")
-    page.fill("dialog input[maxlength]", "birds")
+    page.fill("dialog input[name=name]", "birds")
     page.click("dialog button[type=submit]")
     page.wait_for_selector("dialog .form-error:has-text('already')")
     view.faults.clear()  # the browser itself notes a 409
-    page.fill("dialog input[maxlength]", "made by hand")
+    page.fill("dialog input[name=name]", "made by hand")
     page.fill("dialog textarea", "yes\nno")
     page.click("dialog button[type=submit]")
     page.wait_for_selector(".state:has-text('No labels yet')")
     made = service.client.stream("made by hand")
     assert made["settings"]["classes"] == ["yes", "no"] and made["rules"]["grace"] == 3600
+    view.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "sentence"),
+    [
+        ("one line", "owl, wren", "Write one class a line: “owl, wren” has a comma."),
+        ("one class", "owl", "One class leaves nothing to decide."),
+        ("n" * 257, "owl\nwren", "A name has 256 characters at most. This one has 257."),
+    ],
+)
+def test_a_stream_that_was_not_meant_so_is_not_made(view, service, name, classes, sentence):
+    view.sign_in()
+    page = view.page
+    page.click("text=New stream")
+    assert "cannot be renamed or deleted" in view.text("dialog")
+    page.fill("dialog input[name=name]", name)
+    page.fill("dialog textarea", classes)
+    page.click("dialog button[type=submit]")
+    expect(page.locator("dialog .form-error")).to_contain_text(sentence)
+    assert name not in service.client.streams()
     view.check()
 
 
@@ -261,6 +466,12 @@ def test_rules_and_keys_are_changed_in_the_settings(view, service):
     with lq.Client(service.url, secret) as friend:
         assert friend.streams() == ["ruled"]
     page.click("button[aria-label='Revoke the key for a friend']")
+    page.click("dialog[open] >> text=Cancel")
+    with lq.Client(service.url, secret) as friend:
+        assert friend.streams() == ["ruled"]
+    page.click("button[aria-label='Revoke the key for a friend']")
+    assert "for a friend" in view.text("dialog[open] h2")
+    page.click("text=Revoke for good")
     page.wait_for_selector("tr.gone:has-text('for a friend')")
     view.check()
 
@@ -272,7 +483,7 @@ def test_results_are_taken_away(view, format):
     with view.page.expect_download() as waiting:
         view.page.click(f"button[aria-label='Items as {names[format]}']")
     body = waiting.value.path().read_bytes()
-    assert waiting.value.suggested_filename == f"items.{format}" and b"t000" in body
+    assert waiting.value.suggested_filename == f"birds-items.{format}" and b"t000" in body
     if format == "jsonl":
         assert len([json.loads(line) for line in body.splitlines()]) >= 500
     view.check()
@@ -284,6 +495,7 @@ def test_the_list_of_what_to_ask_is_taken_away(view):
     first = view.text("table.ask tbody th")
     with view.page.expect_download() as waiting:
         view.page.click("button:has-text('CSV')")
+    assert waiting.value.suggested_filename == "birds-ask-next.csv"
     lines = waiting.value.path().read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("task") and lines[1].startswith(first)
     view.check()

@@ -80,6 +80,13 @@ def test_a_summary_has_the_error_on_gold_with_its_interval(admin, stream):
     assert gold["high"] == pytest.approx(0.7923, abs=1e-3)
 
 
+def test_a_summary_counts_the_workers_that_are_listed(admin, stream):
+    rows = [{"task": "only one", "worker": "ann", "label": "owl"}]
+    assert admin.post(f"{stream}/labels", json=rows).json()["accepted"] == 1  # and it waits
+    listed = admin.get(f"{stream}/workers", params={"sort": "flags"}).json()["total"]
+    assert admin.get(f"{stream}/summary").json()["workers"] == listed == 0
+
+
 def test_a_summary_of_a_stream_without_labels_is_empty(admin, stream):
     told = admin.get(f"{stream}/summary").json()
     assert told["counts"]["answered_items"] == told["flagged"] == told["workers"] == 0
@@ -214,19 +221,21 @@ def test_a_forged_cursor_is_refused(admin, owls, page, sort, place):
     assert answer.status_code == 422 and "`cursor` must be" in answer.json()["error"]
 
 
-@pytest.mark.parametrize("sort", ["worker", "labels", "agreement", "skill", "-skill", "flags"])
+ORDERS = {
+    "worker": lambda one: one["worker"],
+    "labels": lambda one: -one["labels"],
+    "agreement": lambda one: one["agreed"] / one["labels"],
+    "skill": lambda one: one["skill"],
+    "flags": lambda one: -len(one["flags"]),
+}
+
+
+@pytest.mark.parametrize("sort", [*ORDERS, *(f"-{sort}" for sort in ORDERS)])
 def test_workers_come_in_every_order_each_once(admin, owls, sort):
     found, n_pages = pages(admin, f"{owls}/workers", "workers", sort=sort, limit=4, brief=True)
     assert n_pages == 3 and len({one["worker"] for one in found}) == N_WORKERS + 1
-    order = {
-        "worker": lambda one: one["worker"],
-        "labels": lambda one: -one["labels"],
-        "agreement": lambda one: one["agreed"] / one["labels"],
-        "skill": lambda one: one["skill"],
-        "-skill": lambda one: -one["skill"],
-        "flags": lambda one: -len(one["flags"]),
-    }[sort]
-    assert [order(one) for one in found] == sorted(map(order, found))
+    keys = [ORDERS[sort.strip("-")](one) for one in found]
+    assert keys == sorted(keys, reverse=sort.startswith("-"))
     assert all(one["low"] <= one["skill"] <= one["high"] for one in found)
     assert not any("confusion" in one for one in found)
 

@@ -184,15 +184,19 @@ def test_the_pace_goes_on_after_a_look_that_failed(monkeypatch):
 class Figures:
     """What `alarms` asks of a tally."""
 
-    def __init__(self, depth=(), lost=()):
-        self.depth, self._lost = list(depth), list(lost)
+    def __init__(self, depth=(), lost=(), moved_at=None):
+        self.depth, self._lost, self.moved_at = list(depth), list(lost), moved_at
 
     def lost(self):
         return self._lost
 
 
+NOW = 1.7e9
+
+
 def codes(figures=None, behind=0, grew=0, quarantined=(), turned=(), healthy=True, **rules):
-    found = alarms(figures or Figures(), Rules(**rules), behind, grew, quarantined, turned, healthy)
+    told = (behind, grew, quarantined, turned, healthy, NOW)
+    found = alarms(figures or Figures(), Rules(**rules), *told)
     assert all(one["says"].endswith(".") and not one["says"][0].islower() for one in found)
     return [one["code"] for one in found]
 
@@ -208,10 +212,16 @@ def test_each_alarm_is_raised_by_its_rule():
     assert codes(healthy=False) == ["store"]
     assert codes(quarantined=[3, 4]) == ["quarantined"]
     assert codes(Figures([0, 60, 40])) == ["few_labels"]
-    assert codes(Figures([0, 0, 1, 99]), labels_per_item=3) == ["few_labels"]
-    assert codes(Figures([0, 0, 1, 99]), labels_per_item=2) == []
+    assert codes(Figures([0, 0, 6, 94]), labels_per_item=3) == ["few_labels"]
+    assert codes(Figures([0, 0, 6, 94]), labels_per_item=2) == []
+    assert codes(Figures([0, 0, 5, 95]), labels_per_item=3) == []
     turned = [{"worker": "w", "says": "Since chunk 4 he is another.", "since": 4}]
     assert codes(turned=turned) == ["worker_turned"]
+
+
+def test_few_labels_are_not_told_of_a_stream_that_stands_still():
+    assert codes(Figures([0, 60, 40], moved_at=NOW - 3500)) == ["few_labels"]
+    assert codes(Figures([0, 60, 40], moved_at=NOW - 3700)) == []
 
 
 def test_a_chunk_that_is_set_aside_is_told_in_the_summary(running, admin, stream):

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from labelquorum.record.keys import Keys, digest_of
 from labelquorum.record.store import Store
 from labelquorum.serve.cli import app
+from labelquorum.serve.cli.serve import _where as where
 from labelquorum.serve.server.settings import Settings
 
 
@@ -81,6 +82,7 @@ def test_the_first_start_shows_a_key_once_and_labels_survive_the_end(tmp_path):
     told = [json.loads(line) for line in first.said if line.startswith("{")]
     assert {"serving", "created", "stopping", "stopped"} <= {event["event"] for event in told}
     assert not any(secret in line for line in first.said)
+    assert any(line.startswith("Open the address below") for line in first.said)
     for file in (tmp_path / "data").iterdir():
         assert secret.encode() not in file.read_bytes()
 
@@ -120,6 +122,18 @@ def test_keys_are_made_listed_and_revoked_while_no_service_runs(tmp_path):
     with Store.open(folder) as store:
         [first, _] = Keys(store).all()
         assert first.revoked_at is not None and first.digest == digest_of(secret.strip())
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8765/"),
+        ("0.0.0.0", "http://127.0.0.1:8765/"),
+        ("::", "http://[::1]:8765/"),
+    ],
+)
+def test_where_the_dashboard_is_is_told(host, address):
+    assert where(Settings(host=host)) == f"Open {address}"
 
 
 def test_no_two_keys_are_alike(tmp_path):

@@ -103,7 +103,16 @@ def _serve(store: str, learner: "Beside", settings: "Settings") -> None:
             )
             typer.echo(Keys(opened).make("first start", "admin")[1])
         pipeline = Pipeline(opened, Apart(store, opened))
+        tell(_where(settings))
         run(create_app(opened, pipeline, settings), settings)
+
+
+def _where(settings: "Settings") -> str:
+    """Where the dashboard is, for whoever sits at this machine."""
+    if not settings.port:
+        return "Open the address below, at `at_address`."
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    return f"Open http://{f'[{host}]' if ':' in host else host}:{settings.port}/"
 
 
 keys = typer.Typer(

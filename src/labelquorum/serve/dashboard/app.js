@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { recolour } from "./charts.js";
-import { address, el, fill, icon, link, named } from "./dom.js";
+import { address, el, fill, icon, link, named, svg } from "./dom.js";
 import { ago, time } from "./format.js";
 import { coalesced, follow } from "./live.js";
 import { failure, skeleton } from "./states.js";
@@ -158,7 +158,7 @@ function showBar(where) {
   const brand = el(
     "a",
     { class: "brand", href: "#/" },
-    el("img", { src: "/assets/icon.svg", alt: "", width: 22, height: 22 }),
+    logo(),
     el("span", {}, "LabelQuorum"),
   );
   const leave = el(
@@ -195,6 +195,21 @@ function showBar(where) {
       where.page === login ? null : leave,
     ),
     tabs,
+  );
+}
+
+/** The picture of icon.svg, drawn here: one that is fetched is lost where the service is. */
+function logo() {
+  const dots = [
+    [10, 12, 1],
+    [22, 12, 1],
+    [16, 22, 0.55],
+  ];
+  return svg(
+    "svg",
+    { class: "logo", viewBox: "0 0 32 32", width: 22, height: 22, "aria-hidden": "true" },
+    svg("rect", { width: 32, height: 32, rx: 8, fill: "#3056c9" }),
+    dots.map(([cx, cy, opacity]) => svg("circle", { cx, cy, r: 3.4, fill: "#fff", opacity })),
   );
 }
 

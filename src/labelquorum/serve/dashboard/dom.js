@@ -56,9 +56,9 @@ export function unseen(text) {
   return el("span", { class: "unseen" }, text);
 }
 
-/** A link to a page of ours, by the parts of its address. */
-export function link(parts, children, props = {}) {
-  return el("a", { ...props, href: address(parts) }, children);
+/** A link to a page of ours, by the parts of its address and what is asked of it. */
+export function link(parts, children, { query = {}, ...props } = {}) {
+  return el("a", { ...props, href: address(parts, query) }, children);
 }
 
 /** The address of a page, such as #/s/birds/items. */

@@ -49,8 +49,11 @@ export function percent(value, digits = null) {
 export const ratio = (value) => (missing(value) ? NONE : two.format(value));
 
 /** A probability's gain, in points of a hundred. */
-export const points = (value) =>
-  missing(value) ? NONE : `${value >= 0 ? "+" : "−"}${fixed.format(Math.abs(value * 100))} pt`;
+export function points(value) {
+  if (missing(value)) return NONE;
+  if (Math.abs(value) < 0.0005) return value === 0 ? "0\u202fpt" : "<\u202f0.1\u202fpt";
+  return `${value >= 0 ? "+" : "−"}${fixed.format(Math.abs(value * 100))}\u202fpt`;
+}
 
 /** Labels a second, with few digits. */
 export const rate = (value) =>
@@ -77,6 +80,30 @@ export function ago(at) {
   const gone = Math.max(0, Date.now() / 1000 - at);
   return gone < 2 ? "now" : `${seconds(Math.floor(gone))} ago`;
 }
+
+/** The name of a file about a stream, without what file systems do not take. */
+export const fileName = (stream, rest) =>
+  `${stream.replace(/[^\p{L}\p{N}._-]+/gu, "_").slice(0, 80)}-${rest}`;
+
+const RULES = {
+  chunk_items: "Items a chunk",
+  days: "Days labels are kept",
+  grace: "Answered items stay open",
+  labels_per_item: "Labels an item",
+  max_chunk_wait: "Longest wait of a chunk",
+  max_wait: "Longest wait of an item",
+  max_workers: "Most workers",
+};
+
+/** What the pages call a rule. */
+export const ruleWord = (name) => RULES[name];
+
+/** A sentence of the service, in which rules have the names the pages give them. */
+export const inOurWords = (sentence) =>
+  Object.entries(RULES).reduce(
+    (text, [name, words]) => text.replaceAll(`\`${name}\``, `“${words}”`),
+    sentence.replaceAll("`rules.", "`"),
+  );
 
 const WORDS = {
   colluding: "Colluding",

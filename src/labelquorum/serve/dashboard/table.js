@@ -24,8 +24,8 @@ export function shortTable({ caption, heads, rows, kind = "plain", unseenHead = 
 /**
  * A table of any length.
  *
- * `columns` are {head, cell(row), class, sort}. A sort is what the service calls it; `ordered` is
- * the one that holds, and `onSort(sort)` is told of a click. `onCount(loaded, total, done)` is told
+ * `columns` are {head, cell(row), class, sort, sorts, falls}. A sort is what the service calls it,
+ * `sorts` are those that clicks go through; `ordered` is the one that holds, and `onSort(sort)` is told of a click. `onCount(loaded, total, done)` is told
  * what is here. `source(cursor, signal)` gives {rows, next, total}; `none()` what stands for no rows.
  */
 export function longTable({ caption, columns, none, onSort = null, onCount = () => {} }) {
@@ -56,27 +56,16 @@ export function longTable({ caption, columns, none, onSort = null, onCount = () 
     fill(
       head,
       columns.map((column) => {
-        const direction = !column.sort
-          ? null
-          : ordered === column.sort
-            ? "ascending"
-            : ordered === `-${column.sort}`
-              ? "descending"
-              : "none";
-        const props = {
-          scope: "col",
-          class: column.class,
-          "aria-sort": direction === "none" ? null : direction,
-        };
+        const direction = directionOf(column, ordered);
+        const props = { scope: "col", class: column.class, "aria-sort": direction };
         if (!column.sort || !onSort) return el("th", props, column.head);
         const next = column.sorts
           ? column.sorts[(column.sorts.indexOf(ordered) + 1) % column.sorts.length]
           : column.sort;
-        const held = column.sorts?.includes(ordered) || ordered === column.sort;
         const mark = el(
           "span",
           { class: "sort-mark", "aria-hidden": "true" },
-          !held ? "" : String(ordered).startsWith("-") ? "↓" : "↑",
+          direction === null ? "" : direction === "descending" ? "↓" : "↑",
         );
         return el(
           "th",
@@ -227,6 +216,12 @@ export function longTable({ caption, columns, none, onSort = null, onCount = () 
       state?.cut.abort();
     },
   };
+}
+
+/** Which way a column is ordered, null for not by it; where it `falls`, most come first. */
+function directionOf({ sort, falls = false }, ordered) {
+  if (!sort || ![sort, `-${sort}`].includes(ordered)) return null;
+  return (ordered === sort) === falls ? "descending" : "ascending";
 }
 
 /** "1,200 of 100,000 items" */

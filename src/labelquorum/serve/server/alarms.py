@@ -18,6 +18,12 @@ GREW = 3
 LABELS = 2.0
 """So many labels an item should have at the least, on average."""
 
+FEWER = 0.05
+"""Such a share of the items of late may have fewer labels than are wanted."""
+
+STILL = 3600.0
+"""Seconds without a chunk after which items are not those of late any more."""
+
 ITEMS = 20
 """Items of late without which nothing is said about how many labels they have."""
 
@@ -35,6 +41,7 @@ def alarms(
     quarantined: Sequence[int],
     turned: Sequence[Warned],
     healthy: bool,
+    now: float,
 ) -> list[Warned]:
     """What needs a person, the gravest first.
 
@@ -48,6 +55,8 @@ def alarms(
         Workers who are drifting: worker, says, since.
     healthy
         Whether the store takes labels.
+    now
+        Seconds since 1970.
     """
     found = [*_of_service(behind, grew, quarantined, healthy)]
     for lost in tally.lost()[:SHOWN]:
@@ -67,7 +76,8 @@ def alarms(
         says = one["says"]
         told = {**one, "says": f"Worker {one['worker']}: {says[:1].lower()}{says[1:]}"}
         found.append({"code": "worker_turned", **told})
-    found += _of_depth(tally.depth, rules)
+    if tally.moved_at is None or now - tally.moved_at <= STILL:
+        found += _of_depth(tally.depth, rules)
     return found
 
 
@@ -110,9 +120,9 @@ def _of_depth(depth: Sequence[int], rules: Rules) -> Iterator[Warned]:
             "nobody can tell who is right; ask more workers for each task."
         )
         yield {"code": "few_labels", "says": says}
-    elif fewer:
+    elif fewer > FEWER * n_items:
         says = (
-            f"{fewer:,} of the last {n_items:,} tasks were answered with fewer than the "
+            f"{fewer:,} of the last {n_items:,} tasks have fewer than the "
             f"{rules.labels_per_item} labels that are wanted, for they had waited long enough."
         )
         yield {"code": "few_labels", "says": says}

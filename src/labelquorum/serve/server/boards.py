@@ -46,20 +46,39 @@ def _agreement(row: Row) -> float:
     return float(row["agreed"] / row["labels"]) if row["labels"] else 2.0
 
 
+def _disagreement(row: Row) -> float:
+    return float(-row["agreed"] / row["labels"]) if row["labels"] else 2.0
+
+
 def _serious(row: Row) -> tuple[int, float]:
     return -len(row["flags"]), -float(row["labels"])
 
 
+def _calm(row: Row) -> tuple[int, float]:
+    return len(row["flags"]), -float(row["labels"])
+
+
+def _name(row: Row) -> tuple[str, str]:
+    return str(row["worker"]).casefold(), str(row["worker"])
+
+
 SORTS: Mapping[str, Callable[[Row], Any]] = {
     "place": lambda row: row["place"],
-    "worker": lambda row: (str(row["worker"]).casefold(), str(row["worker"])),
+    "worker": _name,
+    "-worker": _name,
     "labels": _busy,
+    "-labels": lambda row: -_busy(row),
     "agreement": _agreement,
+    "-agreement": _disagreement,
     "skill": lambda row: row["skill"],
     "-skill": lambda row: -row["skill"],
     "flags": _serious,
+    "-flags": _calm,
 }
 """In which orders workers can be listed."""
+
+BACKWARDS = {"-worker"}
+"""Those for whom the key runs from its end: what is text has no opposite."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +114,11 @@ class Board:
         """The rows in this order; those of one rank by place."""
         if sort not in self.orders:
             key = SORTS[sort]
-            self.orders[sort] = sorted(range(len(self.rows)), key=lambda k: key(self.rows[k]))
+            self.orders[sort] = sorted(
+                range(len(self.rows)),
+                key=lambda k: key(self.rows[k]),
+                reverse=sort in BACKWARDS,
+            )
         return [self.rows[k] for k in self.orders[sort]]
 
 

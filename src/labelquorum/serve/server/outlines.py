@@ -76,6 +76,7 @@ class Point(BaseModel):
     chunk: int
     at: float | None
     items: int
+    new_items: int = Field(description="Those of `items` that had no answer before.")
     labels: int
     mean_confidence: float | None
 
@@ -105,7 +106,7 @@ class Summary(BaseModel):
     over_time: list[Point]
     last_chunks: list[ChunkShape]
     warnings: list[Warned]
-    workers: int
+    workers: int = Field(description="Of whom labels were learned from, as `…/workers` lists them.")
     flagged: int
 
 

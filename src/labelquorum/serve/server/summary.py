@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from labelquorum.record.chunking import Rules
 from labelquorum.record.figures import BINS
-from labelquorum.record.glance import gold_error, last_chunks, n_known, quarantined
+from labelquorum.record.glance import gold_error, last_chunks, quarantined
 from labelquorum.record.tally import Tally
 from labelquorum.serve.server.access import Guarded
 from labelquorum.serve.server.alarms import alarms
@@ -66,6 +66,7 @@ def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
                     "chunk": point.chunk,
                     "at": point.at,
                     "items": point.items,
+                    "new_items": point.new_items,
                     "labels": point.labels,
                     "mean_confidence": point.sure / point.items
                     if point.items and point.sure is not None
@@ -82,8 +83,9 @@ def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
                 quarantined(stream),
                 board.turned(),
                 service.pipeline.healthy,
+                service.store.now(),
             ),
-            "workers": n_known(stream),
+            "workers": board.total,
             "flagged": board.n_flagged,
         }
 

@@ -46,7 +46,7 @@ async def list_workers(
     cursor: Cursor = None,
     limit: Limit = 100,
     sort: Annotated[
-        str, Query(pattern="^(place|worker|labels|agreement|skill|-skill|flags)$")
+        str, Query(pattern="^(place|-?(worker|labels|agreement|skill|flags))$")
     ] = "place",
     search: Search = None,
     flag: Annotated[

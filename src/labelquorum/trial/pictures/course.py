@@ -154,7 +154,9 @@ def _lay_time(axes: "Axes", at: NDArray[np.datetime64], last: bool) -> None:
     """Write the time below the last panel, in UTC."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-    locator = AutoDateLocator(tz=UTC, maxticks=7)  # type: ignore[no-untyped-call]
+    # Nearer to each other, no step of its list fits some spans of time, of which it warns.
+    fewest, most = 3, 8
+    locator = AutoDateLocator(tz=UTC, minticks=fewest, maxticks=most)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     formatter = ConciseDateFormatter(locator, tz=UTC)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(formatter)
@@ -183,7 +185,8 @@ def _draw_shares(axes: "Axes", course: _Course, names: Sequence[str]) -> None:
     colours = [colour for colour, _ in zip(cycle(COLOURS), names, strict=False)]
     axes.stackplot(course.at, course.shares.T, colors=colours, alpha=0.85, linewidth=0)
     axes.set_ylim(0, 1)
-    totals = course.shares.mean(axis=0)
+    items = np.diff(course.decided, prepend=0)
+    totals = items @ course.shares / items.sum()  # of all tasks, whichever chunk they were in
     middles = np.cumsum(course.shares[-1]) - course.shares[-1] / 2
     heights = moved_apart(middles.tolist(), 0.1)
     for name, share, colour, height in zip(names, totals, colours, heights, strict=True):

@@ -29,12 +29,14 @@ def plot_confusion(
     *,
     columns: int = 4,
     label_counts: Sequence[int] | None = None,
+    skills: ArrayLike | None = None,
     title: str = "What each worker says, given the truth",
 ) -> Path:
     """Draw workers' confusion matrices as small heat maps, from the worst worker to the best.
 
-    Workers are ordered by the mean of their diagonal. All maps share one colour scale from
-    0 to 1; with at most six classes each cell carries its per cent.
+    Workers are ordered by their skill, or by the mean of their diagonal where it is not given.
+    All maps share one colour scale from 0 to 1; with at most six classes each cell carries its
+    per cent.
 
     Parameters
     ----------
@@ -48,7 +50,10 @@ def plot_confusion(
     columns
         Maps in a row.
     label_counts
-        (K,) labels given by each worker, shown beside his name.
+        (K,) labels given by each worker, shown below the name.
+    skills
+        (K,) how often each worker is right, shown below the name. Frequent classes count for more
+        in it than in the mean of the diagonal, which is shown otherwise.
 
     Returns
     -------
@@ -75,7 +80,14 @@ def plot_confusion(
     width = columns * (MAP_SIDE + MAP_GAP)
     height = SHEET_TOP + rows * (MAP_TITLE + MAP_SIDE)
     figure = new_figure(path, width, height)
-    accuracy = np.diagonal(matrices, axis1=1, axis2=2).mean(axis=1)  # (K,)
+    diagonal = np.diagonal(matrices, axis1=1, axis2=2).mean(axis=1)  # (K,)
+    accuracy = diagonal if skills is None else np.asarray(skills, np.float64)
+    if accuracy.shape != diagonal.shape:
+        raise StateError(
+            f"`skills` of plot_confusion must have an entry for each of the {n_workers} workers. "
+            f"Got the shape {accuracy.shape}."
+        )
+    meaning = "diagonal" if skills is None else "right"
     for place, k in enumerate(np.argsort(accuracy, kind="stable")):
         row, column = divmod(place, columns)
         x = column * (MAP_SIDE + MAP_GAP)
@@ -84,7 +96,7 @@ def plot_confusion(
         _draw_map(axes, matrices[k])
         first, last = column == 0, place + columns >= n_workers
         _name_classes(axes, classes if first else (), classes if last else ())
-        heading = f"{100 * accuracy[k]:.0f} % right"
+        heading = f"{100 * accuracy[k]:.0f} % {meaning}"
         if label_counts is not None:
             heading += f" · {label_counts[k]:,} label{'s' if label_counts[k] != 1 else ''}"
         name = shortened(names[k])

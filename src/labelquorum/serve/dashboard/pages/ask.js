@@ -3,7 +3,7 @@
 import * as api from "../api.js";
 import { lines } from "../charts.js";
 import { el, fill, icon, link, named } from "../dom.js";
-import { count, counted, percent, points } from "../format.js";
+import { count, counted, fileName, percent, points } from "../format.js";
 import { empty, meter, panel, unsureBelow } from "../states.js";
 import { shortTable } from "../table.js";
 
@@ -18,7 +18,8 @@ export function page({ stream }) {
   async function fetchFile(format) {
     fill(saved);
     try {
-      await api.download(api.pathOf(stream, "ask"), { format, limit: 1000 }, `ask-next.${format}`);
+      const name = fileName(stream, `ask-next.${format}`);
+      await api.download(api.pathOf(stream, "ask"), { format, limit: 1000 }, name);
     } catch (error) {
       fill(saved, icon("alert"), error.message);
     }
@@ -80,11 +81,11 @@ function askTable(stream, items) {
     ["#", "number wide"],
     ["Task"],
     ["Answer"],
-    ["Confidence"],
+    ["Confidence", "wide"],
     ["Labels", "number wide"],
     ["Gain", "number"],
-    ["Ask", "wide"],
-    ["His gain", "number wide"],
+    ["Ask"],
+    ["Their gain", "number wide"],
   ];
   const body = items.map((one, n) => {
     const who =
@@ -106,7 +107,7 @@ function askTable(stream, items) {
       el("td", {}, one.label === null ? "–" : named(one.label)),
       el(
         "td",
-        {},
+        { class: "wide" },
         one.confidence === null
           ? "–"
           : el(
@@ -118,7 +119,7 @@ function askTable(stream, items) {
       ),
       el("td", { class: "number wide" }, count(one.labels)),
       el("td", { class: "number" }, points(one.gain)),
-      el("td", { class: "wide" }, who),
+      el("td", {}, who),
       el("td", { class: "number wide" }, points(one.worker_gain)),
     );
   });

@@ -8,6 +8,7 @@ import { shortTable } from "../table.js";
 
 const MOST_CLASSES = 12;
 const MOST_NAMES = 3;
+const WORTH_TELLING = 0.05; // of log-odds; learn/report.py says the same
 
 export function page({ stream, name }) {
   const node = el("div");
@@ -67,9 +68,11 @@ async function item(stream, name, signal) {
 function verdict(stream, data) {
   const state = data.why?.truth_given
     ? "Its truth was told"
-    : data.open
-      ? "Open: a late label still counts"
-      : "Closed";
+    : data.open === null
+      ? "Whether it is open is not known"
+      : data.open
+        ? "Open: a late label still counts"
+        : "Closed";
   return el(
     "section",
     { class: "panel verdict" },
@@ -79,25 +82,29 @@ function verdict(stream, data) {
     el(
       "p",
       { class: "small muted" },
-      `${counted(data.labels, "label")} · chunk ${count(data.chunk)} · ${state}${data.why && !data.why.truth_given ? " · In brackets: how sure that label alone would make us" : ""}`,
+      `${counted(data.labels, "label")} · chunk ${count(data.chunk)} · ${state}${data.why && !data.why.truth_given ? " · In brackets: how sure that alone would make us" : ""}`,
     ),
   );
 }
 
-/** "Because w1 (0.93) and w7 (0.88) outweigh w2 (0.71)": how sure each label alone would make us. */
-function because(stream, { why, open }) {
+/** "Because w1 (0.93) and how frequent the classes are (0.57) outweigh w2 (0.71)". */
+function because(stream, { why, open, label }) {
   if (!why)
-    return open
+    return open !== false
       ? "Why is not known."
       : "Its labels were deleted once it was answered, so the reasons are gone. A longer grace keeps them.";
   if (why.truth_given) return "Because its truth was told.";
-  const of = (one) => [
-    link(["s", stream, "workers", one.worker], named(one.worker)),
-    ` (${ratio(alone(Math.abs(one.log_odds)))})`,
-  ];
-  const pros = why.workers.filter((one) => one.log_odds > 0.05);
-  const cons = why.workers.filter((one) => one.log_odds < -0.05).reverse();
-  if (!pros.length) return "No label speaks for it: it is what the classes' shares make likeliest.";
+  const reasons = why.workers.map((one) => [whoSaid(stream, one, label), one.log_odds]);
+  if (why.prior_log_odds !== null)
+    reasons.push(["how frequent the classes are", why.prior_log_odds]);
+  reasons.sort(([, one], [, other]) => Math.abs(other) - Math.abs(one));
+  const side = (chosen) =>
+    reasons
+      .filter(([, odds]) => chosen(odds))
+      .map(([words, odds]) => [words, ` (${ratio(alone(Math.abs(odds)))})`]);
+  const pros = side((odds) => odds >= WORTH_TELLING);
+  const cons = side((odds) => odds <= -WORTH_TELLING);
+  if (!pros.length) return "No label speaks clearly for it.";
   const verb = cons.length
     ? pros.length === 1
       ? " outweighs "
@@ -105,7 +112,14 @@ function because(stream, { why, open }) {
     : pros.length === 1
       ? " says so"
       : " say so";
-  return ["Because ", listed(pros.map(of)), verb, cons.length ? listed(cons.map(of)) : "", "."];
+  return ["Because ", listed(pros), verb, cons.length ? listed(cons) : "", "."];
+}
+
+/** The worker; and what was said, where it speaks for the other side. */
+function whoSaid(stream, one, label) {
+  const surprising = (String(one.label) === String(label)) !== one.log_odds > 0;
+  const who = link(["s", stream, "workers", one.worker], named(one.worker));
+  return surprising ? [who, " by saying ", named(one.label)] : who;
 }
 
 const alone = (odds) => 1 / (1 + Math.exp(-odds));
@@ -149,6 +163,12 @@ function probabilities({ probabilities: found, label }) {
 }
 
 function nextLabel(stream, { gain, open, why, confidence }) {
+  if (open === null)
+    return panel(
+      "One more label",
+      {},
+      el("p", { class: "muted" }, "Whether the item is still open is not known."),
+    );
   if (!open)
     return panel(
       "One more label",

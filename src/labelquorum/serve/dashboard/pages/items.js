@@ -142,6 +142,7 @@ function columns(stream) {
     {
       head: "Chunk",
       sort: "newest",
+      falls: true,
       class: "number wide",
       cell: (row) => (row.chunk === null ? "waits" : count(row.chunk)),
     },

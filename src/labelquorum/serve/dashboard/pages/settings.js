@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { el, fill, icon, named } from "../dom.js";
-import { moment, percent } from "../format.js";
+import { fileName, inOurWords, moment, percent, ruleWord } from "../format.js";
 import { field, panel, select, setUnsureBelow, unsureBelow } from "../states.js";
 import { shortTable } from "../table.js";
 
@@ -21,25 +21,13 @@ const RETENTIONS = [
   ["keep", "Keep for ever"],
 ];
 const RULES = [
-  ["labels_per_item", "Labels an item", "", "So many make an item ready.", 1],
-  [
-    "max_wait",
-    "Longest wait of an item",
-    "seconds",
-    "Then it is ready with fewer. Empty: never.",
-    0,
-  ],
-  ["chunk_items", "Items a chunk", "", "So many ready items are cut and learned together.", 1],
-  [
-    "max_chunk_wait",
-    "Longest wait of a chunk",
-    "seconds",
-    "Then it is cut with fewer. Empty: never.",
-    0,
-  ],
-  ["grace", "Answered items stay open", "seconds", "For late labels, reasons and “Ask next”.", 0],
-  ["days", "Days labels are kept", "", "Where they are kept for some days.", 0],
-  ["max_workers", "Most workers", "", "Labels of more are refused.", 1],
+  ["labels_per_item", "", "So many make an item ready.", 1],
+  ["max_wait", "seconds", "Then it is ready with fewer. Empty: never.", 0],
+  ["chunk_items", "", "So many ready items are cut and learned together.", 1],
+  ["max_chunk_wait", "seconds", "Then it is cut with fewer. Empty: never.", 0],
+  ["grace", "seconds", "For late labels, reasons and “Ask next”.", 0],
+  ["days", "", "Where they are kept for some days.", 0],
+  ["max_workers", "", "Labels of more are refused.", 1],
 ];
 
 export function page({ stream }) {
@@ -83,7 +71,7 @@ function telling() {
     node,
     good: (text) => fill(node, text),
     bad(error) {
-      fill(node, el("span", { class: "form-error" }, icon("alert"), error.message));
+      fill(node, el("span", { class: "form-error" }, icon("alert"), inOurWords(error.message)));
     },
   };
 }
@@ -93,8 +81,8 @@ function exportPanel(stream) {
   const get = async (path, params, name, button) => {
     button.disabled = true;
     try {
-      await api.download(path, params, name);
-      told.good(`${name} is on its way.`);
+      await api.download(path, params, fileName(stream, name));
+      told.good(`${fileName(stream, name)} is on its way.`);
     } catch (error) {
       told.bad(error);
     } finally {
@@ -172,7 +160,7 @@ function thresholdPanel() {
 function rulesPanel(stream) {
   const told = telling();
   const inputs = Object.fromEntries(
-    RULES.map(([name, , , , least]) => [
+    RULES.map(([name, , , least]) => [
       name,
       el("input", { type: "number", min: least, step: "any", name }),
     ]),
@@ -206,8 +194,8 @@ function rulesPanel(stream) {
     retention.value = rules.retention;
   }
 
-  const fields = RULES.map(([name, words, unit, hint]) =>
-    field(unit ? `${words} (${unit})` : words, inputs[name], hint),
+  const fields = RULES.map(([name, unit, hint]) =>
+    field(unit ? `${ruleWord(name)} (${unit})` : ruleWord(name), inputs[name], hint),
   );
   fields.splice(
     4,
@@ -280,6 +268,7 @@ function keysPanel(stream) {
         ),
       );
       parts.name.value = "";
+      told.good("");
       show((await api.get("/v1/keys")).keys);
     } catch (error) {
       told.bad(error);
@@ -287,12 +276,40 @@ function keysPanel(stream) {
   }
 
   async function revoke(key) {
+    told.good("");
     try {
       await api.send("DELETE", `/v1/keys/${key.id}`);
       show((await api.get("/v1/keys")).keys);
     } catch (error) {
       told.bad(error);
     }
+  }
+
+  const dialog = el("dialog", { class: "dialog", "aria-labelledby": "revoke" });
+
+  /** It is asked twice: who uses the key is shut out at once. */
+  function ask(key) {
+    const close = () => dialog.close();
+    const go = () => {
+      close();
+      revoke(key);
+    };
+    fill(
+      dialog,
+      el("h2", { id: "revoke" }, "Revoke ", named(key.name), "?"),
+      el("p", {}, "Whoever uses this key is refused from now on. It cannot be taken back."),
+      el(
+        "div",
+        { class: "actions" },
+        el("button", { class: "button", type: "button", on: { click: close } }, "Cancel"),
+        el(
+          "button",
+          { class: "button danger", type: "button", on: { click: go } },
+          "Revoke for good",
+        ),
+      ),
+    );
+    dialog.showModal();
   }
 
   function show(keys) {
@@ -319,9 +336,9 @@ function keysPanel(stream) {
               class: "button small",
               type: "button",
               "aria-label": `Revoke the key ${key.name}`,
-              on: { click: () => revoke(key) },
+              on: { click: () => ask(key) },
             },
-            "Revoke",
+            "Revoke…",
           );
       return el(
         "tr",
@@ -344,7 +361,7 @@ function keysPanel(stream) {
     field("For", parts.reach),
     el("button", { class: "button primary", type: "submit" }, "Make key"),
   );
-  const node = panel("Keys", { flush: true }, body, secret, form, told.node);
+  const node = panel("Keys", { flush: true }, body, secret, form, told.node, dialog);
   node.classList.add("keys");
   return { node, show };
 }

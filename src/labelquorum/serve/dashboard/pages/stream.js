@@ -27,7 +27,7 @@ export function page({ stream }) {
     series: [{ label: "decided", tone: "accent", fill: true, format: count }],
     xFormat: moment,
     yFormat: brief,
-    range: (low, high) => [low < high / 3 ? 0 : Math.min(low, high - 1), Math.max(high, 1)],
+    range: (low, high) => [0, Math.max(high, 1)], // what is filled is read from nothing
   });
   const sureness = lines({
     label: "",
@@ -50,7 +50,10 @@ export function page({ stream }) {
       "Confidence of all answers",
       {
         note: unsure,
-        aside: link(["s", stream, "items"], "See the least sure", { class: "more-link" }),
+        aside: link(["s", stream, "items"], "See the unsure", {
+          class: "more-link",
+          query: { show: "unsure" },
+        }),
       },
       doubts.node,
     ),
@@ -74,7 +77,8 @@ export function page({ stream }) {
     showWarnings(warnings, stream, data.warnings);
     showFigures(figures, data);
     if (!data.counts.answered_items && !data.last_chunks.length) {
-      fill(body, waitingState(data));
+      if (!data.counts.waiting_labels && body.querySelector(".first-labels")) return; // still so
+      fill(body, waitingState(stream, data));
       return;
     }
     if (!charts.isConnected) fill(body, charts, late);
@@ -143,7 +147,7 @@ function showFigures(
   );
   figures.waiting.set(
     count(counts.waiting_items),
-    `items, with ${counted(counts.waiting_labels, "label")}`,
+    `${counts.waiting_items === 1 ? "item" : "items"}, with ${counted(counts.waiting_labels, "label")}`,
   );
   figures.update.set(
     seconds(update?.p50_seconds),
@@ -167,8 +171,7 @@ function showFigures(
   );
 }
 
-function waitingState({ counts, classes }) {
-  const code = 'client.send("…", labels)  # task, worker, label';
+function waitingState(stream, { counts, classes }) {
   if (counts.waiting_labels) {
     return empty(
       "Labels are coming in",
@@ -177,17 +180,65 @@ function waitingState({ counts, classes }) {
   }
   return empty(
     "No labels yet",
-    `This stream knows ${counted(classes.length, "class", "classes")} and waits for its first label. Send some from Python, or with any HTTP client:`,
-    el("pre", { class: "code" }, code),
+    `This stream knows ${counted(classes.length, "class", "classes")} and waits for its first label. Send some from Python, or with any HTTP client. Put a key with the scope write in the place of KEY.`,
+    el(
+      "div",
+      { class: "first-labels" },
+      snippet("Python", inPython(stream, classes)),
+      snippet("Shell", inShell(stream, classes)),
+    ),
   );
+}
+
+const FIRST = (classes) => ({ task: "photo1", worker: "ann", label: classes[0] ?? "owl" });
+
+function inPython(stream, classes) {
+  return [
+    "import labelquorum as lq",
+    "",
+    `client = lq.Client(${JSON.stringify(location.origin)}, "KEY")`,
+    `client.send(${JSON.stringify(stream)}, [${JSON.stringify(FIRST(classes))}])`,
+  ].join("\n");
+}
+
+function inShell(stream, classes) {
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  return [
+    `curl ${quoted(location.origin + api.pathOf(stream, "labels"))}`,
+    `-H 'Authorization: Bearer KEY' -H 'Content-Type: application/json'`,
+    `-d ${quoted(JSON.stringify([FIRST(classes)]))}`,
+  ].join(" \\\n  ");
+}
+
+/** Lines to take away; where a page may not write to the clipboard they are marked. */
+function snippet(words, text) {
+  const code = el("pre", { class: "code", tabindex: "0", "aria-label": words }, text);
+  const copy = el(
+    "button",
+    { class: "button small", type: "button", "aria-label": `Copy the lines for ${words}` },
+    "Copy",
+  );
+  copy.addEventListener("click", async () => {
+    getSelection().selectAllChildren(code);
+    try {
+      await navigator.clipboard.writeText(text);
+      fill(copy, "Copied");
+    } catch {
+      fill(copy, "Marked");
+    }
+  });
+  return el("div", { class: "snippet" }, el("p", {}, words, copy), code);
 }
 
 function showOverTime(decided, sureness, { over_time: points, counts }) {
   const known = points.filter((one) => one.at !== null);
   const x = known.map((one) => one.at);
-  const all = counts.answered_items;
-  let total = Math.max(0, all - known.reduce((sum, one) => sum + one.items, 0));
-  const sums = known.map((one) => (total = Math.min(all, total + one.items))); // some are answered anew
+  let total = counts.answered_items; // at the end of the curve; it is followed back from there
+  const sums = [];
+  for (const one of known.toReversed()) {
+    sums.unshift(total);
+    total = Math.max(0, total - one.new_items);
+  }
   const confidences = known.map((one) => one.mean_confidence);
   const last = known.at(-1);
   const since = known.length ? `since ${time(known[0].at)}` : "";

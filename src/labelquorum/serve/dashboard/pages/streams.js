@@ -3,10 +3,11 @@
 import * as api from "../api.js";
 import { spark } from "../charts.js";
 import { el, fill, icon, link, named } from "../dom.js";
-import { brief, count, counted, rate } from "../format.js";
+import { brief, count, counted, inOurWords, rate } from "../format.js";
 import { empty, field, figure, select } from "../states.js";
 
 const EVERY = 2000;
+const LONGEST = 256; // characters of a name
 
 export function page({ go }) {
   const form = creation(go);
@@ -169,11 +170,23 @@ function showRow(row, one) {
   );
 }
 
+/** What keeps a stream from being made, as a sentence; null for nothing. */
+function unfit(name, classes) {
+  if (name.length > LONGEST)
+    return `A name has ${count(LONGEST)} characters at most. This one has ${count(name.length)}.`;
+  const joined = classes.find((one) => one.includes(","));
+  if (joined !== undefined)
+    return `Write one class a line: “${joined}” has a comma. A class with a comma in its name is made over the API.`;
+  if (classes.length === 1)
+    return "One class leaves nothing to decide. Write two or more, or none: then every new label makes a class.";
+  return null;
+}
+
 /** A dialog in which a stream is made. */
 function creation(go) {
   const told = el("p", { class: "form-error", role: "alert" });
   const parts = {
-    name: el("input", { required: true, maxlength: 256, autocomplete: "off" }),
+    name: el("input", { name: "name", required: true, autocomplete: "off" }),
     classes: el("textarea", { rows: 3, spellcheck: "false", placeholder: "owl\nwren" }),
     labels: el("input", { type: "number", min: 1, value: 3, required: true }),
     items: el("input", { type: "number", min: 1, value: 50, required: true }),
@@ -195,6 +208,9 @@ function creation(go) {
       .split("\n")
       .map((one) => one.trim())
       .filter(Boolean);
+    const amiss = unfit(parts.name.value, classes);
+    fill(told, amiss && [icon("alert"), amiss]);
+    if (amiss) return;
     const rules = {
       labels_per_item: Number(parts.labels.value),
       chunk_items: Number(parts.items.value),
@@ -206,7 +222,7 @@ function creation(go) {
       close();
       go(["s", made.name]);
     } catch (error) {
-      fill(told, icon("alert"), error.message);
+      fill(told, icon("alert"), inOurWords(error.message));
     }
   }
 
@@ -217,11 +233,11 @@ function creation(go) {
       "form",
       { on: { submit: make } },
       el("h2", { id: "new-stream" }, "New stream"),
-      field("Name", parts.name),
+      field("Name", parts.name, "It stays: a stream cannot be renamed or deleted."),
       field(
         "Classes",
         parts.classes,
-        "One a line. Leave it empty and every new label makes a class.",
+        "One a line, two or more. Leave it empty and every new label makes a class.",
       ),
       el(
         "div",

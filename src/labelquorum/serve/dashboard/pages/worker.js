@@ -1,19 +1,21 @@
-// One worker: what he confuses beside what the crowd does, how he changed, and what is odd.
+// One worker: what they confuse beside what the crowd does, how they changed, and what is odd.
 
 import * as api from "../api.js";
 import { lines } from "../charts.js";
 import { el, fill, icon, link, named } from "../dom.js";
-import { count, counted, flagWord, moment, percent, ratio } from "../format.js";
+import { count, counted, flagWord, moment, percent } from "../format.js";
 import { heatmap } from "../heatmap.js";
 import { figure, panel } from "../states.js";
 import { shortTable } from "../table.js";
+
+const ENOUGH = 10; // labels of late, with fewer of which nobody is marked
 
 export function page({ stream, name, go }) {
   const figures = {
     skill: figure("Skill"),
     labels: figure("Labels given"),
     agreed: figure("Agrees with the answers"),
-    crowd: figure("Of late"),
+    crowd: figure("Agrees with the others, of late"),
   };
   const flags = el("div", { class: "warnings" });
   const maps = el("div", { class: "maps" });
@@ -26,7 +28,7 @@ export function page({ stream, name, go }) {
     series: [
       { width: 0, band: "accent" },
       { width: 0 },
-      { label: "he agrees", tone: "accent", points: true },
+      { label: "they agree", tone: "accent", points: true },
       { label: "crowd", tone: "muted", dash: [5, 4] },
     ],
     xFormat: (x) => `chunk ${count(x)}`,
@@ -57,12 +59,12 @@ export function page({ stream, name, go }) {
     el(
       "div",
       { class: "grid worker-grid" },
-      panel("What he says, by the truth", { note: "in percent of each row" }, maps),
+      panel("What they say, by the truth", { note: "in percent of each row" }, maps),
       el(
         "div",
         { class: "stack" },
         over,
-        panel("Classes he confuses", { note: "more than the crowd does", flush: true }, confuses),
+        panel("Classes they confuse", { note: "more than the crowd does", flush: true }, confuses),
       ),
     ),
     forget,
@@ -72,8 +74,8 @@ export function page({ stream, name, go }) {
   function show(data) {
     showFlags(flags, stream, data.flags);
     figures.skill.set(
-      ratio(data.skill),
-      data.low === null ? "" : `${ratio(data.low)} to ${ratio(data.high)}, at 95 %`,
+      percent(data.skill),
+      data.low === null ? "" : `${percent(data.low)} to ${percent(data.high)}, at 95 %`,
     );
     figures.labels.set(count(data.labels), counted(data.classes.length, "class", "classes"));
     figures.agreed.set(
@@ -86,8 +88,8 @@ export function page({ stream, name, go }) {
     if (last)
       figures.crowd.set(
         percent(last.agreement),
-        `the crowd ${percent(last.crowd)}`,
-        last.agreement < last.crowd - 0.15 ? "warn" : "",
+        `the crowd ${percent(last.crowd)}, on the last ${counted(last.labels, "label")}`,
+        isBehind(last) ? "warn" : "",
       );
     else figures.crowd.set("–", "too few labels");
     const told = JSON.stringify([data.confusion, data.crowd_confusion]);
@@ -96,7 +98,7 @@ export function page({ stream, name, go }) {
       const { classes, confusion: matrix, crowd_confusion: crowd } = data;
       fill(
         maps,
-        heatmap({ caption: "He", classes, matrix, other: crowd }),
+        heatmap({ caption: "They", classes, matrix, other: crowd }),
         crowd &&
           heatmap({ caption: "The crowd", classes, matrix: crowd, other: matrix, tone: "idle" }),
       );
@@ -107,7 +109,7 @@ export function page({ stream, name, go }) {
 
   function showTrack() {
     if (track.length < 2) {
-      fill(overTime, el("p", { class: "muted" }, "Too few labels to tell how he changed."));
+      fill(overTime, el("p", { class: "muted" }, "Too few labels to tell how they changed."));
       return;
     }
     if (!chart.node.isConnected) fill(overTime, chart.node, story);
@@ -115,7 +117,7 @@ export function page({ stream, name, go }) {
     const last = track.at(-1);
     const told = changes.map(
       (one) =>
-        `From chunk ${count(one.chunk)} on he agrees on ${percent(one.after)}, before on ${percent(one.before)}.`,
+        `From chunk ${count(one.chunk)} on they agree on ${percent(one.after)}, before on ${percent(one.before)}.`,
     );
     const since = track[0].at
       ? `since ${moment(track[0].at)}`
@@ -148,7 +150,12 @@ export function page({ stream, name, go }) {
   };
 }
 
-/** One worker; one whose name is dots alone is searched for, and less is known of him. */
+/** Whether the worker clearly agrees less with the others than the crowd does. */
+function isBehind({ labels, high, crowd }) {
+  return labels >= ENOUGH && high !== null && crowd !== null && high < crowd;
+}
+
+/** One worker; one whose name is dots alone is searched for, and less is known of them. */
 async function worker(stream, name, signal) {
   if (api.hasAddress(name)) return api.get(api.pathOf(stream, "workers", name), {}, signal);
   const asked = { search: name, sort: "worker", limit: 100 };
@@ -157,7 +164,7 @@ async function worker(stream, name, signal) {
   if (one) return one;
   throw new api.Refused(
     404,
-    `The worker ${name} was not found among the first that have his name in theirs.`,
+    `The worker ${name} was not found among the first that have this name in theirs.`,
   );
 }
 
@@ -184,7 +191,7 @@ function showFlags(host, stream, flags) {
 
 function confusions(rows) {
   if (!rows.length) return el("p", { class: "muted padded" }, "None more than the crowd does.");
-  const heads = [["Truth"], ["He says"], ["How often", "number"], ["The crowd", "number"]];
+  const heads = [["Truth"], ["They say"], ["How often", "number"], ["The crowd", "number"]];
   const body = rows.map((one) =>
     el(
       "tr",
@@ -195,7 +202,7 @@ function confusions(rows) {
       el("td", { class: "number muted" }, percent(one.crowd)),
     ),
   );
-  return shortTable({ caption: "Classes he confuses more than the crowd does", heads, rows: body });
+  return shortTable({ caption: "Classes they confuse more than the crowd does", heads, rows: body });
 }
 
 /** A person's right: to be removed for good. It is asked twice. */

@@ -3,7 +3,7 @@
 import * as api from "../api.js";
 import { el, link, named } from "../dom.js";
 import { PAGE, asked, finder } from "../finder.js";
-import { FLAGS, count, flagWord, percent, ratio } from "../format.js";
+import { FLAGS, count, flagWord, percent } from "../format.js";
 import { select, whisker } from "../states.js";
 
 const SORTS = [
@@ -11,8 +11,12 @@ const SORTS = [
   ["skill", "Least skilled first"],
   ["-skill", "Most skilled first"],
   ["labels", "Most labels first"],
+  ["-labels", "Fewest labels first"],
   ["agreement", "Least agreement first"],
+  ["-agreement", "Most agreement first"],
+  ["-flags", "Flagged last"],
   ["worker", "Name"],
+  ["-worker", "Name, from the end"],
   ["place", "First come first"],
 ];
 
@@ -70,6 +74,7 @@ function columns(stream) {
     {
       head: "Worker",
       sort: "worker",
+      sorts: ["worker", "-worker"],
       class: "grow",
       cell: (row) =>
         link(["s", stream, "workers", row.worker], named(row.worker), {
@@ -93,19 +98,29 @@ function columns(stream) {
                 : `${percent(row.low)} to ${percent(row.high)}, with 95 % probability`,
           },
           whisker(row.skill, row.low, row.high),
-          ratio(row.skill),
+          percent(row.skill),
         ),
     },
-    { head: "Labels", sort: "labels", class: "number", cell: (row) => count(row.labels) },
+    {
+      head: "Labels",
+      sort: "labels",
+      sorts: ["labels", "-labels"],
+      falls: true,
+      class: "number",
+      cell: (row) => count(row.labels),
+    },
     {
       head: "Agrees",
       sort: "agreement",
+      sorts: ["agreement", "-agreement"],
       class: "number wide",
       cell: (row) => (row.labels ? percent(row.agreed / row.labels) : "–"),
     },
     {
       head: "Flags",
       sort: "flags",
+      sorts: ["flags", "-flags"],
+      falls: true,
       class: "flags-cell",
       cell: (row) => (row.flags.length ? chips(row.flags) : el("span", { class: "muted" }, "–")),
     },
