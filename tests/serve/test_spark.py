@@ -266,6 +266,11 @@ def test_the_rate_source_is_read_without_gap_or_repeat_over_a_restart(spark, tmp
         assert stream.count()["late_labels"] == 0
 
 
+def test_a_table_without_rows_is_told_so(spark):
+    with pytest.raises(LabelError, match="has no rows"):
+        lq.spark.aggregate(spark.createDataFrame([], "task string, worker string, label string"))
+
+
 def test_a_table_and_a_stream_are_told_apart_with_a_sentence(spark, tmp_path):
     table = spark.createDataFrame([("t", "w", "a")], "task string, worker string, label string")
     with pytest.raises(StateError, match="takes a streaming DataFrame"):

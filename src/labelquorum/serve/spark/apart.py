@@ -54,14 +54,14 @@ def rounds_apart(
 ) -> Found:
     """Go on from the first round, whose rows are given."""
     sharding, gained = sharding_of(plan.model()), first
-    kept, past = first.where(f"kind = {LABELS}"), [_sums(first, SUMS)]
+    kept, past = first.where(f"kind = {LABELS}"), [_sums(first)]
     totals = _totals(gained, plan, partitions, schema)
     shared = Shared(save(past[0]), _pooled(totals))
     while len(past) < (rounds or sharding.rounds) and not sharding.settled(past):
         again = _joined(kept, gained, totals, partitions)
         # Cut off from how it was made: a plan would double with each round.
         gained = again.applyInArrow(_fit_again(plan, shared), schema.rows).localCheckpoint()
-        past.append(_sums(gained, SUMS))
+        past.append(_sums(gained))
         totals = _totals(gained, plan, partitions, schema)
         shared = Shared(save(past[-1]), _pooled(totals))
     found = _joined(kept, gained, totals, partitions)
@@ -97,9 +97,9 @@ def _collected(found: "DataFrame", kind: int) -> list[bytes]:
     return rows
 
 
-def _sums(found: "DataFrame", kind: int) -> Sums:
+def _sums(gained: "DataFrame") -> Sums:
     # In one order, or else the same table would not give the same bits.
-    return added([load(data) for data in sorted(_collected(found, kind))])
+    return added([load(data) for data in sorted(_collected(gained, SUMS))])
 
 
 def _pooled(totals: "DataFrame") -> bytes:

@@ -91,6 +91,8 @@ def aggregate(
         with quiet():
             counted = labels.groupBy("label").count().toArrow()
             n_labels = sum(counted["count"].to_pylist())
+            if not n_labels:
+                raise LabelError("The DataFrame has no rows, and so nothing to aggregate.")
             if partitions is None:
                 partitions = max(1, -(-n_labels // PARTITION_LABELS))
             classes = _classes(model, counted["label"].to_pylist())

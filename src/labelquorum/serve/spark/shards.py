@@ -1,7 +1,7 @@
 """What an executor does with a shard: plain functions from Arrow tables to Arrow tables.
 
 A shard is all labels of some items. It travels as rows of one shape, `rows_of`: its labels as
-integers with the ids of its items, and for each of its workers what was counted of him.
+integers with the ids of its items, and for each of its workers what was counted of them.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
