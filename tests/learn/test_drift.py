@@ -151,7 +151,7 @@ def test_a_fall_is_found_where_it_was(rng):
     when = np.array([flag.since for flag in found if flag is not None])
     assert np.median(when) == pytest.approx(61, abs=2)
     assert (np.abs(when - 61) <= 12).all()
-    assert all("agrees with the others on" in flag.says for flag in found if flag is not None)
+    assert all("agree with the others on" in flag.says for flag in found if flag is not None)
 
 
 def test_a_change_tells_the_agreement_on_both_sides(rng):
