@@ -3,12 +3,14 @@
     LABELQUORUM_DATA=DIR python3 run.py spark experiments/spark/tolerance.py [--save]
 
 Sets of more than 5,000 labels with known truth are aggregated by `lq.spark.aggregate` in four
-partitions, and by the library. `--save` writes results/tolerance.json.
+partitions, and by the library. `--save` adds to results/tolerance.json, and leaves out what is
+there unless `--again` is given.
 """
 
 import argparse
 import json
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -61,24 +63,28 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--methods", nargs="+", default=["bila", "dawid_skene"])
     parser.add_argument("--only", nargs="+", default=None, metavar="SET")
-    parser.add_argument("--save", action="store_true", help="write results/tolerance.json")
+    parser.add_argument("--again", action="store_true", help="measure also what was measured")
+    parser.add_argument("--save", action="store_true", help="add to results/tolerance.json")
     options = parser.parse_args(arguments)
     settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     spark = lq.spark.session("local[2]", settings | {"spark.sql.shuffle.partitions": 4})
     spark.sparkContext.setLogLevel("ERROR")
-    rows = []
-    for name in options.only or list_datasets():
-        for method in options.methods:
-            row = measure(spark, name, method)
-            if row is not None:
-                print(json.dumps(row), flush=True)
-                rows.append(row)
+    file = HERE / "results" / "tolerance.json"
+    rows = json.loads(file.read_text())["rows"] if options.save and file.exists() else []
+    done = set() if options.again else {(row["dataset"], row["method"]) for row in rows}
+    for name, method in product(options.only or list_datasets(), options.methods):
+        row = None if (name, method) in done else measure(spark, name, method)
+        if row is None:
+            continue
+        print(json.dumps(row), flush=True)
+        rows = [old for old in rows if (old["dataset"], old["method"]) != (name, method)]
+        rows.append(row)
+        if options.save:
+            file.parent.mkdir(exist_ok=True)
+            made = {"command": COMMAND, "version": lq.__version__}
+            text = json.dumps({"made": made, "rows": rows}, indent=1) + "\n"
+            file.write_text(text, encoding="utf-8")
     spark.stop()
-    if options.save:
-        (HERE / "results").mkdir(exist_ok=True)
-        made = {"command": COMMAND, "version": lq.__version__}
-        text = json.dumps({"made": made, "rows": rows}, indent=1) + "\n"
-        (HERE / "results" / "tolerance.json").write_text(text, encoding="utf-8")
     return 0 if all(abs(row["difference"]) <= 0.3 for row in rows) else 1
 
 

@@ -89,19 +89,23 @@ def test_one_partition_is_the_library_bit_for_bit(spark, crowd, method):
     assert found.classes == ["c0", "c1", "c2"]
 
 
-@pytest.mark.parametrize("gathered", [True, False])
 @pytest.mark.parametrize(
-    ("method", "settings", "share"), [("bila", {}, 0.01), ("dawid_skene", {"iterations": 4}, 0)]
+    ("method", "settings", "rounds", "gathered", "share"),
+    [
+        ("bila", {}, None, 64 << 20, 0.01),
+        ("bila", {}, 2, 0, 0.02),
+        ("dawid_skene", {"iterations": 4}, None, 64 << 20, 0),
+        ("dawid_skene", {"iterations": 2}, None, 0, 0),
+    ],
 )
 def test_four_partitions_answer_as_the_library_does(
-    spark, crowd, method, settings, share, gathered, monkeypatch
+    spark, crowd, method, settings, rounds, gathered, share, monkeypatch
 ):
-    if not gathered:
-        monkeypatch.setattr("labelquorum.serve.spark.batch.GATHER_BYTES", 0)
+    monkeypatch.setattr("labelquorum.serve.spark.batch.GATHER_BYTES", gathered)
     labels = arrow(crowd)
     model = lq.estimator(method, **settings).fit(labels)
     frame = spark.createDataFrame(labels)
-    found = lq.spark.aggregate(frame, method, partitions=4, **settings)
+    found = lq.spark.aggregate(frame, method, partitions=4, rounds=rounds, **settings)
     answers = told(found.answers)
     assert answers.keys() == set(model.labels_.index)
     assert np.mean([answers[task] != label for task, label in model.labels_.items()]) <= share
