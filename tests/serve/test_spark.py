@@ -4,7 +4,6 @@ import os
 import random
 import runpy
 import shutil
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -349,11 +348,6 @@ def test_without_pyspark_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(StateError, match=r"Run: pip install labelquorum\[spark\]"):
         lq.spark.session()
-
-
-def test_the_package_is_imported_without_spark():
-    code = "import labelquorum, sys; labelquorum.spark; assert 'pyspark' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_settings_for_a_local_cluster_are_made_before_spark_starts(spark):
