@@ -43,7 +43,8 @@ BROWSER = [
     "--disable-sync",
 ]
 BATCH, SENDERS, N_VIEWERS = 100, 8, 100
-OVERVIEW, LIST = 1.0, 2.0  # seconds between two renewals, as the pages have them
+OVERVIEW, LIST = 1.0, 2.0  # seconds between two renewals, as the pages have them,
+REST, LONGEST_REST = 20.0, 5.0  # who rest so many times as long as one took
 PAGES = (  # of ten viewers
     *([(OVERVIEW, ["summary"])] * 4),
     *([(LIST, ["summary", "items?sort=confidence&limit=200"])] * 3),
@@ -175,12 +176,13 @@ async def watch(port: int, key: str, n_viewers: int) -> None:
         _, asking = await asyncio.get_running_loop().create_connection(
             Connection, "127.0.0.1", port
         )
-        asked = 0.0
+        due = 0.0
         while await reader.read(1 << 16):
-            if (now := time.monotonic()) >= asked + gap:
-                asked = now
+            if (begun := time.monotonic()) >= due:
                 for path in shown:
                     await asking.ask(f"GET /v1/streams/load/{path} {head}".encode())
+                took = time.monotonic() - begun
+                due = begun + max(gap, min(REST * took, LONGEST_REST))
 
     await asyncio.gather(*(one(*PAGES[k % len(PAGES)]) for k in range(n_viewers)))
 

@@ -8,6 +8,15 @@ from serve.dashboard.conftest import BIRDS, PAIRS, one_chunk
 from serve.server.served import until
 
 BROKEN = {"ok": False, "error": "It broke.", "errors": ["It broke."], "status": 500}
+SLOW_WORK = """async (took) => {
+  const { coalesced } = await import(new URL("live.js", document.querySelector("script").src));
+  window.begun = [];
+  const renewal = coalesced(async () => {
+    window.begun.push(performance.now());
+    await new Promise((done) => setTimeout(done, took));
+  });
+  setInterval(renewal.nudge, 10);
+}"""
 
 
 def test_what_is_learned_is_shown_without_asking(view, service):
@@ -50,6 +59,16 @@ def test_a_renewed_list_still_tells_how_many_there_are(view, service):
     expect(page.locator(".rows tr[data-old]")).to_have_count(0)
     assert counter.text_content() == "507 items"
     view.check()
+
+
+def test_what_takes_long_is_asked_for_less_often(view):
+    page = view.page
+    page.clock.install()
+    view.sign_in("/s/birds")
+    page.evaluate(SLOW_WORK, 100)
+    page.clock.run_for(4500)
+    first, *others = page.evaluate("window.begun")
+    assert [round((one - first) / 100) for one in others] == [20, 40]
 
 
 def test_a_lost_service_is_told_and_found_again(view, service):

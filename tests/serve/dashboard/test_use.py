@@ -60,10 +60,24 @@ def test_a_key_for_one_stream_sees_that_stream_and_is_told_what_it_may_not(view,
     view.page.goto(f"{service.url}/#key={narrow}")
     view.ready()
     assert view.page.locator("table.streams tbody th a").all_text_contents() == ["empty"]
+    assert not view.page.locator("text=New stream").first.is_visible()
     view.go("#/s/empty/settings")
+    assert view.page.locator(".rules input").first.is_disabled()
+    assert "Rules are changed with a key of the scope admin" in view.text(".rules")
+    assert not view.page.locator("text=Change rules").is_visible()
     assert "Keys are made and seen with a key of the scope admin" in view.text(".keys")
     view.go("#/s/birds")
     assert "for the stream 'empty' only" in view.text(".state.bad")
+
+
+def test_a_worker_is_forgotten_only_by_who_may(view, service):
+    reader = service.client.make_key("reader", "read", "birds")
+    worker = service.client.workers("birds").index[0]
+    for secret, may in ((reader, False), (service.secret, True)):
+        view.page.goto(f"{service.url}/#key={secret}&go=/s/birds/workers/{worker}")
+        view.page.reload()
+        view.ready()
+        assert view.page.locator("text=Forget this person").is_visible() == may
 
 
 # ── by keyboard alone ────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from itertools import product
 
 import httpx
 import pytest
@@ -102,6 +103,13 @@ def test_a_hook_may_carry_its_key_in_a_header_of_its_own(walked):
     assert client.post("/v1/streams/mine/hooks/label-studio", json={}).status_code == 422
     check_shape(client.get("/v1/streams/mine"), 401)
     check_shape(client.post("/v1/streams/theirs/hooks/label-studio", json={}), 403)
+
+
+def test_a_key_is_told_what_it_opens(walked):
+    for scope, stream in product(SCOPES, (None, "mine")):
+        told = walked.client(scope, stream).get("/v1/key").json()
+        assert (told["scope"], told["stream"]) == (scope, stream)
+        assert "digest" not in told and "key" not in told
 
 
 def test_health_is_open_to_everybody(walked):

@@ -35,6 +35,14 @@ export function keep(secret) {
   return fits;
 }
 
+let owned = { secret: null };
+
+/** Tell whether the viewer's key has the scope admin: for this stream, or for all. */
+export async function mayRule(stream = null, signal = undefined) {
+  if (owned.secret !== key()) owned = { secret: key(), ...(await get("/v1/key", {}, signal)) };
+  return owned.scope === "admin" && (owned.stream === null || owned.stream === stream);
+}
+
 /** The path of a stream, or of something in it, by its parts. */
 export const pathOf = (stream, ...parts) =>
   ["/v1/streams", stream, ...parts]

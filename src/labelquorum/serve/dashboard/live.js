@@ -5,6 +5,8 @@ import { Refused, open, pathOf, pause } from "./api.js";
 const SILENCE = 40_000; // the service says something every 15 seconds
 const FIRST_PAUSE = 500;
 const LONGEST_PAUSE = 15_000;
+const REST = 20; // times as long as a renewal took, until the next
+const LONGEST_REST = 5_000;
 
 /**
  * Follow a stream until `stop()`; a connection that is lost is taken up where it was.
@@ -114,9 +116,13 @@ function safely(text) {
   }
 }
 
-/** Do some work when nudged: at once, but never twice at a time nor twice within the gap. */
+/**
+ * Do some work when nudged: at once, but never twice at a time nor twice within the gap.
+ *
+ * Work that takes long rests long: pages that look on shall not hold up a service under load.
+ */
 export function coalesced(work, gap = 1000) {
-  let last = -Infinity;
+  let due = -Infinity;
   let timer = null;
   let running = false;
   let again = false;
@@ -124,10 +130,12 @@ export function coalesced(work, gap = 1000) {
   async function run() {
     timer = null;
     running = true;
-    last = performance.now();
+    const begun = performance.now();
     try {
       await work();
     } finally {
+      const rest = Math.min(REST * (performance.now() - begun), LONGEST_REST);
+      due = begun + Math.max(gap, rest);
       running = false;
       if (again) {
         again = false;
@@ -138,7 +146,7 @@ export function coalesced(work, gap = 1000) {
 
   function nudge() {
     if (running) again = true;
-    else if (timer === null) timer = setTimeout(run, Math.max(0, last + gap - performance.now()));
+    else if (timer === null) timer = setTimeout(run, Math.max(0, due - performance.now()));
   }
 
   return { nudge, stop: () => clearTimeout(timer) };

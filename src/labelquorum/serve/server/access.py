@@ -56,6 +56,7 @@ ROUTES: Mapping[tuple[str, str], Need | None] = {
     ("GET", f"{_STREAM}/export"): READ,
     ("POST", f"{_STREAM}/gold"): WRITE,
     ("POST", f"{_STREAM}/hooks/label-studio"): WRITE,
+    ("GET", "/v1/key"): Need("read", "any"),
     ("GET", "/v1/keys"): Need("admin", "all"),
     ("POST", "/v1/keys"): Need("admin", "all"),
     ("DELETE", "/v1/keys/{number}"): Need("admin", "all"),

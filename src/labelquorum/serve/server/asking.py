@@ -22,7 +22,7 @@ __all__ = ["router"]
 router = APIRouter(route_class=Guarded)
 COLUMNS = ("task", "label", "confidence", "labels", "gain", "worker", "worker_gain", "open")
 CLOSES = (
-    "This stream closes a task with its answer (its rule grace is 0), so no gain can be told. "
+    "This stream closes a task with its answer (its rule `grace` is 0), so no gain can be told. "
     "These wait for labels, or were answered with the least confidence."
 )
 NONE_OPEN = (

@@ -17,6 +17,12 @@ __all__ = ["router"]
 router = APIRouter(route_class=Guarded)
 
 
+@router.get("/v1/key", response_model=KeyShape, responses=error_responses(401, 403, 429, 503))
+def read_own_key(request: Request) -> dict[str, Any]:
+    """The key of this very request: its scope, and the stream it is for."""
+    return _told(request.scope["key"])
+
+
 @router.get("/v1/keys", response_model=KeyList, responses=error_responses(401, 403, 429, 503))
 def list_keys(request: Request) -> dict[str, Any]:
     """All keys, without their secrets."""

@@ -3,7 +3,7 @@
 import * as api from "../api.js";
 import { lines } from "../charts.js";
 import { el, fill, icon, link, named } from "../dom.js";
-import { count, counted, fileName, percent, points } from "../format.js";
+import { count, counted, fileName, inOurWords, percent, points } from "../format.js";
 import { empty, meter, panel, unsureBelow } from "../states.js";
 import { shortTable } from "../table.js";
 
@@ -56,8 +56,9 @@ export function page({ stream }) {
       stopping.show(curve);
       fill(
         says,
-        next.says ??
-          `${counted(next.open_items, "item")} open; those where one more label helps most come first.`,
+        next.says !== null
+          ? inOurWords(next.says)
+          : `${counted(next.open_items, "item")} open; those where one more label helps most come first.`,
       );
       const told = JSON.stringify(next.items);
       if (list.dataset.told === told || list.contains(document.activeElement)) return;
@@ -68,7 +69,7 @@ export function page({ stream }) {
           ? askTable(stream, next.items)
           : empty(
               "Nothing to ask for",
-              "No open item would gain from another label. Items stay open for as long as the rule grace says.",
+              "No open item would gain from another label. How long answered items stay open is a rule of the stream, under Settings.",
             ),
       );
     },

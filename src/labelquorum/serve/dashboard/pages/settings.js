@@ -45,18 +45,18 @@ export function page({ stream }) {
     ),
     skeleton: "detail",
     async load(signal) {
-      const [about, found] = await Promise.all([
+      const [about, may, mayAll] = await Promise.all([
         api.get(api.pathOf(stream), {}, signal),
-        api.get("/v1/keys", {}, signal).catch((error) => {
-          if (error.status === 403) return null;
-          throw error;
-        }),
+        api.mayRule(stream, signal),
+        api.mayRule(null, signal),
       ]);
-      return { about, found };
+      const found = mayAll ? await api.get("/v1/keys", {}, signal) : { keys: null };
+      return { about, may, found };
     },
-    show({ about, found }) {
+    show({ about, may, found }) {
+      rules.allow(may);
       rules.show(about.rules);
-      keys.show(found && found.keys);
+      keys.show(found.keys);
     },
     hear(event) {
       if (event.kind === "rules") rules.again();
@@ -203,16 +203,22 @@ function rulesPanel(stream) {
     field("Raw labels", retention, "What becomes of them once they are learned from."),
   );
   const save = el("button", { class: "button primary", type: "submit" }, "Change rules");
+  const inner = el("fieldset", { class: "fields" }, fields);
   const node = panel(
     "Rules of the stream",
     { note: "they hold from now on" },
     el(
       "form",
       { class: "rules", on: { submit: change } },
-      el("div", { class: "fields" }, fields),
+      inner,
       el("div", { class: "actions left" }, save, told.node),
     ),
   );
+
+  function allow(may) {
+    inner.disabled = save.hidden = !may;
+    if (!may) told.good("Rules are changed with a key of the scope admin. Yours is another.");
+  }
 
   async function again() {
     const { rules } = await api.get(api.pathOf(stream));
@@ -221,7 +227,7 @@ function rulesPanel(stream) {
     told.good("Somebody else changed the rules just now.");
   }
 
-  return { node, show, again };
+  return { node, show, allow, again };
 }
 
 function keysPanel(stream) {

@@ -13,7 +13,12 @@ export function page({ go }) {
   const form = creation(go);
   const open = el(
     "button",
-    { class: "button primary", type: "button", on: { click: () => form.showModal() } },
+    {
+      class: "button primary",
+      type: "button",
+      hidden: true,
+      on: { click: () => form.showModal() },
+    },
     icon("plus"),
     "New stream",
   );
@@ -34,9 +39,10 @@ export function page({ go }) {
   const box = el("div", { class: "panel flush" }, table);
   const rows = new Map();
 
-  function show({ details }) {
+  function show({ details, may }) {
+    open.hidden = !may;
     if (!details.length) {
-      const start = el(
+      const start = may && el(
         "button",
         { class: "button primary", type: "button", on: { click: () => form.showModal() } },
         "Make the first stream",
@@ -100,7 +106,13 @@ export function page({ go }) {
     ),
     skeleton: "table",
     every: EVERY,
-    load: (signal) => api.get("/v1/streams", { full: true }, signal),
+    async load(signal) {
+      const [{ details }, may] = await Promise.all([
+        api.get("/v1/streams", { full: true }, signal),
+        api.mayRule(null, signal),
+      ]);
+      return { details, may };
+    },
     show,
   };
 }

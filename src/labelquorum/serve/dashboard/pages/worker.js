@@ -144,7 +144,12 @@ export function page({ stream, name, go }) {
     ),
     node,
     skeleton: "cards",
-    load: (signal) => worker(stream, name, signal),
+    async load(signal) {
+      const both = [worker(stream, name, signal), api.mayRule(stream, signal)];
+      const [data, may] = await Promise.all(both);
+      forget.hidden = !may;
+      return data;
+    },
     show,
     stop: () => chart.stop(),
   };
