@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 import labelquorum as lq
-from labelquorum.errors import ConflictError, LabelError, StateError
+from labelquorum.errors import ConflictError, LabelError, StateError, StoreError
 from labelquorum.ingest.chunks import take_rows
 from labelquorum.ingest.formats import read_labels
 from labelquorum.record.chunking import Rules
 from labelquorum.record.store import Store
+from labelquorum.serve.spark.batch import _dealt
+from labelquorum.serve.spark.spread import Spread
 from labelquorum.trial import class_conditional_crowd, label_table
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +115,46 @@ def test_four_partitions_answer_as_the_library_does(
     assert np.abs(workers["skill"] - model.skills_).max() < 0.05
 
 
+@pytest.mark.parametrize("kind", ["int", "bigint", "double", "boolean", "string"])
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_labels_keep_their_type(spark, kind, partitions):
+    rows = [(i, worker, i % 2) for i in range(6) for worker in range(3)]
+    frame = spark.createDataFrame(rows, "task int, worker int, label int")
+    frame = frame.selectExpr("task", "worker", f"cast(label as {kind}) as label")
+    found = lq.spark.aggregate(frame, "dawid_skene", partitions=partitions, iterations=2)
+    assert dict(found.answers.dtypes)["label"] == kind
+    expected = dict(frame.select("task", "label").distinct().collect())
+    assert told(found.answers) == expected
+    assert found.classes == [expected[0], expected[1]]
+    assert type(found.classes[0]) is type(expected[0])
+
+
+def test_what_is_skipped_makes_no_class_in_shards(spark):
+    rows = [(f"t{i}", f"w{k}", "ab"[i % 2]) for i in range(6) for k in range(3)]
+    rows += [("t0", "w3", ""), ("t1", "w3", " "), ("t2", "w3", None), ("t3", None, "z")]
+    frame = spark.createDataFrame(rows, "task string, worker string, label string")
+    found = lq.spark.aggregate(frame, partitions=2, rounds=1, on_bad="skip")
+    assert found.classes == ["a", "b"]
+    assert found.answers.count() == 6
+
+
+def test_each_shard_has_a_partition_of_its_own_and_nothing_is_left_behind(spark, crowd):
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+    frame = spark.createDataFrame(arrow(crowd))
+    pairs = _dealt(frame, 4).selectExpr("shard", "spark_partition_id()").distinct()
+    assert sorted(map(tuple, pairs.collect())) == [(n, n) for n in range(4)]
+    found = lq.spark.aggregate(frame, "dawid_skene", partitions=4, iterations=2)
+    found.answers.unpersist()
+    found.workers.unpersist()
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+
+
+def test_a_history_is_refused_in_shards_rather_than_left_out(spark, crowd):
+    options = {"partitions": 2, "history": {"w0": (9, 10)}, "classes": ["c0", "c1", "c2"]}
+    with pytest.raises(StateError, match="is not counted in shards"):
+        lq.spark.aggregate(spark.createDataFrame(arrow(crowd)), **options)
+
+
 # ── streams ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -151,6 +193,11 @@ def fed(spark, tmp_path, **options):
 
 def look(tmp_path):
     return Store.look(tmp_path / "store")
+
+
+def chunks(tmp_path):
+    with look(tmp_path) as store:
+        return store.stream("birds").chunks()
 
 
 def test_a_stream_fed_by_spark_is_the_library_fed_the_same_chunks(spark, crowd, tmp_path):
@@ -229,7 +276,68 @@ def test_a_store_that_lost_micro_batches_is_refused_rather_than_gone_on_with(
         fed(spark, tmp_path)
 
 
-def test_large_chunks_are_learned_from_on_the_executors(spark, crowd, tmp_path):
+def test_a_checkpoint_that_is_older_than_the_store_is_refused_rather_than_passed_over(
+    spark, crowd, tmp_path
+):
+    files_of(crowd, tmp_path / "in", 3)
+    (tmp_path / "in" / "002.csv").rename(tmp_path / "002.csv")
+    fed(spark, tmp_path)
+    for kind in ("offsets", "commits", "sources/0"):  # as it was before its last micro-batch
+        for name in ("1", ".1.crc"):
+            (tmp_path / "checkpoint" / kind / name).unlink()
+    (tmp_path / "in" / "001.csv").unlink()
+    (tmp_path / "002.csv").rename(tmp_path / "in" / "002.csv")
+    with pytest.raises(ConflictError, match="others as 1: the checkpoint is older"):
+        fed(spark, tmp_path)
+
+
+def test_a_job_that_fails_is_no_fault_of_the_chunk(spark, crowd, tmp_path, monkeypatch):
+    files_of(crowd, tmp_path / "in", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("labelquorum.serve.spark.spread.fit_told", lambda plan: _die)
+        with pytest.raises(StoreError, match="Spark could not learn from a chunk"):
+            fed(spark, tmp_path, spread_labels=500)
+    assert [chunk["state"] for chunk in chunks(tmp_path)] == ["cut"]
+    fed(spark, tmp_path, spread_labels=500)
+    assert [chunk["state"] for chunk in chunks(tmp_path)] == ["applied"]
+
+
+def _die(batches):
+    raise OSError("lost")
+    yield
+
+
+def test_rules_of_time_hold_while_no_micro_batch_comes(spark, tmp_path):
+    (tmp_path / "in").mkdir()
+    table = read_labels({f"a{i}": dict.fromkeys(("ann", "bob"), i % 2) for i in range(5)})
+    write(tmp_path / "in", 0, table)
+    rules = Rules(labels_per_item=2, max_chunk_wait=1)
+    options = {"checkpoint": str(tmp_path / "checkpoint"), "rules": rules}
+    frame = reading(spark, tmp_path / "in")
+    with lq.spark.aggregate_stream(frame, str(tmp_path / "store"), "birds", **options) as feed:
+        until = monotonic() + 60
+        while len(feed.stream.answers()) < 5 and monotonic() < until:
+            sleep(0.1)
+        assert len(feed.stream.answers()) == 5
+
+
+def test_another_method_than_the_stream_has_is_refused(spark, crowd, tmp_path):
+    files_of(crowd, tmp_path / "in", 1)
+    for _ in range(2):
+        fed(spark, tmp_path, classes=["c0", "c1", "c2"])
+    for options in ({"method": "bila:recipe"}, {"seed": 7}):
+        with pytest.raises(StateError, match="a stream keeps them"):
+            fed(spark, tmp_path, **options)
+
+
+def test_large_chunks_are_learned_from_on_the_executors(spark, crowd, tmp_path, monkeypatch):
+    run, sizes = Spread._run, []
+
+    def noted(self, plan, todo):
+        sizes.append(len(todo))
+        return run(self, plan, todo)
+
+    monkeypatch.setattr(Spread, "_run", noted)
     files_of(crowd, tmp_path / "in", 2)
     fed(spark, tmp_path, rules=Rules(chunk_items=1000), spread_labels=500)
     model, expected = lq.BiLA(), {}
@@ -241,6 +349,7 @@ def test_large_chunks_are_learned_from_on_the_executors(spark, crowd, tmp_path):
     assert answers.keys() == expected.keys()
     assert np.mean([answers[item] != label for item, label in expected.items()]) <= 0.02
     assert counted["rich_counts"].sum() == pytest.approx(len(crowd.item_ids))
+    assert sizes == [2] * 10  # two chunks of two shards, five rounds each
 
 
 def test_the_rate_source_is_read_without_gap_or_repeat_over_a_restart(spark, tmp_path):
@@ -333,12 +442,17 @@ def test_without_java_one_sentence_says_what_to_install(tmp_path, monkeypatch):
         lq.spark.session()
 
 
+def fake_java(home, version):
+    java = home / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    return java
+
+
 def test_an_older_java_is_told_by_its_version(tmp_path, monkeypatch):
     pytest.importorskip("pyspark", reason="without pyspark another sentence comes first")
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
-    java.chmod(0o755)
+    java = fake_java(tmp_path, "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(StateError, match=f"{java} is Java 11"):
         lq.spark.session()
@@ -350,7 +464,13 @@ def test_without_pyspark_one_sentence_says_what_to_install(monkeypatch):
         lq.spark.session()
 
 
-def test_settings_for_a_local_cluster_are_made_before_spark_starts(spark):
-    assert Path(os.environ["SPARK_HOME"], "bin", "spark-class").exists()
-    assert os.environ["PYSPARK_PYTHON"]
-    assert os.environ["SPARK_LOCAL_IP"]
+@pytest.mark.parametrize("master", [None, "local[1]", "local-cluster[1,1,1024]", "yarn"])
+def test_what_spark_must_know_is_set_before_it_starts(master, tmp_path, monkeypatch):
+    pyspark = pytest.importorskip("pyspark.sql", reason="without pyspark a sentence comes first")
+    monkeypatch.setattr(pyspark.SparkSession.Builder, "getOrCreate", lambda self: None)
+    fake_java(tmp_path, "17.0.1")
+    monkeypatch.setattr(os, "environ", env := {"JAVA_HOME": str(tmp_path)})
+    lq.spark.session(master)
+    assert env["PYSPARK_PYTHON"] == sys.executable
+    assert env.get("SPARK_LOCAL_IP") == (None if master == "yarn" else "127.0.0.1")
+    assert ("SPARK_HOME" in env) == (master or "").startswith("local-cluster")

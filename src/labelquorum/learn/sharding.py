@@ -101,6 +101,8 @@ class Sharding(NamedTuple):
 def sharding_of(model: Estimator) -> Sharding:
     """How a model's method learns from shards."""
     method = model._aggregator
+    if model.history is not None:
+        raise StateError("A `history` of workers is not counted in shards. Use one partition.")
     if method.counts is not None:
         return _counted(method, method.counts.recipe, model._seed)
     if model.method == "dawid_skene":

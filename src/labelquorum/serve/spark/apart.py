@@ -4,7 +4,7 @@ Each shard is sent the rows of its own workers as all shards counted them. The d
 sums of each shard, however many workers there are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,12 +22,14 @@ from labelquorum.serve.spark.shards import (
     Run,
     Schema,
     answers_of,
+    by_shard,
     crowd_of,
+    kept,
     rows_of,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, GroupedData
+    from pyspark.sql import DataFrame
 
 __all__ = ["rounds_apart"]
 
@@ -54,42 +56,42 @@ def rounds_apart(
 ) -> Found:
     """Go on from the first round, whose rows are given."""
     sharding, gained = sharding_of(plan.model()), first
-    kept, past = first.where(f"kind = {LABELS}"), [_sums(first)]
+    labels, past = first.where(f"kind = {LABELS}"), [_sums(first)]
     totals = _totals(gained, plan, partitions, schema)
     shared = Shared(save(past[0]), _pooled(totals))
     while len(past) < (rounds or sharding.rounds) and not sharding.settled(past):
-        again = _joined(kept, gained, totals, partitions)
+        again = _joined(labels, gained, totals, partitions)
         # Cut off from how it was made: a plan would double with each round.
-        gained = again.applyInArrow(_fit_again(plan, shared), schema.rows).localCheckpoint()
+        gained = again.mapInArrow(_fit_again(plan, shared), schema.rows).localCheckpoint()
         past.append(_sums(gained))
         totals = _totals(gained, plan, partitions, schema)
         shared = Shared(save(past[-1]), _pooled(totals))
-    found = _joined(kept, gained, totals, partitions)
-    answers = found.applyInArrow(_answer(plan, shared), schema.answers).localCheckpoint()
+    found = _joined(labels, gained, totals, partitions)
+    answers = kept(found.mapInArrow(_answer(plan, shared), schema.answers))
     everybody = totals.where(f"kind = {WORKER}").select("worker", "labels", "data")
-    workers = everybody.mapInArrow(_workers_of(plan, shared), schema.workers)
+    workers = kept(everybody.mapInArrow(_workers_of(plan, shared), schema.workers))
     prior = sharding.class_prior(shared.known(np.zeros((0, 0))))
     return Found(answers, workers, prior, len(past))
 
 
 def _totals(gained: "DataFrame", plan: Plan, partitions: int, schema: Schema) -> "DataFrame":
     """What all shards counted of each worker, and parts of P."""
-    rows = gained.where(f"kind = {WORKER}").select("worker", "labels", "data")
+    rows = gained.where(f"kind = {WORKER}").select("shard", "worker", "labels", "data")
     added_up = rows.repartition(partitions, "worker").mapInArrow(_total(plan), schema.totals)
     return added_up.localCheckpoint()
 
 
 def _joined(
-    kept: "DataFrame", gained: "DataFrame", totals: "DataFrame", partitions: int
-) -> "GroupedData":
+    labels: "DataFrame", gained: "DataFrame", totals: "DataFrame", partitions: int
+) -> "DataFrame":
     """Each shard with what it counted itself, and what all counted of its workers."""
     from pyspark.sql import functions as F  # noqa: N812
 
     everybody = totals.where(f"kind = {WORKER}").select("worker", F.col("data").alias("total"))
     crowd = gained.where(f"kind = {WORKER}").join(everybody, "worker")
-    others = kept.unionByName(gained.where(f"kind = {SUMS}"))
+    others = labels.unionByName(gained.where(f"kind = {SUMS}"))
     rows = crowd.unionByName(others.withColumn("total", F.lit(None).cast("binary")))
-    return rows.repartition(partitions, "shard").groupBy("shard")
+    return rows.repartitionById(partitions, "shard")
 
 
 def _collected(found: "DataFrame", kind: int) -> list[bytes]:
@@ -110,27 +112,27 @@ def _pooled(totals: "DataFrame") -> bytes:
 # ── an executor ──────────────────────────────────────────────────────────────────────────
 
 
-def _fit_again(plan: Plan, shared: Shared) -> Callable[[Any], Any]:
+def _fit_again(plan: Plan, shared: Shared) -> Run:
     """From a shard's rows, with what all shards counted of its workers, to its new ones."""
 
-    def run(table: Any) -> Any:
-        shard, found = table["shard"][0].as_py(), _shard(table, shared)
+    def again(shard: int, table: Any) -> Any:
+        found = _shard(table, shared)
         gained = sharding_of(plan.model()).fit(found.chunk, found.known, found.own)
         return rows_of(shard, table["worker"].type, [], gained, found.workers, found.labels)
 
-    return run
+    return by_shard(again)
 
 
-def _answer(plan: Plan, shared: Shared) -> Callable[[Any], Any]:
+def _answer(plan: Plan, shared: Shared) -> Run:
     """From a shard's rows to its answers: task, label, confidence, labels."""
 
-    def run(table: Any) -> Any:
+    def answer(shard: int, table: Any) -> Any:
         found = _shard(table, shared)
         result = sharding_of(plan.model()).answer(found.chunk, found.known)
         items = _of_kind(table, LABELS)["items"][0].as_py()
-        return answers_of(result, found.chunk, table_from(items), plan.classes)
+        return answers_of(result, found.chunk, table_from(items), plan.said())
 
-    return run
+    return by_shard(answer)
 
 
 def _total(plan: Plan) -> Run:
@@ -142,7 +144,8 @@ def _total(plan: Plan) -> Run:
         parts = [batch for batch in batches if batch.num_rows]
         if not parts:
             return
-        table = pyarrow.Table.from_batches(parts)
+        # In one order, or else the same table would not give the same bits.
+        table = pyarrow.Table.from_batches(parts).sort_by("shard")
         coded = table["worker"].combine_chunks().dictionary_encode()
         places = coded.indices.to_numpy(zero_copy_only=False)
         rows = numbers(table["data"])

@@ -5,17 +5,20 @@ is fitted where it is, with the rows of its own workers as all shards counted th
 counted goes back: to the driver where it is small (`gathered.py`), else by worker (`apart.py`).
 """
 
-import re
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas
 
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import id_order
+from labelquorum.ingest.formats import read_labels
 from labelquorum.learn.estimator import estimator
 from labelquorum.learn.sharding import sharding_of
 from labelquorum.serve.spark.apart import rounds_apart
 from labelquorum.serve.spark.gathered import rounds_gathered
-from labelquorum.serve.spark.session import label_columns, quiet, require_pyspark
+from labelquorum.serve.spark.session import cause_of, label_columns, require_pyspark
 from labelquorum.serve.spark.shards import (
     ANSWERS,
     SUMS,
@@ -25,6 +28,7 @@ from labelquorum.serve.spark.shards import (
     classes_from,
     fit_alone,
     fit_first,
+    kept,
     unpack,
 )
 
@@ -62,7 +66,7 @@ def aggregate(
     """Aggregate all labels of a table at once.
 
     In one partition the result is, bit for bit, that of `lq.estimator(method).fit`. The tables of
-    the result are kept where the executors are, until Spark is stopped or they are unpersisted.
+    the result are kept where the executors are, until they are unpersisted or Spark is stopped.
 
     Parameters
     ----------
@@ -79,6 +83,9 @@ def aggregate(
         Of the method, as `lq.estimator` takes them.
     """
     require_pyspark()
+    import pyarrow.compute
+    from pyspark.sql import functions as F  # noqa: N812
+
     if df.isStreaming:
         raise StateError(
             "aggregate takes a table, and this DataFrame is a stream. Use aggregate_stream."
@@ -88,36 +95,35 @@ def aggregate(
             raise StateError(f"`{name}` must be a whole number ≥ 1. Got {value!r}.")
     model, labels = estimator(method, **settings), label_columns(df)
     try:
-        with quiet():
-            counted = labels.groupBy("label").count().toArrow()
-            n_labels = sum(counted["count"].to_pylist())
-            if not n_labels:
-                raise LabelError("The DataFrame has no rows, and so nothing to aggregate.")
-            if partitions is None:
-                partitions = max(1, -(-n_labels // PARTITION_LABELS))
-            classes = _classes(model, counted["label"].to_pylist())
-            plan = Plan(method, settings, classes)
-            if partitions == 1:
-                return _in_one(labels, plan)
-            return _in_shards(labels, plan, partitions, rounds)
+        said = "task is not null and worker is not null"
+        counts = ("count(*) as labels", f"count_if({said}) as said")
+        counted = labels.groupBy("label").agg(*map(F.expr, counts)).toArrow()
+        n_labels = sum(counted["labels"].to_pylist())
+        if not n_labels:
+            raise LabelError("The DataFrame has no rows, and so nothing to aggregate.")
+        if partitions is None:
+            partitions = max(1, -(-n_labels // PARTITION_LABELS))
+        whole = counted.filter(pyarrow.compute.field("said") > 0)
+        classes = _classes(model, whole["label"].to_pylist())
+        plan = Plan(method, settings, classes, counted["label"].type)
+        if partitions == 1:
+            return _in_one(labels, plan)
+        return _in_shards(labels, plan, partitions, rounds)
     except Exception as error:
-        raise _own(error) from error
+        cause = cause_of(error)
+        if cause is None or cause is error:
+            raise
+        raise cause from error
 
 
-def _classes(model: Any, said: list[Hashable]) -> list[Hashable]:
-    """All classes, in the order the library gives them."""
+def _classes(model: Any, said: list[Any]) -> list[Hashable]:
+    """All classes, in the order the library gives them; of what it would leave out, none."""
     if model._space.classes is not None:
         return list(model._space.classes)
-    return sorted((z for z in said if z is not None and z != model.abstain), key=id_order)
-
-
-def _own(error: Exception) -> Exception:
-    """What went wrong on an executor, as it was said there."""
-    told = re.search(r"labelquorum\.errors\.(\w+): (.*)", str(error))
-    if told is None:
-        return error
-    kinds: dict[str, type[Exception]] = {"LabelError": LabelError, "StateError": StateError}
-    return kinds.get(told[1], StateError)(told[2].strip())
+    rows = {"task": list(range(len(said))), "worker": [0] * len(said), "label": said}
+    space = replace(model._space, on_bad="skip")
+    found = read_labels(pandas.DataFrame(rows, dtype=object), space)
+    return sorted(set(found.labels), key=id_order)
 
 
 # ── one partition, and many ──────────────────────────────────────────────────────────────
@@ -126,13 +132,14 @@ def _own(error: Exception) -> Exception:
 def _in_one(labels: "DataFrame", plan: Plan) -> Aggregated:
     """As the library does it, on one executor."""
     schema = Schema(labels)
-    found = _dealt(labels, 1).mapInArrow(fit_alone(plan), schema.rows).localCheckpoint()
+    found = _dealt(labels, 1).mapInArrow(fit_alone(plan), schema.rows).persist()
     [shared] = found.where(f"kind = {SUMS}").select("data").toArrow()["data"].to_pylist()
     classes, prior = classes_from(shared)
     answers, workers = (
-        found.where(f"kind = {kind}").select("data").mapInArrow(unpack, kind_schema)
+        kept(found.where(f"kind = {kind}").select("data").mapInArrow(unpack, kind_schema))
         for kind, kind_schema in ((ANSWERS, schema.answers), (WORKER, schema.workers))
     )
+    found.unpersist()
     return Aggregated(answers, workers, classes, prior, 1, 1)
 
 
@@ -140,20 +147,20 @@ def _in_shards(labels: "DataFrame", plan: Plan, partitions: int, rounds: int | N
     """Round by round; what a later round counts takes the place of what an earlier one did."""
     schema = Schema(labels)
     sharding_of(plan.model())  # refuses a method that cannot
-    first = _dealt(labels, partitions).mapInArrow(fit_first(plan), schema.rows).localCheckpoint()
+    first = _dealt(labels, partitions).mapInArrow(fit_first(plan), schema.rows).persist()
     counted = first.where(f"kind = {WORKER}").selectExpr("sum(length(data)) as size").toArrow()
     if counted["size"][0].as_py() <= GATHER_BYTES:
         found = rounds_gathered(first, plan, schema, rounds)
     else:
         found = rounds_apart(first, plan, schema, partitions, rounds)
-    prior, classes = found.prior.tolist(), list(plan.classes)
+    first.unpersist()
+    prior, classes = found.prior.tolist(), plan.said().to_pylist()
     return Aggregated(found.answers, found.workers, classes, prior, partitions, found.rounds)
 
 
 def _dealt(labels: "DataFrame", partitions: int) -> "DataFrame":
-    """All labels of an item in one shard, and each shard in one partition."""
+    """All labels of an item in one shard, and shard n in partition n."""
     from pyspark.sql import functions as F  # noqa: N812
 
     shard = F.pmod(F.xxhash64("task"), F.lit(partitions)).cast("int")
-    # A number of partitions that is asked for is left alone by what joins small ones.
-    return labels.withColumn("shard", shard).repartition(partitions, "shard")
+    return labels.withColumn("shard", shard).repartitionById(partitions, "shard")

@@ -21,6 +21,7 @@ from labelquorum.serve.spark.shards import (
     answer_told,
     crowd_of,
     fit_told,
+    kept,
 )
 
 if TYPE_CHECKING:
@@ -44,16 +45,16 @@ def rounds_gathered(
     """Go on from the first round, whose rows are given."""
     sharding = sharding_of(plan.model())
     crowd, gained = _met(first)
-    kept = first.where(f"kind = {LABELS}").selectExpr("shard", "data as labels", "items")
+    labels = first.where(f"kind = {LABELS}").selectExpr("shard", "data as labels", "items")
     known = together(sharding, gained, crowd.places, len(plan.classes))
     past = [known.sums]
     while len(past) < (rounds or sharding.rounds) and not sharding.settled(past):
-        told = _told(kept.drop("items"), crowd, known, gained)
+        told = _told(labels.drop("items"), crowd, known, gained)
         gained = gathered(told.mapInArrow(fit_told(plan), schema.counted))
         known = together(sharding, gained, crowd.places, len(plan.classes))
         past.append(known.sums)
-    told = _told(kept, crowd, known, None)
-    answers = told.mapInArrow(answer_told(plan), schema.answers).localCheckpoint()
+    told = _told(labels, crowd, known, None)
+    answers = kept(told.mapInArrow(answer_told(plan), schema.answers))
     prior, confusion = sharding.class_prior(known), sharding.confusion(known)
     everybody = crowd_of(crowd.workers, crowd.labels, confusion, prior)
     workers = first.sparkSession.createDataFrame(everybody, schema.workers)
@@ -78,7 +79,7 @@ def _met(first: "DataFrame") -> tuple[_Crowd, list[Gained]]:
 
 
 def _told(
-    kept: "DataFrame", crowd: _Crowd, known: Known, gained: list[Gained] | None
+    labels: "DataFrame", crowd: _Crowd, known: Known, gained: list[Gained] | None
 ) -> "DataFrame":
     """Each shard with what all counted of its workers and, for a round, what it did itself."""
     import pyarrow
@@ -90,5 +91,5 @@ def _told(
     }
     if gained is not None:
         columns["own"] = [gained_bytes(own) for own in gained]
-    told = kept.sparkSession.createDataFrame(pyarrow.table(columns))
-    return kept.join(F.broadcast(told), "shard")
+    told = labels.sparkSession.createDataFrame(pyarrow.table(columns))
+    return labels.join(F.broadcast(told), "shard")

@@ -9,18 +9,17 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labelquorum.errors import StateError
+from labelquorum.errors import LabelError, StateError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["label_columns", "quiet", "require_pyspark", "session"]
+__all__ = ["cause_of", "label_columns", "require_pyspark", "session"]
 
 JAVA = 17
 """The oldest Java that Spark 4 runs on."""
@@ -43,7 +42,7 @@ def session(master: str | None = None, settings: Mapping[str, Any] | None = None
     _require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if (master or "").startswith("local"):
+    if (master or _default_master()).startswith("local"):
         # The name of a host may stand for an address no executor can reach.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if (master or "").startswith("local-cluster"):
@@ -57,12 +56,19 @@ def session(master: str | None = None, settings: Mapping[str, Any] | None = None
         builder = builder.master(master)
     for name, value in (settings or {}).items():
         builder = builder.config(name, value)
-    with quiet():
-        return builder.getOrCreate()
+    return builder.getOrCreate()
+
+
+def _default_master() -> str:
+    """What Spark takes where it is told nothing; empty where somebody else says."""
+    told = ("PYSPARK_GATEWAY_PORT", "MASTER", "SPARK_REMOTE")
+    return "" if any(name in os.environ for name in told) else "local[*]"
 
 
 def require_pyspark() -> None:
     """Say in one sentence what is missing, if something is."""
+    # Spark warns of pandas 3, of which nothing is used here: all goes by Arrow.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     for module in ("pyspark", "pyarrow"):
         if find_spec(module) is None:
             raise StateError(
@@ -89,14 +95,17 @@ def _require_java() -> None:
         )
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep Spark from warning of pandas 3, of which nothing is used here: all goes by Arrow."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "PySpark does not yet fully support pandas", FutureWarning
-        )
-        yield
+def cause_of(error: Exception) -> Exception | None:
+    """What our own code said on an executor; None where it was Spark itself that failed."""
+    if isinstance(error, LabelError | StateError):
+        return error
+    told = re.search(r"labelquorum\.errors\.(\w+): (.*)", str(error))
+    if told is None:
+        return None
+    # Rows are numbered within a shard there, which leads nowhere here.
+    sentence = re.sub(r"^Table row \d+: ", "A row: ", told[2].strip())
+    kinds: dict[str, type[Exception]] = {"LabelError": LabelError, "StateError": StateError}
+    return kinds.get(told[1], StateError)(sentence)
 
 
 def label_columns(df: "DataFrame") -> "DataFrame":

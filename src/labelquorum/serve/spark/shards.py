@@ -42,11 +42,13 @@ __all__ = [
     "Schema",
     "answer_told",
     "answers_of",
+    "by_shard",
     "classes_from",
     "crowd_of",
     "fit_alone",
     "fit_first",
     "fit_told",
+    "kept",
     "rows_of",
     "unpack",
 ]
@@ -64,10 +66,17 @@ class Plan(NamedTuple):
     method: str
     settings: Mapping[str, Any]
     classes: Sequence[Hashable]
+    label_type: Any = None  # as Arrow has it
 
     def model(self) -> Estimator:
         """The model, which never learns itself."""
         return estimator(self.method, **self.settings)
+
+    def said(self) -> Any:
+        """The classes as labels came, an Arrow array."""
+        import pyarrow
+
+        return pyarrow.array(self.classes, self.label_type)
 
 
 class Found(NamedTuple):
@@ -108,7 +117,7 @@ def fit_first(plan: Plan) -> Run:
         counted = _counted(intake.chunk)
         return rows_of(shard, table["worker"].type, kept, gained, intake.new_workers, counted)
 
-    return _by_shard(first)
+    return by_shard(first)
 
 
 def fit_alone(plan: Plan) -> Run:
@@ -119,22 +128,23 @@ def fit_alone(plan: Plan) -> Run:
 
         model = plan.model().fit(table)
         intake, result, classes = model._answer.parts
-        given = answers_of(result, intake.chunk, table_from(_ids(intake, table)), classes)
+        ids, said = table_from(_ids(intake, table)), pyarrow.array(classes, plan.label_type)
+        given = answers_of(result, intake.chunk, ids, said)
         crowd = crowd_of(
             pyarrow.array(intake.new_workers, table["worker"].type),
             _counted(intake.chunk),
             np.asarray(model.confusion_, np.float64),
             model.priors_.to_numpy(),
         )
-        shared = pyarrow.table({"class": list(classes), "prior": model.priors_.to_numpy()})
+        shared = pyarrow.table({"class": said, "prior": model.priors_.to_numpy()})
         tables = ((ANSWERS, given), (WORKER, crowd), (SUMS, shared))
         kinds = [(kind, table_bytes(found), b"") for kind, found in tables]
         return rows_of(shard, table["worker"].type, kinds, None, [], np.zeros(0, np.int64))
 
-    return _by_shard(alone)
+    return by_shard(alone)
 
 
-def _by_shard(fit: Callable[[int, Any], Any]) -> Run:
+def by_shard(fit: Callable[[int, Any], Any]) -> Run:
     """Part what a partition holds; most hold one shard, and some none."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
@@ -167,6 +177,13 @@ def classes_from(data: bytes) -> tuple[list[Hashable], list[float]]:
     """The classes and their prior, as `fit_alone` tells them."""
     told = table_from(data)
     return told["class"].to_pylist(), told["prior"].to_pylist()
+
+
+def kept(found: "DataFrame") -> "DataFrame":
+    """A frame that is made now, and kept until it is unpersisted."""
+    held = found.persist()
+    held.count()
+    return held
 
 
 def unpack(batches: Iterator[Any]) -> Iterator[Any]:
@@ -207,7 +224,7 @@ def answer_told(plan: Plan) -> Run:
             chunk, known = chunk_from(row["labels"]), known_from(row["known"])
             assert known is not None
             result, items = sharding.answer(chunk, known), table_from(row["items"])
-            yield from answers_of(result, chunk, items, plan.classes).to_batches()
+            yield from answers_of(result, chunk, items, plan.said()).to_batches()
 
     return run
 
@@ -254,8 +271,8 @@ def rows_of(
     )
 
 
-def answers_of(result: Aggregation, chunk: Chunk, ids: Any, classes: Sequence[Hashable]) -> Any:
-    """The answers of a chunk: task, label, confidence, labels."""
+def answers_of(result: Aggregation, chunk: Chunk, ids: Any, said: Any) -> Any:
+    """The answers of a chunk: task, label, confidence, labels; `said` is how each class is said."""
     import pyarrow
 
     chosen = result.aggregated
@@ -265,7 +282,7 @@ def answers_of(result: Aggregation, chunk: Chunk, ids: Any, classes: Sequence[Ha
     return pyarrow.table(
         {
             "task": ids["task"].combine_chunks().take(pyarrow.array(order)),
-            "label": pyarrow.array(list(classes)).take(pyarrow.array(chosen[order])),
+            "label": said.take(pyarrow.array(chosen[order])),
             "confidence": confidence[order],
             "labels": n_labels[order],
         }

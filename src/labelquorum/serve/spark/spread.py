@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from labelquorum.errors import StoreError
 from labelquorum.learn.sharding import Gained, Shard, learn_in_shards
 from labelquorum.record.learner import Here
 from labelquorum.record.model import learn
 from labelquorum.record.rows import Configuration, Outcome, Work
 from labelquorum.record.tables import decode
 from labelquorum.serve.spark.packing import chunk_bytes, gained_bytes, gathered, known_bytes
-from labelquorum.serve.spark.session import quiet
+from labelquorum.serve.spark.session import cause_of
 from labelquorum.serve.spark.shards import Plan, fit_told
 
 if TYPE_CHECKING:
@@ -64,6 +65,19 @@ class Spread:
                 "own": [gained_bytes(shard.own) for shard in todo],
             }
         )
-        with quiet():
-            rows = self._session.createDataFrame(table).repartition(len(todo), "shard")
+        try:
+            rows = self._session.createDataFrame(table).repartitionById(len(todo), "shard")
             return gathered(rows.mapInArrow(fit_told(plan), "shard int, data binary"))
+        except Exception as error:
+            cause = cause_of(error)
+            if cause is not None:
+                raise cause from error
+            # An executor was lost, or Spark stopped: no fault of the chunk, which comes again.
+            raise StoreError(
+                f"Spark could not learn from a chunk of {table.num_rows} shards. It is kept, and "
+                f"is learned from when the query starts again. Spark said: {_first_line(error)}"
+            ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]
