@@ -266,8 +266,9 @@ class Roster:
         winner = np.empty_like(everything)  # of each row's pair
         groups = np.concatenate([[0], np.cumsum(~same)])
         winner[by_pair] = by_pair[wins][groups]
-        keep = np.sort(by_pair[wins])
-        lost = np.setdiff1d(everything, keep)
+        is_kept = np.zeros(len(pair), bool)
+        is_kept[by_pair[wins]] = True
+        keep, lost = np.flatnonzero(is_kept), np.flatnonzero(~is_kept)
         # A held label that gives way to another one is corrected; all else only repeats.
         gave_way = lost[lost < n_held]
         by = winner[gave_way]
