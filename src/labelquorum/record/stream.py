@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from labelquorum.errors import ConflictError, LabelError, StateError, StoreError
 from labelquorum.record import tables
-from labelquorum.record.chunking import DAY, Rules
+from labelquorum.record.chunking import DAY
+from labelquorum.record.cutting import Cut, Cutting
 from labelquorum.record.faults import fault
 from labelquorum.record.forgetting import erase
 from labelquorum.record.recall import Recall
@@ -28,26 +29,13 @@ from labelquorum.record.rows import (
     worker_places,
 )
 from labelquorum.record.statements import among, any_row, pick
-from labelquorum.record.tables import decode, encode, encode_id
-from labelquorum.record.truths import Truths
+from labelquorum.record.tables import decode, encode_id
 from labelquorum.record.view import rules_of
 
-__all__ = ["ATTEMPTS", "Applied", "Cut", "Stream"]
+__all__ = ["ATTEMPTS", "Applied", "Stream"]
 
 ATTEMPTS = 3
 """A chunk that failed so often is quarantined."""
-
-
-class Cut(NamedTuple):
-    """A chunk that was cut."""
-
-    id: int
-    first_row: int
-    last_row: int
-    n_items: int
-    n_labels: int
-    seed: int
-    configuration: str
 
 
 class Applied(NamedTuple):
@@ -60,74 +48,8 @@ class Applied(NamedTuple):
     result: Mapping[str, Any]
 
 
-class Stream(Recall, Truths):
+class Stream(Recall, Cutting):
     """One stream of a store; made by `Store.create` and `Store.stream`."""
-
-    def cut(self, flush: bool = False) -> Cut | None:
-        """Cut a chunk if it is time; None if it is not.
-
-        Parameters
-        ----------
-        flush
-            Cut what is there, ready or not: no more labels will come.
-        """
-        with self._store.read() as connection:  # which keeps nobody from writing
-            rules, now = rules_of(self._row(connection).rules), self._store.now()
-            if not (flush or self._due(connection, rules, now)):
-                return None
-            if flush and not any_row(connection, tables.waiting, self._key):
-                return None
-        with self._store.write() as connection:
-            now, stream = self._store.now(), self._row(connection)
-            items = self._chosen(connection, rules_of(stream.rules), now, flush)
-            if not items:
-                return None
-            labels, waiting = tables.labels.c, tables.waiting.c
-            of_these = among(connection, labels.item, items)
-            n_labels = connection.execute(
-                tables.labels.update()
-                .where(labels.stream == self._key, labels.chunk.is_(None), of_these)
-                .values(chunk=stream.next_chunk)
-            ).rowcount
-            of_these = among(connection, waiting.item, items)
-            connection.execute(tables.waiting.delete().where(waiting.stream == self._key, of_these))
-            self._cut_truths(connection, items, stream.next_chunk)
-            here = {"key": self._key, "number": stream.next_chunk}
-            first, last = connection.execute(_SPAN, here).one()
-            cut = Cut(
-                stream.next_chunk,
-                stream.next_row if first is None else first,  # of truths alone
-                stream.next_row - 1 if last is None else last,
-                len(items),
-                n_labels,
-                self._settings["seed"],
-                self.configuration.configuration,
-            )
-            connection.execute(
-                tables.chunks.insert().values(
-                    stream=self._key,
-                    **cut._asdict(),
-                    state="cut",
-                    cut_at=now,
-                    open_until=rules_of(stream.rules).open_until(now),
-                    attempts=0,
-                    labels_kept=1,
-                )
-            )
-            connection.execute(
-                tables.streams.update()
-                .where(tables.streams.c.id == self._key)
-                .values(next_chunk=stream.next_chunk + 1, moment=now)
-            )
-            fault("before_cut_commit")
-        fault("after_cut")
-        return cut
-
-    def standing(self) -> tuple[list[int], int]:
-        """The chunks that are cut and not applied, and how many are to be cut now."""
-        with self._store.read() as connection:
-            rules = rules_of(self._row(connection).rules)
-            return self._is_cut(connection), self._due(connection, rules, self._store.now())
 
     def advance(self, chunk: Cut | int) -> Applied:
         """Learn from a chunk that was cut, answer it, and commit; once, however often it is asked.
@@ -214,69 +136,6 @@ class Stream(Recall, Truths):
                 except StateError:
                     continue
         return applied
-
-    def to_apply(self) -> list[int]:
-        """The chunks that are cut and not applied, in order."""
-        with self._store.read() as connection:
-            return self._is_cut(connection)
-
-    def _is_cut(self, connection: sa.Connection) -> list[int]:
-        chunks = tables.chunks.c
-        cut = sa.select(chunks.id).where(chunks.stream == self._key, chunks.state == "cut")
-        return list(connection.scalars(cut.order_by(chunks.id)))
-
-    def change(self, **changes: Any) -> Rules:
-        """Change some of the rules from now on; items that are ready stay so."""
-        waiting = tables.waiting.c
-        with self._store.write() as connection:
-            rules = rules_of(self._row(connection).rules).changed(**changes)
-            now = self._store.now()
-            connection.execute(
-                tables.streams.update()
-                .where(tables.streams.c.id == self._key)
-                .values(rules=encode(rules.as_dict()), moment=now)
-            )
-            connection.execute(
-                tables.waiting.update()
-                .where(
-                    waiting.stream == self._key,
-                    waiting.ready_at.is_(None),
-                    waiting.n_labels >= rules.labels_per_item,
-                )
-                .values(ready_at=now)
-            )
-            self._tell(connection, "rules", rules.as_dict())
-        return rules
-
-    def _is_ready(self, rules: Rules, now: float) -> sa.ColumnElement[bool]:
-        """That an item of the stream is ready, by its labels or by waiting."""
-        waiting, since = tables.waiting.c, rules.waited_since(now)
-        ready: sa.ColumnElement[bool] = waiting.ready_at.is_not(None)
-        if since is not None:
-            ready = ready | (waiting.first_at <= since)
-        return sa.and_(waiting.stream == self._key, ready)
-
-    def _due(self, connection: sa.Connection, rules: Rules, now: float) -> int:
-        """How many chunks are to be cut now."""
-        waiting = tables.waiting.c
-        # Who is ready by waiting is so since the wait was over.
-        waited = waiting.first_at + (rules.max_wait or 0)
-        ready_since = sa.func.min(sa.func.coalesce(waiting.ready_at, waited))
-        n_ready, first = connection.execute(
-            sa.select(sa.func.count(), ready_since).where(self._is_ready(rules, now))
-        ).one()
-        return max(int(n_ready) // rules.chunk_items, int(rules.is_due(n_ready, first, now)))
-
-    def _chosen(
-        self, connection: sa.Connection, rules: Rules, now: float, flush: bool
-    ) -> list[str]:
-        """The items of the chunk that is to be cut now, in the order of their first labels."""
-        waiting = tables.waiting.c
-        if not flush and not self._due(connection, rules, now):
-            return []
-        ready = waiting.stream == self._key if flush else self._is_ready(rules, now)
-        chosen = sa.select(waiting.item).where(ready).order_by(waiting.first_row)
-        return list(connection.scalars(chosen.limit(rules.chunk_items)))
 
     def _work(self, connection: sa.Connection, chunk: Any) -> Work:
         """Read what learning from a chunk needs, and no more."""
@@ -438,7 +297,6 @@ class Stream(Recall, Truths):
 # Made once: making a statement takes longer than asking it.
 _labels, _models, _chunks = tables.labels.c, tables.models.c, tables.chunks.c
 _of_chunk = sa.and_(_labels.stream == sa.bindparam("key"), _labels.chunk == sa.bindparam("number"))
-_SPAN = sa.select(sa.func.min(_labels.row), sa.func.max(_labels.row)).where(_of_chunk)
 _WEIGHTS = sa.select(_labels.row, _labels.weight).where(_of_chunk, _labels.weight.is_not(None))
 _DISCARD = tables.labels.delete().where(_of_chunk)
 _SWAP = (
