@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from labelquorum.errors import LabelQuorumError, StateError
+from labelquorum.errors import StateError
 from labelquorum.record.chunking import Rules
 from labelquorum.record.store import Store
 from labelquorum.record.stream import Stream
@@ -100,12 +100,12 @@ def aggregate_stream(
         if rules is None and whole_items and stream not in store.streams():
             rules = Rules(chunk_items=WHOLE_CHUNK_ITEMS)
         found = _prepared(store, stream, method, rules, settings)
-        found.settle()  # what a driver before us left
+        found.settle(flush=whole_items)  # what a driver before us left
         taker = Taker(found, source, whole_items, sink, sink_format)
         writer = labels.writeStream.foreachBatch(taker).option("checkpointLocation", checkpoint)
         if trigger is not None:
             writer = writer.trigger(**trigger)
-        return Feed(writer.start(), found, taker, store_url)
+        return Feed(writer.start(), found, taker, store_url, keeps_time=not whole_items)
     except BaseException:
         _release(store_url)
         raise
@@ -115,14 +115,21 @@ class Feed:
     """A query that feeds a stream; Spark's own is `query`. The store is let go of at its end."""
 
     def __init__(
-        self, query: "StreamingQuery", stream: Stream, taker: Taker, store_url: str
+        self,
+        query: "StreamingQuery",
+        stream: Stream,
+        taker: Taker,
+        store_url: str,
+        keeps_time: bool,
     ) -> None:
         self.query, self.stream = query, stream
         self._taker, self._store_url = taker, store_url
         self._ended, self._over = threading.Lock(), threading.Event()
-        self._clock = threading.Thread(target=self._keep_time, name="labelquorum-spark-clock")
-        self._clock.daemon = True
-        self._clock.start()
+        self._clock = threading.Thread(
+            target=self._keep_time, name="labelquorum-spark", daemon=True
+        )
+        if keeps_time:  # nothing waits where micro-batches have whole items
+            self._clock.start()
 
     def wait(self, seconds: int | None = None) -> bool:
         """Wait for the end; True if it has come. What went wrong is raised as it was."""
@@ -158,13 +165,14 @@ class Feed:
     def _keep_time(self) -> None:
         """Let items become ready, and chunks be cut, also while no micro-batch comes."""
         while not self._over.wait(CLOCK_SECONDS):
-            with suppress(LabelQuorumError):  # which the next micro-batch meets too, and tells
+            with suppress(Exception):  # which the next micro-batch meets too, and tells
                 self.stream.settle()
 
     def _end(self) -> None:
         if self._ended.acquire(blocking=False):
             self._over.set()
-            self._clock.join()
+            if self._clock.is_alive():
+                self._clock.join()
             _release(self._store_url)
 
     def __enter__(self) -> Self:
