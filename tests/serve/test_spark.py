@@ -294,7 +294,7 @@ def test_a_checkpoint_that_is_older_than_the_store_is_refused_rather_than_passed
 def test_a_job_that_fails_is_no_fault_of_the_chunk(spark, crowd, tmp_path, monkeypatch):
     files_of(crowd, tmp_path / "in", 1)
     with monkeypatch.context() as patch:
-        patch.setattr("labelquorum.serve.spark.spread.fit_told", lambda plan: _die)
+        patch.setattr("labelquorum.serve.spark.spread.fit_told", lambda plan, told: _die)
         with pytest.raises(StoreError, match="Spark could not learn from a chunk"):
             fed(spark, tmp_path, spread_labels=500)
     assert [chunk["state"] for chunk in chunks(tmp_path)] == ["cut"]

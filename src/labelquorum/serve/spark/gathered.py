@@ -18,6 +18,7 @@ from labelquorum.serve.spark.shards import (
     Found,
     Plan,
     Schema,
+    Told,
     answer_told,
     crowd_of,
     fit_told,
@@ -49,12 +50,12 @@ def rounds_gathered(
     known = together(sharding, gained, crowd.places, len(plan.classes))
     past = [known.sums]
     while len(past) < (rounds or sharding.rounds) and not sharding.settled(past):
-        told = _told(labels.drop("items"), crowd, known, gained)
-        gained = gathered(told.mapInArrow(fit_told(plan), schema.counted))
+        told = _told(crowd, known, gained)
+        gained = gathered(labels.drop("items").mapInArrow(fit_told(plan, told), schema.counted))
         known = together(sharding, gained, crowd.places, len(plan.classes))
         past.append(known.sums)
-    told = _told(labels, crowd, known, None)
-    answers = kept(told.mapInArrow(answer_told(plan), schema.answers))
+    told = _told(crowd, known, None)
+    answers = kept(labels.mapInArrow(answer_told(plan, told), schema.answers))
     prior, confusion = sharding.class_prior(known), sharding.confusion(known)
     everybody = crowd_of(crowd.workers, crowd.labels, confusion, prior)
     workers = first.sparkSession.createDataFrame(everybody, schema.workers)
@@ -78,18 +79,12 @@ def _met(first: "DataFrame") -> tuple[_Crowd, list[Gained]]:
     return who, gained
 
 
-def _told(
-    labels: "DataFrame", crowd: _Crowd, known: Known, gained: list[Gained] | None
-) -> "DataFrame":
-    """Each shard with what all counted of its workers and, for a round, what it did itself."""
-    import pyarrow
-    from pyspark.sql import functions as F  # noqa: N812
+def _told(crowd: _Crowd, known: Known, gained: list[Gained] | None) -> dict[int, Told]:
+    """What each shard is told: what all counted of its workers and, for a round, what it did.
 
-    columns: dict[str, Any] = {
-        "shard": pyarrow.array(crowd.shards, pyarrow.int32()),
-        "known": [known_bytes(known._replace(rows=known.rows[at])) for at in crowd.places],
-    }
-    if gained is not None:
-        columns["own"] = [gained_bytes(own) for own in gained]
-    told = labels.sparkSession.createDataFrame(pyarrow.table(columns))
-    return labels.join(F.broadcast(told), "shard")
+    It goes with the function, which Spark ships once to each executor; as a table to join it would
+    take the memory the labels are in.
+    """
+    rows = [known_bytes(known._replace(rows=known.rows[at])) for at in crowd.places]
+    own = map(gained_bytes, gained or [None] * len(rows))
+    return dict(zip(crowd.shards, map(Told, rows, own), strict=True))

@@ -40,6 +40,7 @@ __all__ = [
     "Plan",
     "Run",
     "Schema",
+    "Told",
     "answer_told",
     "answers_of",
     "by_shard",
@@ -77,6 +78,13 @@ class Plan(NamedTuple):
         import pyarrow
 
         return pyarrow.array(self.classes, self.label_type)
+
+
+class Told(NamedTuple):
+    """What the driver tells a shard."""
+
+    known: bytes  # what all shards counted of its workers
+    own: bytes  # what it counted itself, in the round before
 
 
 class Found(NamedTuple):
@@ -196,16 +204,17 @@ def unpack(batches: Iterator[Any]) -> Iterator[Any]:
 # ── later rounds, with what the driver tells ─────────────────────────────────────────────
 
 
-def fit_told(plan: Plan) -> Run:
-    """From shards with what is known of them (shard, labels, known, own) to what they count."""
+def fit_told(plan: Plan, told: Mapping[int, Told]) -> Run:
+    """From shards (shard, labels), with what is told of each, to what they count."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow
 
         sharding = sharding_of(plan.model())
         for row in _each(batches):
-            known, own = known_from(row["known"]), gained_from(row["own"])
-            gained = sharding.fit(chunk_from(row["labels"]), known, own)
+            known, own = told[row["shard"]]
+            chunk = chunk_from(row["labels"])
+            gained = sharding.fit(chunk, known_from(known), gained_from(own))
             columns = [
                 pyarrow.array([row["shard"]], pyarrow.int32()),
                 pyarrow.array([gained_bytes(gained)], pyarrow.binary()),
@@ -215,13 +224,13 @@ def fit_told(plan: Plan) -> Run:
     return run
 
 
-def answer_told(plan: Plan) -> Run:
-    """From shards with what is known of them (labels, items, known) to their answers."""
+def answer_told(plan: Plan, told: Mapping[int, Told]) -> Run:
+    """From shards (shard, labels, items), with what is told of each, to their answers."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         sharding = sharding_of(plan.model())
         for row in _each(batches):
-            chunk, known = chunk_from(row["labels"]), known_from(row["known"])
+            chunk, known = chunk_from(row["labels"]), known_from(told[row["shard"]].known)
             assert known is not None
             result, items = sharding.answer(chunk, known), table_from(row["items"])
             yield from answers_of(result, chunk, items, plan.said()).to_batches()

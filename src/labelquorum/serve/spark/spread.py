@@ -15,7 +15,7 @@ from labelquorum.record.rows import Configuration, Outcome, Work
 from labelquorum.record.tables import decode
 from labelquorum.serve.spark.packing import chunk_bytes, gained_bytes, gathered, known_bytes
 from labelquorum.serve.spark.session import cause_of
-from labelquorum.serve.spark.shards import Plan, fit_told
+from labelquorum.serve.spark.shards import Plan, Told, fit_told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,13 +61,15 @@ class Spread:
             {
                 "shard": pyarrow.array(range(len(todo)), pyarrow.int32()),
                 "labels": [chunk_bytes(shard.chunk) for shard in todo],
-                "known": [known_bytes(shard.known) for shard in todo],
-                "own": [gained_bytes(shard.own) for shard in todo],
             }
         )
+        told = {
+            number: Told(known_bytes(shard.known), gained_bytes(shard.own))
+            for number, shard in enumerate(todo)
+        }
         try:
             rows = self._session.createDataFrame(table).repartitionById(len(todo), "shard")
-            return gathered(rows.mapInArrow(fit_told(plan), "shard int, data binary"))
+            return gathered(rows.mapInArrow(fit_told(plan, told), "shard int, data binary"))
         except Exception as error:
             cause = cause_of(error)
             if cause is not None:
