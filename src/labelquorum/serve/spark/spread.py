@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["SPREAD_LABELS", "Spread"]
 
 SPREAD_LABELS = 1_000_000
-"""A chunk of so many labels is learned from on the executors, unless one is told otherwise."""
+"""A chunk of so many labels is learned from on the executors, unless one is told otherwise.
+
+There about six cores of executors are as fast as the driver; see `docs/spark.md`.
+"""
 
 SHARD_LABELS = 250_000
 """So many labels go to one executor. It does not follow the cluster: results would, too."""
