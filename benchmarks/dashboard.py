@@ -295,7 +295,7 @@ def measure_long(n_items: int, n_workers: int, seconds: float) -> Result:
 def parts(quick: bool) -> dict[str, Callable[[], Result]]:
     return {
         "event": lambda: measure_event(5 if quick else 50),
-        "viewers": lambda: measure_viewers(*((1, 2.0) if quick else (5, 8.0))),
+        "viewers": lambda: measure_viewers(*((1, 2.0) if quick else (15, 5.0))),
         "long": lambda: measure_long(*((5_000, 500, 1.0) if quick else (100_000, 10_000, 8.0))),
     }
 

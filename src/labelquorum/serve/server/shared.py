@@ -2,7 +2,7 @@
 
 A hundred open pages ask the same at the same moment, whenever something happens. What is made for
 one is given to all who ask until something happens again, and is made so seldom that the making
-takes a tenth of the time. Nobody is given what was made before the last thing he may have heard of.
+takes a thirtieth of the time. Nobody is given what was made before the last thing he may have heard of.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ __all__ = ["Shared", "as_json"]
 OLDEST = 1.0
 """Seconds after which an answer is made anew, also where nothing is known to have happened."""
 
-REST, LONGEST = 10.0, 5.0
+REST, LONGEST = 30.0, 5.0
 """So many times as long as the making took, it rests; but never longer than so many seconds."""
 
 MOST = 256
