@@ -53,12 +53,12 @@ def tolerance(found: dict[str, Any]) -> str:
     cells = {(row["dataset"], row["method"]): row for row in found["rows"]}
     rows = []
     for name in dict.fromkeys(row["dataset"] for row in found["rows"]):
-        if any((name, method) not in cells for method in methods):
-            continue  # it is being measured
-        line = [name, f"{cells[name, methods[0]]['labels']:,}"]
+        measured = [cells[name, method] for method in methods if (name, method) in cells]
+        line = [name, f"{measured[0]['labels']:,}"]
         for method in methods:
-            row = cells[name, method]
-            line += [f"{row[part]:.2f}" for part in ("one_piece", "four_partitions", "difference")]
+            row = cells.get((name, method))
+            parts = ("one_piece", "four_partitions", "difference")
+            line += ["–" if row is None else f"{row[part]:.2f}" for part in parts]
         rows.append(line)
     head = ["error in %", "labels"]
     for method in methods:
