@@ -2,7 +2,8 @@
 
 A hundred open pages ask the same at the same moment, whenever something happens. What is made for
 one is given to all who ask until something happens again, and is made so seldom that the making
-takes a thirtieth of the time. Nobody is given what was made before the last thing he may have heard of.
+takes a thirtieth of the time. Nobody is given what was made before the last thing he may have heard
+of.
 """
 
 import asyncio

@@ -9,8 +9,6 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pandas
-
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import id_order
 from labelquorum.ingest.formats import read_labels
@@ -104,7 +102,7 @@ def aggregate(
         if partitions is None:
             partitions = max(1, -(-n_labels // PARTITION_LABELS))
         whole = counted.filter(pyarrow.compute.field("said") > 0)
-        classes = _classes(model, whole["label"].to_pylist())
+        classes = _classes(model, whole["label"])
         plan = Plan(method, settings, classes, counted["label"].type)
         if partitions == 1:
             return _in_one(labels, plan)
@@ -116,13 +114,14 @@ def aggregate(
         raise cause from error
 
 
-def _classes(model: Any, said: list[Any]) -> list[Hashable]:
+def _classes(model: Any, said: Any) -> list[Hashable]:
     """All classes, in the order the library gives them; of what it would leave out, none."""
     if model._space.classes is not None:
         return list(model._space.classes)
-    rows = {"task": list(range(len(said))), "worker": [0] * len(said), "label": said}
-    space = replace(model._space, on_bad="skip")
-    found = read_labels(pandas.DataFrame(rows, dtype=object), space)
+    import pyarrow
+
+    rows = {"task": range(len(said)), "worker": [0] * len(said), "label": said}
+    found = read_labels(pyarrow.table(rows), replace(model._space, on_bad="skip"))
     return sorted(set(found.labels), key=id_order)
 
 

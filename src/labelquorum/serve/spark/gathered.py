@@ -86,5 +86,5 @@ def _told(crowd: _Crowd, known: Known, gained: list[Gained] | None) -> dict[int,
     take the memory the labels are in.
     """
     rows = [known_bytes(known._replace(rows=known.rows[at])) for at in crowd.places]
-    own = map(gained_bytes, gained or [None] * len(rows))
+    own = [b""] * len(rows) if gained is None else map(gained_bytes, gained)
     return dict(zip(crowd.shards, map(Told, rows, own), strict=True))
