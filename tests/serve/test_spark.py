@@ -248,6 +248,16 @@ def test_a_micro_batch_that_comes_again_is_counted_and_written_once(spark, crowd
     assert spark.read.parquet(sink).count() == len(set(crowd.item_ids))
 
 
+def test_two_sources_share_a_path_without_a_folder_in_common(spark, crowd, tmp_path):
+    files_of(crowd, tmp_path / "in", 1)
+    for source in ("spark", "a/b"):
+        options = {"source": source, "checkpoint": str(tmp_path / f"c{len(source)}")}
+        fed(spark, tmp_path, sink=str(tmp_path / "answers"), **options)
+    found = spark.read.parquet(str(tmp_path / "answers")).where("source = 'spark'")
+    assert told(found).keys() == set(crowd.item_ids)
+    assert (tmp_path / "answers" / "source=spark" / "batch=0").is_dir()
+
+
 def test_answers_are_handed_to_a_function_with_the_number_of_the_micro_batch(
     spark, crowd, tmp_path
 ):
@@ -388,6 +398,13 @@ def test_a_table_and_a_stream_are_told_apart_with_a_sentence(spark, tmp_path):
     with pytest.raises(StateError, match="takes a streaming DataFrame"):
         lq.spark.aggregate_stream(table, str(tmp_path), "birds", checkpoint=str(tmp_path / "c"))
     (tmp_path / "in").mkdir()
+    for options in ({"rules": {"labels_per_item": 5}}, {"trigger": "availableNow"}):
+        [name] = options
+        with pytest.raises(StateError, match=f"`{name}` must be .*, such as"):
+            frame = reading(spark, tmp_path / "in")
+            lq.spark.aggregate_stream(frame, str(tmp_path), "x", checkpoint="c", **options)
+    with pytest.raises(StateError, match=r"a DataFrame of Spark.*Got 'labels\.csv'"):
+        lq.spark.aggregate("labels.csv")
     with pytest.raises(StateError, match="Use aggregate_stream"):
         lq.spark.aggregate(reading(spark, tmp_path / "in"))
 

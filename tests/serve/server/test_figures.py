@@ -333,7 +333,7 @@ def test_of_a_stream_that_closes_its_items_those_are_named_that_wait(admin, stre
     told = admin.get(f"{stream}/ask").json()
     assert [item["task"] for item in told["items"]] == ["w", "a", "b"]
     assert [item["open"] for item in told["items"]] == [True, False, False]
-    assert told["open_items"] == 0 and "grace is 0" in told["says"]
+    assert told["open_items"] == 0 and "`grace` is 0" in told["says"]
     assert all(item["gain"] is None for item in told["items"])
 
 

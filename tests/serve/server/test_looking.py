@@ -70,7 +70,7 @@ def test_what_takes_long_to_make_rests_as_many_times_as_long(clock, monkeypatch)
     monkeypatch.setattr(asyncio, "sleep", rest)
 
     async def look():
-        lengths = iter([0.3, 2.0, 0.0])
+        lengths = iter([0.1, 2.0, 0.0])
 
         async def make():
             clock.time += next(lengths)
@@ -80,7 +80,7 @@ def test_what_takes_long_to_make_rests_as_many_times_as_long(clock, monkeypatch)
             await shared.answer("s", "a", make)
 
     asyncio.run(look())
-    assert rests == [pytest.approx(2.7), pytest.approx(3.0)]
+    assert rests == [pytest.approx(2.9), pytest.approx(3.0)]
 
 
 def test_a_hundred_who_ask_at_once_are_given_one_answer(clock):

@@ -16,7 +16,7 @@ from labelquorum.learn.estimator import estimator
 from labelquorum.learn.sharding import sharding_of
 from labelquorum.serve.spark.apart import rounds_apart
 from labelquorum.serve.spark.gathered import rounds_gathered
-from labelquorum.serve.spark.session import cause_of, label_columns, require_pyspark
+from labelquorum.serve.spark.session import cause_of, label_columns, require_frame
 from labelquorum.serve.spark.shards import (
     ANSWERS,
     SUMS,
@@ -80,7 +80,7 @@ def aggregate(
     settings
         Of the method, as `lq.estimator` takes them.
     """
-    require_pyspark()
+    require_frame(df)
     import pyarrow.compute
     from pyspark.sql import functions as F  # noqa: N812
 

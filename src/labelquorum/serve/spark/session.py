@@ -19,7 +19,7 @@ from labelquorum.errors import LabelError, StateError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["cause_of", "label_columns", "require_pyspark", "session"]
+__all__ = ["cause_of", "label_columns", "require_frame", "require_pyspark", "session"]
 
 JAVA = 17
 """The oldest Java that Spark 4 runs on."""
@@ -54,9 +54,13 @@ def session(master: str | None = None, settings: Mapping[str, Any] | None = None
     builder = SparkSession.builder.appName("labelquorum")
     if master is not None:
         builder = builder.master(master)
-    for name, value in (settings or {}).items():
+    usual = {"spark.ui.showConsoleProgress": "false"}  # which would stand between what is printed
+    for name, value in {**usual, **(settings or {})}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with warnings.catch_warnings():
+        # Java is started by a fork that runs it at once, which does JAX's threads no harm.
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+        return builder.getOrCreate()
 
 
 def _default_master() -> str:
@@ -75,6 +79,15 @@ def require_pyspark() -> None:
                 f"Spark takes {module}, which is not installed. Run: pip install "
                 f"labelquorum[spark], and install Java {JAVA} or newer."
             )
+
+
+def require_frame(df: object) -> None:
+    """Say in one sentence that something is no DataFrame of Spark, if it is not."""
+    require_pyspark()
+    if not hasattr(df, "sparkSession"):
+        raise StateError(
+            f"This takes a DataFrame of Spark, such as spark.read.csv gives. Got {df!r:.200}."
+        )
 
 
 def _require_java() -> None:

@@ -18,7 +18,7 @@ from labelquorum.record.chunking import Rules
 from labelquorum.record.store import Store
 from labelquorum.record.stream import Stream
 from labelquorum.record.tables import decode
-from labelquorum.serve.spark.session import label_columns, require_pyspark
+from labelquorum.serve.spark.session import label_columns, require_frame
 from labelquorum.serve.spark.spread import SPREAD_LABELS, Spread
 from labelquorum.serve.spark.taker import Sink, Taker
 
@@ -33,6 +33,11 @@ WHOLE_CHUNK_ITEMS = 100_000
 
 CLOCK_SECONDS = 1.0
 """So often it is looked whether an item has waited long enough."""
+
+_SUCH_AS = {
+    "rules": "of labelquorum.record.chunking, such as Rules(labels_per_item=5)",
+    "trigger": 'a dict, such as {"availableNow": True}',
+}
 
 
 def aggregate_stream(
@@ -69,8 +74,9 @@ def aggregate_stream(
         ready.
     sink
         Where the answers go besides: a function of (DataFrame, number of the micro-batch), as
-        `foreachBatch` takes it, or a path under which each micro-batch has a folder. Answers that
-        are given between two micro-batches come with the next.
+        `foreachBatch` takes it, or a path under which each micro-batch that answers something has
+        a folder, `source=NAME/batch=N`. Answers that are given between two micro-batches come with
+        the next, and those that were given before there was a sink with its first.
     sink_format
         How answers are written under a path.
     source
@@ -82,7 +88,10 @@ def aggregate_stream(
     spread_labels
         A chunk of so many labels is learned from on the executors.
     """
-    require_pyspark()
+    require_frame(df)
+    for name, value, kind in (("rules", rules, Rules), ("trigger", trigger, Mapping)):
+        if value is not None and not isinstance(value, kind):
+            raise StateError(f"`{name}` must be {_SUCH_AS[name]}. Got {value!r}.")
     if not df.isStreaming:
         raise StateError(
             "aggregate_stream takes a streaming DataFrame, and this one is a table. Read it with "

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -60,25 +61,27 @@ class Taker:
         said = self._stream.position(self._source)
         last = _Place(query, -1, "") if said is None else _Place.read(said)
         who = f"Stream {self._stream.name!r} has"
+        has = f"{who} the labels of source {self._source!r} up to micro-batch {last.number}"
         if last.query != query:
             raise ConflictError(
                 f"{who} labels of source {self._source!r} by another checkpoint, up to "
-                f"micro-batch {last.number}. Go on with that one; or, if these are other labels, "
-                "give source= a name of its own."
+                f"micro-batch {last.number}. Go on with that one; if it is gone, start over with a "
+                "new store; or, if these are other labels, give source= a name of its own."
             )
         if number > last.number + 1:
+            has = has if said is not None else f"{who} no labels of source {self._source!r}"
             raise ConflictError(
-                f"{who} the labels of source {self._source!r} up to micro-batch {last.number}, and "
-                f"Spark goes on with {number}: those between are missing. Restore the store this "
-                "checkpoint belongs to, or start with a new checkpoint and a new source=."
+                f"{has}, and Spark goes on with {number}: those between are missing. Restore the "
+                "store this checkpoint belongs to, or start with a new checkpoint and a new "
+                "source=."
             )
         table = batch.toArrow()
         place = _Place(query, number, _digest_of(table))
         if number < last.number or (number == last.number and place != last):
             raise ConflictError(
-                f"{who} the labels of source {self._source!r} up to micro-batch {last.number}, and "
-                f"Spark gives others as {number}: the checkpoint is older than the store. Restore "
-                "the store that belongs to it, or start with a new checkpoint and a new source=."
+                f"{has}, and Spark gives others as {number}: the checkpoint is older than the "
+                "store. Restore the store that belongs to it, or start with a new checkpoint and a "
+                "new source=."
             )
         if number > last.number:
             key = f"{self._source} {query} {number}"
@@ -99,7 +102,9 @@ class Taker:
             if callable(self._sink):
                 self._sink(given, number)
             else:
-                folder = f"{str(self._sink).rstrip('/')}/batch={number}"
+                # By source, too: each numbers its micro-batches from 0 on.
+                place = f"source={quote(self._source, safe='')}/batch={number}"
+                folder = f"{str(self._sink).rstrip('/')}/{place}"
                 given.write.mode("overwrite").format(self._sink_format).save(folder)
         mark = f"{number} {max(chunks, default=chunk)}"
         self._stream.accept(LabelTable([], [], []), None, self._sunk, mark)
