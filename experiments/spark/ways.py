@@ -63,40 +63,54 @@ def run_batch(way: str, folder: Path, cores: int) -> dict[str, Any]:
 
 def plain_dawid_skene(labels: Any) -> Any:
     """Dawid–Skene as it is written in Spark by hand: each iteration joins and sums."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import Window, functions
 
     smoothing = 1e-5
     labels = labels.select("task", "worker", "label").persist()
-    votes = labels.groupBy("task", F.col("label").alias("c")).count()
+    votes = labels.groupBy("task", functions.col("label").alias("c")).count()
     total = Window.partitionBy("task")
-    probs = votes.select("task", "c", (F.col("count") / F.sum("count").over(total)).alias("q"))
+    probs = votes.select(
+        "task", "c", (functions.col("count") / functions.sum("count").over(total)).alias("q")
+    )
     for _ in range(PLAIN_ROUNDS):
         counts = (
-            labels.join(probs, "task").groupBy("worker", "c", "label").agg(F.sum("q").alias("n"))
+            labels.join(probs, "task")
+            .groupBy("worker", "c", "label")
+            .agg(functions.sum("q").alias("n"))
         )
         row = Window.partitionBy("worker", "c")
-        share = (F.col("n") + smoothing) / (F.sum("n").over(row) + CLASSES * smoothing)
-        confusion = counts.select("worker", "c", "label", F.log(share).alias("s"))
-        mass = probs.groupBy("c").agg(F.sum("q").alias("m"))
+        share = (functions.col("n") + smoothing) / (
+            functions.sum("n").over(row) + CLASSES * smoothing
+        )
+        confusion = counts.select("worker", "c", "label", functions.log(share).alias("s"))
+        mass = probs.groupBy("c").agg(functions.sum("q").alias("m"))
         prior = mass.select(
-            "c", F.log(F.col("m") / F.sum("m").over(Window.partitionBy())).alias("p")
+            "c",
+            functions.log(functions.col("m") / functions.sum("m").over(Window.partitionBy())).alias(
+                "p"
+            ),
         )
         said = labels.join(confusion, ["worker", "label"]).groupBy("task", "c")
         # A class no worker's row has is one for which a label says as good as nothing.
-        scores = said.agg(F.sum("s").alias("s"), F.count("s").alias("k"))
-        scores = scores.join(F.broadcast(prior), "c")
-        most = F.max("k").over(total)
+        scores = said.agg(functions.sum("s").alias("s"), functions.count("s").alias("k"))
+        scores = scores.join(functions.broadcast(prior), "c")
+        most = functions.max("k").over(total)
         scores = scores.select(
             "task",
             "c",
-            (F.col("s") + F.col("p") + (most - F.col("k")) * np.log(smoothing)).alias("s"),
+            (
+                functions.col("s")
+                + functions.col("p")
+                + (most - functions.col("k")) * np.log(smoothing)
+            ).alias("s"),
         )
-        weight = F.exp(F.col("s") - F.max("s").over(total))
+        weight = functions.exp(functions.col("s") - functions.max("s").over(total))
         probs = scores.select("task", "c", weight.alias("w"))
-        probs = probs.select("task", "c", (F.col("w") / F.sum("w").over(total)).alias("q"))
+        probs = probs.select(
+            "task", "c", (functions.col("w") / functions.sum("w").over(total)).alias("q")
+        )
         probs = probs.localCheckpoint()
-    best = probs.groupBy("task").agg(F.max_by("c", "q").alias("label"))
+    best = probs.groupBy("task").agg(functions.max_by("c", "q").alias("label"))
     return best
 
 

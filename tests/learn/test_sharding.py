@@ -1,6 +1,7 @@
 """A table learned from in shards says what it says in one piece."""
 
 import os
+from pathlib import Path
 from zlib import crc32
 
 import numpy as np
@@ -21,7 +22,7 @@ from labelquorum.learn.sharding import (
     together,
 )
 from labelquorum.trial import class_conditional_crowd, label_table
-from labelquorum.trial.datasets import DATA_VARIABLE, count_dataset, read_dataset
+from labelquorum.trial.datasets import DATA_VARIABLE, count_dataset, list_datasets, read_dataset
 
 LARGE = [
     *("adult2_all", "cifar10n", "face", "fact_eval", "mediaeval2013_q2", "metaphor_novelty"),
@@ -65,6 +66,14 @@ def in_shards(model, table, n_shards):
 
 def error(answers, truth):
     return 100 * np.mean([answers[item] != label for item, label in truth.items()])
+
+
+def test_every_real_crowd_of_some_size_is_among_them():
+    if not os.environ.get(DATA_VARIABLE):
+        pytest.skip(f"real data sets are read only where {DATA_VARIABLE} names their folder")
+    files = {name: Path(os.environ[DATA_VARIABLE], name) for name in list_datasets()}
+    judged = [name for name, file in files.items() if (file / "truth.csv").exists()]
+    assert [n for n in judged if count_dataset(read_dataset(n)).n_labels > 5000] == LARGE
 
 
 @pytest.mark.parametrize("method", ["bila", "dawid_skene"])

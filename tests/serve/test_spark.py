@@ -331,6 +331,22 @@ def test_rules_of_time_hold_while_no_micro_batch_comes(spark, tmp_path):
         assert len(feed.stream.answers()) == 5
 
 
+def test_what_goes_wrong_while_no_micro_batch_comes_ends_the_query(spark, tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    options = {"checkpoint": str(tmp_path / "checkpoint")}
+    frame = reading(spark, tmp_path / "in")
+    feed = lq.spark.aggregate_stream(frame, str(tmp_path / "store"), "birds", **options)
+
+    def fail():
+        raise StoreError("The disk is full.")
+
+    monkeypatch.setattr(feed.stream, "settle", fail)
+    with pytest.raises(StoreError, match="The disk is full"):
+        feed.wait(60)
+    with Store.open(tmp_path / "store"):  # it was let go of
+        pass
+
+
 def test_another_method_than_the_stream_has_is_refused(spark, crowd, tmp_path):
     files_of(crowd, tmp_path / "in", 1)
     for _ in range(2):

@@ -85,12 +85,14 @@ def _joined(
     labels: "DataFrame", gained: "DataFrame", totals: "DataFrame", partitions: int
 ) -> "DataFrame":
     """Each shard with what it counted itself, and what all counted of its workers."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions
 
-    everybody = totals.where(f"kind = {WORKER}").select("worker", F.col("data").alias("total"))
+    everybody = totals.where(f"kind = {WORKER}").select(
+        "worker", functions.col("data").alias("total")
+    )
     crowd = gained.where(f"kind = {WORKER}").join(everybody, "worker")
     others = labels.unionByName(gained.where(f"kind = {SUMS}"))
-    rows = crowd.unionByName(others.withColumn("total", F.lit(None).cast("binary")))
+    rows = crowd.unionByName(others.withColumn("total", functions.lit(None).cast("binary")))
     return rows.repartitionById(partitions, "shard")
 
 

@@ -82,7 +82,7 @@ def aggregate(
     """
     require_frame(df)
     import pyarrow.compute
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions
 
     if df.isStreaming:
         raise StateError(
@@ -95,7 +95,7 @@ def aggregate(
     try:
         said = "task is not null and worker is not null"
         counts = ("count(*) as labels", f"count_if({said}) as said")
-        counted = labels.groupBy("label").agg(*map(F.expr, counts)).toArrow()
+        counted = labels.groupBy("label").agg(*map(functions.expr, counts)).toArrow()
         n_labels = sum(counted["labels"].to_pylist())
         if not n_labels:
             raise LabelError("The DataFrame has no rows, and so nothing to aggregate.")
@@ -159,7 +159,7 @@ def _in_shards(labels: "DataFrame", plan: Plan, partitions: int, rounds: int | N
 
 def _dealt(labels: "DataFrame", partitions: int) -> "DataFrame":
     """All labels of an item in one shard, and shard n in partition n."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions
 
-    shard = F.pmod(F.xxhash64("task"), F.lit(partitions)).cast("int")
+    shard = functions.pmod(functions.xxhash64("task"), functions.lit(partitions)).cast("int")
     return labels.withColumn("shard", shard).repartitionById(partitions, "shard")

@@ -126,7 +126,7 @@ def label_columns(df: "DataFrame") -> "DataFrame":
 
     A moment becomes seconds since 1970, a date its text.
     """
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions
     from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 
     from labelquorum.ingest.rules import find_columns
@@ -135,7 +135,7 @@ def label_columns(df: "DataFrame") -> "DataFrame":
     columns = []
     for role, position in found.items():
         field = df.schema.fields[position]
-        column = F.col(f"`{field.name.replace('`', '``')}`")
+        column = functions.col(f"`{field.name.replace('`', '``')}`")
         if isinstance(field.dataType, TimestampNTZType):
             column = column.cast("timestamp")
         if isinstance(field.dataType, TimestampType | TimestampNTZType):

@@ -25,7 +25,7 @@ __all__ = ["SPREAD_LABELS", "Spread"]
 SPREAD_LABELS = 1_000_000
 """A chunk of so many labels is learned from on the executors, unless one is told otherwise.
 
-There about six cores of executors are as fast as the driver; see `docs/spark.md`.
+Measured with two cores, where the driver is the faster up to here; see `docs/spark.md`.
 """
 
 SHARD_LABELS = 250_000

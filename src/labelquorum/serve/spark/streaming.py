@@ -106,9 +106,8 @@ def aggregate_stream(
     store = _hold(store_url)
     try:
         store.learner = Spread(df.sparkSession, spread_labels)
-        if rules is None and whole_items and stream not in store.streams():
-            rules = Rules(chunk_items=WHOLE_CHUNK_ITEMS)
-        found = _prepared(store, stream, method, rules, settings)
+        usual = Rules(chunk_items=WHOLE_CHUNK_ITEMS) if whole_items else None
+        found = _prepared(store, stream, method, rules, settings, usual)
         found.settle(flush=whole_items)  # what a driver before us left
         taker = Taker(found, source, whole_items, sink, sink_format)
         writer = labels.writeStream.foreachBatch(taker).option("checkpointLocation", checkpoint)
@@ -147,10 +146,12 @@ class Feed:
         except Exception as error:
             self._end()
             self._raise(error)
-        # Without a time to wait, Spark's own wait gives nothing back.
-        if ended is None or ended:
-            self._end()
-        return ended is None or bool(ended)
+        if ended is not None and not ended:  # without a time to wait, Spark gives nothing back
+            return False
+        self._end()
+        if self._taker.error is not None:
+            raise self._taker.error
+        return True
 
     def process_all(self) -> None:
         """Wait until all that is there now was fed and answered."""
@@ -159,6 +160,9 @@ class Feed:
         except Exception as error:
             self._end()
             self._raise(error)
+        if self._taker.error is not None:  # of the clock's, which ended the query
+            self._end()
+            raise self._taker.error
 
     def stop(self) -> None:
         """End the query; a micro-batch at hand is broken off, and comes again at the next start."""
@@ -173,9 +177,12 @@ class Feed:
 
     def _keep_time(self) -> None:
         """Let items become ready, and chunks be cut, also while no micro-batch comes."""
-        while not self._over.wait(CLOCK_SECONDS):
-            with suppress(Exception):  # which the next micro-batch meets too, and tells
+        try:
+            while not self._over.wait(CLOCK_SECONDS):
                 self.stream.settle()
+        except Exception as error:  # ends the query, as in a micro-batch
+            self._taker.error = error
+            self.query.stop()
 
     def _end(self) -> None:
         if self._ended.acquire(blocking=False):
@@ -197,11 +204,16 @@ class Feed:
 
 
 def _prepared(
-    store: Store, name: str, method: str | None, rules: Rules | None, settings: Mapping[str, Any]
+    store: Store,
+    name: str,
+    method: str | None,
+    rules: Rules | None,
+    settings: Mapping[str, Any],
+    usual: Rules | None,
 ) -> Stream:
-    """The stream, made where there is none, with the rules that are asked for."""
+    """The stream with the rules asked for; made where there is none, with the usual ones."""
     if name not in store.streams():
-        return store.create(name, method or "bila", rules=rules, **settings)
+        return store.create(name, method or "bila", rules=rules or usual, **settings)
     stream = store.stream(name)
     held = stream.configuration
     wanted = store.learner.configure(method or held.method, settings)
