@@ -4,9 +4,11 @@ import fcntl
 import json
 import os
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from hypothesis import settings
 
@@ -21,6 +23,23 @@ def pytest_configure(config: pytest.Config) -> None:
         cache = getattr(config, "cache", None)  # `-p no:cacheprovider` leaves none
         folder = "" if cache is None else str(cache.mkdir("compiled"))
         os.environ["LABELQUORUM_CACHE"] = folder
+
+
+MAPS = Path("/proc/self/maps")  # of Linux, one a line
+_tests = count(1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Let go of compiled code in time; what is needed again is read from the cache of the checkout.
+
+    Each program takes a dozen maps of memory. Linux gives a process 65,530 and then nothing, of
+    which it dies, and all tests of a half of the run together take more.
+    """
+    if next(_tests) % 50 or not MAPS.exists():
+        return
+    if MAPS.read_bytes().count(b"\n") > 20_000:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

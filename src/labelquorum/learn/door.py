@@ -9,7 +9,8 @@ import operator
 import os
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from math import inf, isfinite
 from typing import Any, ClassVar, Self
@@ -44,7 +45,7 @@ from labelquorum.learn.snapshot import Snapshot, read_snapshot, write_snapshot
 from labelquorum.learn.watch import Watch
 from labelquorum.learn.wrappers import split_name
 
-__all__ = ["SHARED_SETTINGS", "Estimator"]
+__all__ = ["SHARED_SETTINGS", "Estimator", "check_settings"]
 
 LOSSES_KEPT = 10_000
 SHARED_SETTINGS = (
@@ -360,10 +361,7 @@ class Estimator(Watch):
 
     def set_params(self, **params: Any) -> Self:
         """Change settings; the model forgets what it learned under the old ones."""
-        known = _settings(type(self))
-        for name in params:
-            if name not in known:
-                raise StateError(f"{type(self).__name__} has no setting {name!r}. It has {known}.")
+        check_settings(type(self), params)
         for name, value in params.items():
             setattr(self, name, value)
         self._start_afresh()
@@ -541,6 +539,18 @@ def _check_same_ids(truth: Mapping[Hashable, Hashable], item_ids: Sequence[Hasha
             raise LabelError(
                 f"True labels name a task {task!r}, labels name it {as_text[str(task)]!r}: a "
                 "number and a text are two ids. Convert one of them."
+            )
+
+
+def check_settings(kind: type, names: Iterable[str]) -> None:
+    """Refuse the name of a setting that an estimator does not have; tell the nearest."""
+    known = _settings(kind)
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=3) or known
+            nearest = "It has" if near is known else "The nearest it has:"
+            raise StateError(
+                f"{kind.__name__} has no setting {name!r}. {nearest} {', '.join(near)}."
             )
 
 

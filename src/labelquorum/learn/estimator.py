@@ -13,7 +13,7 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.events import OnBad, Repeats
 from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.bila import bila
-from labelquorum.learn.door import SHARED_SETTINGS, Estimator
+from labelquorum.learn.door import SHARED_SETTINGS, Estimator, check_settings
 from labelquorum.learn.encoder import Encoder
 from labelquorum.learn.generative import GenerativeModel
 from labelquorum.learn.presets import PRESETS, settings_of
@@ -283,6 +283,7 @@ def estimator(name: str, **settings: Any) -> Estimator:
     if wrapper:
         prefix = wrapper.__name__
         kind = type(prefix.capitalize() + kind.__name__, (kind,), {"method": f"{prefix}:{method}"})
+    check_settings(kind, settings)
     model: Estimator = kind(**settings, **({"preset": preset} if preset else {}))
     return model
 

@@ -6,7 +6,6 @@ and its own workers: everybody else enters only through the sums that are shared
 built with those workers alone, in the order they first appeared, and learns as it would with all.
 """
 
-import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
@@ -71,11 +70,7 @@ def configure(method: str, settings: Mapping[str, Any]) -> Configuration:
     for name, instead in _NOT_HERE.items():
         if name in settings:
             raise StateError(f"A stream has no setting `{name}`. {instead}")
-    try:
-        model = estimator(method, **settings)
-    except TypeError as error:
-        known = list(inspect.signature(type(estimator(method))).parameters)
-        raise StateError(f"{error}. The settings of {method} are {known}.") from error
+    model = estimator(method, **settings)
     if model.repeats == "error":
         raise StateError(
             "`repeats` of a stream must be 'last', 'first' or 'all': a label that was "

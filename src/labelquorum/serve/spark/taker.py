@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from labelquorum.errors import ConflictError, StateError
+from labelquorum.errors import ConflictError, LabelError, StateError
 from labelquorum.ingest.events import LabelTable
 from labelquorum.record.export import exported
 from labelquorum.record.stream import Stream
@@ -85,7 +85,11 @@ class Taker:
             )
         if number > last.number:
             key = f"{self._source} {query} {number}"
-            self._stream.accept(table, key, self._source, str(place))
+            try:
+                self._stream.accept(table, key, self._source, str(place))
+            except LabelError as error:
+                first, *others = (f"Micro-batch {number}: {said}" for said in error.sentences)
+                raise LabelError(first, others) from error
 
     def _give(self, batch: "DataFrame", number: int) -> None:
         """Hand on what was answered since the last micro-batch; a crash may let it come again."""
