@@ -465,6 +465,18 @@ def test_a_bad_row_is_told_as_the_library_tells_it(spark):
         lq.spark.aggregate(frame)
 
 
+def test_a_bad_row_of_a_stream_is_told_with_its_micro_batch(spark, crowd, tmp_path):
+    files_of(crowd, tmp_path / "in", 1)
+    options = {"checkpoint": str(tmp_path / "checkpoint"), "trigger": NOW}
+    frame = reading(spark, tmp_path / "in")
+    lq.spark.aggregate_stream(frame, str(tmp_path / "store"), "birds", **options).wait(60)
+    (tmp_path / "in" / "bad.csv").write_text("task,worker,label\nt1,,owl\n", encoding="utf-8")
+    frame = reading(spark, tmp_path / "in")
+    feed = lq.spark.aggregate_stream(frame, str(tmp_path / "store"), "birds", **options)
+    with pytest.raises(LabelError, match=r"^Micro-batch 1: .*worker is missing"):
+        feed.wait(60)
+
+
 # ── without Spark ────────────────────────────────────────────────────────────────────────────
 
 
