@@ -48,8 +48,8 @@ COMMANDS = {
         at_root=False,
     ),
     "test": Command(
-        "Run the tests, two at a time. Arguments go to pytest: run.py test -k stream -x",
-        [["python", "-m", "pytest", "-n", "2"]],
+        "Run the tests, three at a time. Arguments go to pytest: run.py test -k stream -x",
+        [["python", "-m", "pytest", "-n", "3", "--dist", "worksteal"]],
     ),
     "check": Command(
         "Check format, lint, types and imports. Changes no file.",
