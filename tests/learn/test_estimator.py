@@ -439,9 +439,9 @@ def test_settings_can_be_read_and_set(chunks):
     assert model.get_params()["seed"] == 0
     assert model.set_params(seed=4, kl_weight=0.3) is model
     assert (model.seed, model.kl_weight) == (4, 0.3)
-    with pytest.raises(StateError, match="BiLA has no setting 'kl_wait'. The nearest .*kl_weight"):
+    with pytest.raises(StateError, match=r"BiLA has no setting 'kl_wait'. The nearest .*kl_weight"):
         model.set_params(kl_wait=1)
-    with pytest.raises(StateError, match="BiLA has no setting 'clases'. The nearest .*classes"):
+    with pytest.raises(StateError, match=r"BiLA has no setting 'clases'. The nearest .*classes"):
         lq.estimator("bila", clases=3)
     assert repr(model) == "BiLA(kl_weight=0.3, seed=4)"
 
