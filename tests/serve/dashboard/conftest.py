@@ -245,7 +245,9 @@ def seen(browser, service):
         context = browser.new_context(viewport=size, color_scheme=theme)
         context.set_default_timeout(30_000)
         try:
-            yield Seen(context.new_page(), service)
+            found = Seen(context.new_page(), service)
+            yield found
+            found.page.unroute_all(behavior="ignoreErrors")  # what is asked for while it closes
         finally:
             context.close()
 

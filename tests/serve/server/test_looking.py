@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 from collections import deque
+from itertools import count
 
 import pytest
 from serve.server.served import until
@@ -14,7 +15,7 @@ from labelquorum.serve.server.alarms import alarms
 from labelquorum.serve.server.boards import Board, Boards
 from labelquorum.serve.server.logs import Log
 from labelquorum.serve.server.pace import Look, Pace
-from labelquorum.serve.server.shared import OLDEST, Shared
+from labelquorum.serve.server.shared import LONGEST, OLDEST, Shared
 
 
 class Clock:
@@ -81,6 +82,33 @@ def test_what_takes_long_to_make_rests_as_many_times_as_long(clock, monkeypatch)
 
     asyncio.run(look())
     assert rests == [pytest.approx(2.9), pytest.approx(3.0)]
+
+
+def test_what_rests_is_given_at_once_where_nothing_happened_or_what_is_held_will_do(clock):
+    changes = [0]
+    shared = Shared(lambda stream: changes[0], clock)
+
+    async def look():
+        numbers = count()
+
+        async def make():
+            clock.time += 0.1
+            return b"%d" % next(numbers)
+
+        first = await shared.answer("s", "a", make)
+        clock.time += 2.0
+        assert await shared.answer("s", "a", make) == first
+        changes[0] += 1
+        assert await shared.answer("s", "a", make, stale=True) == first
+        clock.time += LONGEST
+        assert await shared.answer("s", "a", make, stale=True) != first
+        held = await shared.answer("s", "a", make)
+        shared.forget("another")
+        assert await shared.answer("s", "a", make) == held
+        shared.forget("s")
+        assert await shared.answer("s", "a", make, stale=True) != held
+
+    asyncio.run(look())
 
 
 def test_a_hundred_who_ask_at_once_are_given_one_answer(clock):

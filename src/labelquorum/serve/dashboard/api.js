@@ -35,12 +35,19 @@ export function keep(secret) {
   return fits;
 }
 
-let owned = { secret: null };
+let owned = { secret: null, told: null };
 
 /** Tell whether the viewer's key has the scope admin: for this stream, or for all. */
-export async function mayRule(stream = null, signal = undefined) {
-  if (owned.secret !== key()) owned = { secret: key(), ...(await get("/v1/key", {}, signal)) };
-  return owned.scope === "admin" && (owned.stream === null || owned.stream === stream);
+export async function mayRule(stream = null) {
+  if (owned.secret !== key()) owned = { secret: key(), told: get("/v1/key") };
+  const asked = owned;
+  try {
+    const { scope, stream: only } = await asked.told;
+    return scope === "admin" && (only === null || only === stream);
+  } catch (error) {
+    if (owned === asked) owned = { secret: null, told: null }; // the next who asks tries again
+    throw error;
+  }
 }
 
 /** The path of a stream, or of something in it, by its parts. */
@@ -52,10 +59,16 @@ export const pathOf = (stream, ...parts) =>
 /** Tell whether an address can hold a name: dots alone would be read as a way up. */
 export const hasAddress = (name) => !/^\.{1,2}$/.test(name);
 
+let hurried = false;
+
+/** While a page is opened, let what others were shown a moment ago do, rather than wait for news. */
+export const hurry = (on) => (hurried = on);
+
 /** Ask for something to read. */
 export async function get(path, params = {}, signal = undefined) {
   for (let attempt = 1; ; attempt += 1) {
-    const response = await request("GET", withQuery(path, params), { signal });
+    const headers = hurried ? { "Cache-Control": "max-stale" } : {};
+    const response = await request("GET", withQuery(path, params), { signal, headers });
     if (response.ok) return response.json();
     const wait = Number(response.headers.get("Retry-After"));
     const again = [429, 503].includes(response.status) && wait && wait <= LONGEST_WAIT;

@@ -25,6 +25,7 @@ const TABS = [
   ["Ask next", "ask"],
   ["Settings", "settings"],
 ];
+const SHARED = new Set([ask, stream, streams, workers]); // made once for all who look
 const THEMES = { auto: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
 const THEME = "labelquorum.theme";
 
@@ -109,12 +110,15 @@ function close() {
 async function begin(mine) {
   const { view, cut, where } = mine;
   try {
+    api.hurry(true);
     const data = await view.load(cut.signal);
     if (mine !== current) return;
+    api.hurry(false);
     fill(mine.body, view.node);
     view.show(data);
   } catch (error) {
     if (mine !== current || cut.signal.aborted) return;
+    api.hurry(false);
     if (!(error instanceof api.Refused || error instanceof api.Unreachable)) console.error(error);
     fill(mine.body, failure(error, open));
     return;
@@ -125,6 +129,7 @@ async function begin(mine) {
   if (where.stream !== null)
     mine.following = follow(where.stream, { onEvent: hear, onState: showState });
   else showState(where.page === login ? "off" : "polling");
+  if (SHARED.has(where.page)) hear({ id: null }); // it may have shown what was so a moment ago
 }
 
 async function refresh(mine) {

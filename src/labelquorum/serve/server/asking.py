@@ -14,7 +14,7 @@ from labelquorum.serve.server.access import Guarded
 from labelquorum.serve.server.items import Limit, told_item
 from labelquorum.serve.server.outlines import AskList
 from labelquorum.serve.server.refusals import error_responses
-from labelquorum.serve.server.service import known_stream, service_of
+from labelquorum.serve.server.service import known_stream, service_of, shared_body
 from labelquorum.serve.server.shared import as_json, json_answer
 
 __all__ = ["router"]
@@ -60,7 +60,7 @@ async def list_wanted(
             return _csv(items)
         return as_json({"items": items, "open_items": n_open, "says": says})
 
-    body = await service.shared.answer(known.name, ("ask", limit, format), make)
+    body = await shared_body(request, known.name, ("ask", limit, format), make)
     if format == "json":
         return json_answer(body)
     headers = {"Content-Disposition": 'attachment; filename="ask-next.csv"'}

@@ -14,7 +14,7 @@ from labelquorum.record.view import Given
 from labelquorum.serve.server.access import Guarded
 from labelquorum.serve.server.ids import after_cursor, cursor_of, spellings
 from labelquorum.serve.server.refusals import Refusal, error_responses
-from labelquorum.serve.server.service import known_stream, service_of
+from labelquorum.serve.server.service import known_stream, service_of, shared_body
 from labelquorum.serve.server.shapes import ChunkPage, ItemPage, ItemShape, PendingList
 from labelquorum.serve.server.shared import as_json, json_answer
 
@@ -76,7 +76,7 @@ async def list_items(
     # The page that everybody sees first; all that changes an answer is an event.
     event = await run_in_threadpool(last_event, known)
     about = ("items", event, limit, search, sort, label, *below)
-    return json_answer(await service.shared.answer(known.name, about, make))
+    return json_answer(await shared_body(request, known.name, about, make))
 
 
 def _told_page(found: Found) -> dict[str, Any]:

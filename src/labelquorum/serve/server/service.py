@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from labelquorum.serve.server.refusals import RETRY_SECONDS, Refusal
 from labelquorum.serve.server.settings import Settings
 from labelquorum.serve.server.shared import Shared
 
-__all__ = ["Known", "Service", "known_stream", "service_of"]
+__all__ = ["Known", "Service", "known_stream", "service_of", "shared_body"]
 
 Answer = TypeVar("Answer")
 ASKING, MOST_ASKING = 4, 64
@@ -139,6 +139,14 @@ def service_of(request: Request) -> Service:
 def known_stream(request: Request) -> Known:
     """The stream in the address of a request."""
     return service_of(request).known(request.path_params["stream"])
+
+
+async def shared_body(
+    request: Request, stream: str | None, about: Hashable, make: Callable[[], Awaitable[bytes]]
+) -> bytes:
+    """The body of an answer that is made once for all who ask the same; see `Shared`."""
+    stale = "max-stale" in request.headers.get("cache-control", "")
+    return await service_of(request).shared.answer(stream, about, make, stale)
 
 
 def _later(sentence: str) -> Refusal:

@@ -3,7 +3,8 @@
 A hundred open pages ask the same at the same moment, whenever something happens. What is made for
 one is given to all who ask until something happens again, and is made so seldom that the making
 takes a thirtieth of the time. Nobody is given what was made before the last thing he may have heard
-of.
+of. Who has heard of nothing yet, as a page that is being opened, may say so by `Cache-Control:
+max-stale`, and need not wait.
 """
 
 import asyncio
@@ -50,31 +51,45 @@ class Shared:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._changes, self._clock = changes, clock
-        self._held: OrderedDict[Hashable, _Answer] = OrderedDict()
+        self._held: OrderedDict[tuple[str | None, Hashable], _Answer] = OrderedDict()
 
     async def answer(
-        self, stream: str | None, about: Hashable, make: Callable[[], Awaitable[bytes]]
+        self,
+        stream: str | None,
+        about: Hashable,
+        make: Callable[[], Awaitable[bytes]],
+        stale: bool = False,
     ) -> bytes:
-        """What is held of this question to a stream, or what is made now."""
+        """What is held of this question to a stream, or what is made now.
+
+        With `stale`, what was made a few seconds ago will do.
+        """
         asked, key = self._clock(), (stream, about)
         held = self._held.setdefault(key, _Answer())
         self._held.move_to_end(key)
         while len(self._held) > MOST:
             self._held.popitem(last=False)
+        if stale and held.body is not None and asked - held.begun < LONGEST:
+            return held.body
         async with held.turn:
             now = self._clock()
             if held.body is not None:
-                same = held.changes == self._changes(stream) and now - held.begun < OLDEST
+                age, rest = now - held.begun, min(REST * held.took, LONGEST)
+                same = held.changes == self._changes(stream) and age < max(OLDEST, rest)
                 if same or held.begun > asked:  # others had waited, too
                     return held.body
-                rest = held.begun + min(REST * held.took, LONGEST) - now
-                if rest > 0:
-                    await asyncio.sleep(rest)
+                if age < rest:
+                    await asyncio.sleep(rest - age)
             begun, changes = self._clock(), self._changes(stream)
             body = await make()
             held.body, held.begun, held.changes = body, begun, changes
             held.took = self._clock() - begun
             return body
+
+    def forget(self, stream: str | None) -> None:
+        """Hold nothing of a stream, or of all together: what was made is not true any more."""
+        for key in [key for key in self._held if key[0] == stream]:
+            del self._held[key]
 
 
 def as_json(value: Any) -> bytes:

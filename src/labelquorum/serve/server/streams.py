@@ -14,7 +14,7 @@ from labelquorum.serve.server.access import Guarded
 from labelquorum.serve.server.bodies import parse_json
 from labelquorum.serve.server.outlines import StreamsShape
 from labelquorum.serve.server.refusals import Refusal, error_responses, told
-from labelquorum.serve.server.service import Service, known_stream, service_of
+from labelquorum.serve.server.service import Service, known_stream, service_of, shared_body
 from labelquorum.serve.server.shapes import (
     NewStream,
     RulesShape,
@@ -55,7 +55,7 @@ async def list_streams(
         details = [{"name": name, **found[name], **_pace(service, name)} for name in seen]
         return as_json({"streams": seen, "details": details})
 
-    return json_answer(await service.shared.answer(None, ("streams", only), make))
+    return json_answer(await shared_body(request, None, ("streams", only), make))
 
 
 def _pace(service: Service, name: str) -> dict[str, Any]:
@@ -77,7 +77,9 @@ async def create_stream(request: Request) -> dict[str, Any]:
     """Make a stream."""
     service = service_of(request)
     wanted = await read_shape(request, NewStream)
-    return await service.ask(_create, service, wanted)
+    made = await service.ask(_create, service, wanted)
+    service.shared.forget(None)
+    return made
 
 
 @router.get(
@@ -161,5 +163,6 @@ def _told(stream: Stream) -> dict[str, Any]:
         "method": stream.configuration.method,
         "settings": stream._settings,
         "rules": stream.rules.as_dict(),
+        "classes": stream.classes(),
         "counts": stream.count(),
     }

@@ -17,7 +17,7 @@ from labelquorum.serve.server.boards import Board
 from labelquorum.serve.server.items import told_chunk
 from labelquorum.serve.server.outlines import Stopping, Summary
 from labelquorum.serve.server.refusals import error_responses
-from labelquorum.serve.server.service import Known, Service, known_stream, service_of
+from labelquorum.serve.server.service import Known, Service, known_stream, service_of, shared_body
 from labelquorum.serve.server.shared import as_json, json_answer
 
 __all__ = ["router"]
@@ -39,7 +39,7 @@ async def read_summary(request: Request, stream: str) -> Response:
         board = await service.boards.of(known.stream)
         return as_json(await run_in_threadpool(_summary, service, known, board))
 
-    return json_answer(await service.shared.answer(known.stream.name, "summary", make))
+    return json_answer(await shared_body(request, known.stream.name, "summary", make))
 
 
 def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
@@ -121,12 +121,12 @@ def _balance(tally: Tally, classes: list[Any]) -> list[dict[str, Any]]:
 )
 async def read_stopping(request: Request, stream: str) -> Response:
     """What if items had been closed as soon as we were so sure: labels saved, errors to expect."""
-    service, known = service_of(request), known_stream(request)
+    known = known_stream(request)
 
     async def make() -> bytes:
         return as_json(await run_in_threadpool(_stopping, known.tally))
 
-    return json_answer(await service.shared.answer(known.stream.name, "stopping", make))
+    return json_answer(await shared_body(request, known.stream.name, "stopping", make))
 
 
 def _stopping(tally: Tally) -> dict[str, Any]:

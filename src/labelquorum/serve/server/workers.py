@@ -17,7 +17,7 @@ from labelquorum.serve.server.ids import after_cursor, cursor_of, spellings
 from labelquorum.serve.server.items import Cursor, Limit, Search
 from labelquorum.serve.server.outlines import WorkerPage, WorkerShape
 from labelquorum.serve.server.refusals import Refusal, error_responses
-from labelquorum.serve.server.service import Service, known_stream, service_of
+from labelquorum.serve.server.service import Service, known_stream, service_of, shared_body
 from labelquorum.serve.server.shapes import Gone
 from labelquorum.serve.server.shared import as_json, json_answer
 
@@ -77,7 +77,7 @@ async def list_workers(
     if not brief:
         return json_answer(await make())
     about = ("workers", sort, search, flag, cursor, limit)
-    return json_answer(await service.shared.answer(known.name, about, make))
+    return json_answer(await shared_body(request, known.name, about, make))
 
 
 @router.get(
@@ -117,6 +117,7 @@ async def forget_worker(request: Request, stream: str, worker: str) -> dict[str,
             continue
         service.log.write("forgot", stream=stream)  # and not whom
         service.boards.forget(stream)
+        service.shared.forget(stream)
         service.hub.ring(stream)
         return {"gone": gone}
     raise Refusal(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")

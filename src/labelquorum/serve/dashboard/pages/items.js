@@ -66,7 +66,7 @@ function told(stream, wanted, classesKnown) {
   return async (cursor, signal) => {
     if (cursor !== null || (classesKnown && !plain)) return rows(cursor, signal);
     const [{ classes, counts }, first] = await Promise.all([
-      api.get(api.pathOf(stream, "summary"), {}, signal),
+      api.get(api.pathOf(stream), {}, signal),
       rows(null, signal),
     ]);
     if (plain) first.total = counts.answered_items + counts.waiting_items;

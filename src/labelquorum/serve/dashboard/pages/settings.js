@@ -47,8 +47,8 @@ export function page({ stream }) {
     async load(signal) {
       const [about, may, mayAll] = await Promise.all([
         api.get(api.pathOf(stream), {}, signal),
-        api.mayRule(stream, signal),
-        api.mayRule(null, signal),
+        api.mayRule(stream),
+        api.mayRule(),
       ]);
       const found = mayAll ? await api.get("/v1/keys", {}, signal) : { keys: null };
       return { about, may, found };

@@ -109,7 +109,7 @@ export function page({ go }) {
     async load(signal) {
       const [{ details }, may] = await Promise.all([
         api.get("/v1/streams", { full: true }, signal),
-        api.mayRule(null, signal),
+        api.mayRule(),
       ]);
       return { details, may };
     },

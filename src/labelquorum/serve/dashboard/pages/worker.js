@@ -145,7 +145,7 @@ export function page({ stream, name, go }) {
     node,
     skeleton: "cards",
     async load(signal) {
-      const both = [worker(stream, name, signal), api.mayRule(stream, signal)];
+      const both = [worker(stream, name, signal), api.mayRule(stream)];
       const [data, may] = await Promise.all(both);
       forget.hidden = !may;
       return data;
