@@ -443,6 +443,8 @@ def test_settings_can_be_read_and_set(chunks):
         model.set_params(kl_wait=1)
     with pytest.raises(StateError, match=r"BiLA has no setting 'clases'. The nearest .*classes"):
         lq.estimator("bila", clases=3)
+    with pytest.raises(StateError, match="has a preset already"):
+        lq.estimator("bila:recipe", preset="default")
     assert repr(model) == "BiLA(kl_weight=0.3, seed=4)"
 
 

@@ -30,8 +30,8 @@ LARGE = [
     *("relevance", "rte", "sandy_tweets", "sentiment_polarity_amt", "sentiment_tweets"),
     *("trec2010", "trec2011_delft", "web", "zencrowd_us"),
 ]
-MOVED = ["mediaeval2013_q2", "relevance", "trec2010", "web"]
-"""Those whose error moves at all by BiLA in shards, as experiments/spark/tolerance.py found."""
+SOME = ["face", "mediaeval2013_q2", "relevance", "sandy_tweets", "trec2010", "web"]
+"""Those BiLA is tried on here: all whose error moved at all when it was measured, and two more."""
 
 TOLERANCE = 0.3  # points of error
 
@@ -80,18 +80,18 @@ def test_every_real_crowd_of_some_size_is_among_them():
     assert [n for n in judged if count_dataset(read_dataset(n)).n_labels > 5000] == LARGE
 
 
-def test_bila_by_spark_was_measured_on_each_of_them_and_errs_as_one_piece_does():
+def test_the_record_of_bila_by_spark_has_each_of_them_and_keeps_to_the_tolerance():
     file = Path(__file__).parents[2] / "experiments" / "spark" / "results" / "tolerance.json"
     rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
     moves = {row["dataset"]: row["difference"] for row in rows if row["method"] == "bila"}
     assert sorted(moves) == LARGE
     assert all(abs(moved) <= TOLERANCE for moved in moves.values())
-    assert [name for name in LARGE if moves[name]] == MOVED
+    assert {name for name in LARGE if moves[name]} <= set(SOME)
 
 
 @pytest.mark.parametrize(
     ("name", "method"),
-    [*((name, "bila") for name in MOVED), *((name, "dawid_skene") for name in LARGE)],
+    [*((name, "bila") for name in SOME), *((name, "dawid_skene") for name in LARGE)],
 )
 def test_four_shards_err_as_one_piece_does_on_a_real_crowd(name, method):
     if not os.environ.get(DATA_VARIABLE):

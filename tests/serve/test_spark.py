@@ -5,6 +5,7 @@ import random
 import runpy
 import shutil
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
@@ -340,11 +341,30 @@ def test_what_goes_wrong_while_no_micro_batch_comes_ends_the_query(spark, tmp_pa
     def fail():
         raise StoreError("The disk is full.")
 
+    monkeypatch.setattr("labelquorum.serve.spark.streaming.CLOCK_SECONDS", 0.1)
     monkeypatch.setattr(feed.stream, "settle", fail)
     with pytest.raises(StoreError, match="The disk is full"):
         feed.wait(60)
+    with pytest.raises(StoreError, match="The disk is full"):
+        feed.stop()
     with Store.open(tmp_path / "store"):  # it was let go of
         pass
+
+
+def test_a_feed_that_is_stopped_within_a_micro_batch_ends_without_an_error(spark, crowd, tmp_path):
+    files_of(crowd, tmp_path / "in", 2)
+    met = threading.Event()
+
+    def dawdle(answers, number):
+        met.set()
+        answers.sparkSession.sparkContext.parallelize([1]).foreach(lambda _: sleep(60))
+
+    options = {"checkpoint": str(tmp_path / "checkpoint"), "whole_items": True, "sink": dawdle}
+    frame = reading(spark, tmp_path / "in")
+    feed = lq.spark.aggregate_stream(frame, str(tmp_path / "store"), "birds", **options)
+    assert met.wait(60)
+    feed.stop()
+    assert feed.wait(60)
 
 
 def test_another_method_than_the_stream_has_is_refused(spark, crowd, tmp_path):

@@ -284,6 +284,8 @@ def estimator(name: str, **settings: Any) -> Estimator:
         prefix = wrapper.__name__
         kind = type(prefix.capitalize() + kind.__name__, (kind,), {"method": f"{prefix}:{method}"})
     check_settings(kind, settings)
+    if preset and "preset" in settings:
+        raise StateError(f"The name {name!r} has a preset already. Leave out `preset`.")
     model: Estimator = kind(**settings, **({"preset": preset} if preset else {}))
     return model
 

@@ -245,10 +245,10 @@ def seen(browser, service):
         context = browser.new_context(viewport=size, color_scheme=theme)
         context.set_default_timeout(30_000)
         try:
-            found = Seen(context.new_page(), service)
-            yield found
-            found.page.unroute_all(behavior="ignoreErrors")  # what is asked for while it closes
+            yield Seen(context.new_page(), service)
         finally:
+            for page in context.pages:  # what is asked for while it closes
+                page.unroute_all(behavior="ignoreErrors")
             context.close()
 
     return opened

@@ -31,6 +31,27 @@ def test_what_is_learned_is_shown_without_asking(view, service):
     view.check()
 
 
+def test_a_page_that_opens_with_what_is_old_is_renewed_without_an_event(view):
+    asked = []
+
+    def answer(route):
+        asked.append(route.request.headers.get("cache-control"))
+        found = route.fetch()
+        told = found.json()
+        if len(asked) > 1:
+            route.fulfill(response=found)
+            return
+        told["counts"]["answered_items"] = 7
+        route.fulfill(response=found, json=told, headers={**found.headers, "Age": "3"})
+
+    view.page.route("**/birds/summary", answer)
+    view.sign_in("/s/birds")
+    figure = view.page.locator(".figure .value").first
+    expect(figure).to_have_text("500", timeout=15_000)
+    assert asked[0] == "max-stale"
+    assert "max-stale" not in asked[1:]
+
+
 def test_what_the_banner_says_goes_once_it_is_no_longer_so(view):
     page = view.page
     page.clock.install()

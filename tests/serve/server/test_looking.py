@@ -31,6 +31,10 @@ def clock():
     return Clock()
 
 
+async def given(shared, *asked, **how):
+    return (await shared.answer(*asked, **how)).body
+
+
 class Making:
     """Counts how often an answer is made, and can be held up."""
 
@@ -51,12 +55,12 @@ def test_an_answer_is_made_once_until_something_happens(clock):
 
     async def look():
         making = Making()
-        assert [await shared.answer("s", "a", making) for _ in range(3)] == [b"1"] * 3
-        assert await shared.answer("s", "another", making) == b"2"
+        assert [await given(shared, "s", "a", making) for _ in range(3)] == [b"1"] * 3
+        assert await given(shared, "s", "another", making) == b"2"
         changes[0] += 1
-        assert await shared.answer("s", "a", making) == b"3"
+        assert await given(shared, "s", "a", making) == b"3"
         clock.time += OLDEST
-        assert await shared.answer("s", "a", making) == b"4"
+        assert await given(shared, "s", "a", making) == b"4"
 
     asyncio.run(look())
 
@@ -78,7 +82,7 @@ def test_what_takes_long_to_make_rests_as_many_times_as_long(clock, monkeypatch)
             return b"made"
 
         for _ in range(3):
-            await shared.answer("s", "a", make)
+            await given(shared, "s", "a", make)
 
     asyncio.run(look())
     assert rests == [pytest.approx(2.9), pytest.approx(3.0)]
@@ -95,18 +99,18 @@ def test_what_rests_is_given_at_once_where_nothing_happened_or_what_is_held_will
             clock.time += 0.1
             return b"%d" % next(numbers)
 
-        first = await shared.answer("s", "a", make)
+        first = await given(shared, "s", "a", make)
         clock.time += 2.0
-        assert await shared.answer("s", "a", make) == first
+        assert await given(shared, "s", "a", make) == first
         changes[0] += 1
-        assert await shared.answer("s", "a", make, stale=True) == first
+        assert await given(shared, "s", "a", make, stale=LONGEST) == first
         clock.time += LONGEST
-        assert await shared.answer("s", "a", make, stale=True) != first
-        held = await shared.answer("s", "a", make)
+        assert await given(shared, "s", "a", make, stale=LONGEST) != first
+        held = await given(shared, "s", "a", make)
         shared.forget("another")
-        assert await shared.answer("s", "a", make) == held
+        assert await given(shared, "s", "a", make) == held
         shared.forget("s")
-        assert await shared.answer("s", "a", make, stale=True) != held
+        assert await given(shared, "s", "a", make, stale=LONGEST) != held
 
     asyncio.run(look())
 
@@ -117,7 +121,7 @@ def test_a_hundred_who_ask_at_once_are_given_one_answer(clock):
     async def look():
         making = Making()
         making.may_end.clear()
-        asked = [asyncio.create_task(shared.answer("s", "a", making)) for _ in range(100)]
+        asked = [asyncio.create_task(given(shared, "s", "a", making)) for _ in range(100)]
         await asyncio.sleep(0)
         making.may_end.set()
         assert set(await asyncio.gather(*asked)) == {b"1"} and making.n == 1
@@ -132,11 +136,11 @@ def test_who_asks_after_something_happened_is_not_given_what_was_begun_before_it
     async def look():
         making = Making()
         making.may_end.clear()
-        early = asyncio.create_task(shared.answer("s", "a", making))
+        early = asyncio.create_task(given(shared, "s", "a", making))
         await asyncio.sleep(0)
         clock.time += 0.001
         changes[0] += 1
-        late = asyncio.create_task(shared.answer("s", "a", making))
+        late = asyncio.create_task(given(shared, "s", "a", making))
         await asyncio.sleep(0)
         making.may_end.set()
         assert await asyncio.gather(early, late) == [b"1", b"2"]
@@ -152,8 +156,8 @@ def test_an_answer_that_cannot_be_made_is_an_error_for_who_asked_and_made_for_th
 
     async def look():
         with pytest.raises(RuntimeError):
-            await shared.answer("s", "a", fail)
-        assert await shared.answer("s", "a", Making()) == b"1"
+            await given(shared, "s", "a", fail)
+        assert await given(shared, "s", "a", Making()) == b"1"
 
     asyncio.run(look())
 
@@ -386,3 +390,46 @@ def test_who_follows_events_hears_of_a_new_board(running, admin, stream, monkeyp
     assert [json.dumps(e["data"]["chunk"]) for e in again] == [
         str(n + 1) for n in range(len(again))
     ]
+
+
+# ── what was made a moment ago ───────────────────────────────────────────────────────────────
+
+STALE = {"Cache-Control": "no-transform, Max-Stale"}
+
+
+@pytest.fixture
+def held_long(monkeypatch):
+    monkeypatch.setattr("labelquorum.serve.server.shared.LONGEST", 600.0)
+
+
+def test_who_says_so_is_given_what_was_made_before_with_its_age(held_long, admin, stream):
+    before = admin.get(f"{stream}/summary")
+    assert "Age" not in before.headers
+    answer_one_chunk(admin, stream, 1)
+    until(lambda: admin.get(stream).json()["counts"]["answered_items"] == 2)
+    old = admin.get(f"{stream}/summary", headers=STALE)
+    assert old.content == before.content and int(old.headers["Age"]) >= 1
+    for headers in ({"Cache-Control": "max-stale=0"}, {}):
+        new = admin.get(f"{stream}/summary", headers=headers)
+        assert new.json()["counts"]["answered_items"] == 2 and "Age" not in new.headers
+
+
+def test_who_was_forgotten_is_not_in_what_was_made_before(held_long, admin, stream):
+    answer_one_chunk(admin, stream, 1)
+    until(lambda: admin.get(stream).json()["counts"]["answered_items"] == 2)
+    about = {"sort": "labels", "brief": "true"}
+    told = admin.get(f"{stream}/workers", params=about).json()
+    assert {one["worker"] for one in told["workers"]} == {"ann", "bob"}
+    assert admin.delete(f"{stream}/workers/bob").status_code == 200
+    told = admin.get(f"{stream}/workers", params=about, headers=STALE).json()
+    assert {one["worker"] for one in told["workers"]} == {"ann"}
+
+
+def test_a_new_stream_is_among_all_at_once_and_tells_its_classes(held_long, admin, stream):
+    admin.get("/v1/streams", params={"full": "true"})
+    made = admin.post(
+        "/v1/streams", json={"name": "newborn", "settings": {"classes": [True, False]}}
+    )
+    assert admin.get("/v1/streams/newborn").json()["classes"] == made.json()["classes"]
+    told = admin.get("/v1/streams", params={"full": "true"}, headers=STALE).json()
+    assert "newborn" in told["streams"]

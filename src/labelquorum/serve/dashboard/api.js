@@ -39,6 +39,7 @@ let owned = { secret: null, told: null };
 
 /** Tell whether the viewer's key has the scope admin: for this stream, or for all. */
 export async function mayRule(stream = null) {
+  if (!key()) return false;
   if (owned.secret !== key()) owned = { secret: key(), told: get("/v1/key") };
   const asked = owned;
   try {
@@ -60,15 +61,25 @@ export const pathOf = (stream, ...parts) =>
 export const hasAddress = (name) => !/^\.{1,2}$/.test(name);
 
 let hurried = false;
+let aged = false;
 
-/** While a page is opened, let what others were shown a moment ago do, rather than wait for news. */
-export const hurry = (on) => (hurried = on);
+/**
+ * While a page is opened, let what others were shown a moment ago do, rather than wait for news.
+ *
+ * Tells whether such was given since the last call.
+ */
+export function hurry(on) {
+  const told = aged;
+  [hurried, aged] = [on, false];
+  return told;
+}
 
 /** Ask for something to read. */
 export async function get(path, params = {}, signal = undefined) {
   for (let attempt = 1; ; attempt += 1) {
     const headers = hurried ? { "Cache-Control": "max-stale" } : {};
     const response = await request("GET", withQuery(path, params), { signal, headers });
+    aged ||= response.headers.has("Age");
     if (response.ok) return response.json();
     const wait = Number(response.headers.get("Retry-After"));
     const again = [429, 503].includes(response.status) && wait && wait <= LONGEST_WAIT;

@@ -25,7 +25,6 @@ const TABS = [
   ["Ask next", "ask"],
   ["Settings", "settings"],
 ];
-const SHARED = new Set([ask, stream, streams, workers]); // made once for all who look
 const THEMES = { auto: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
 const THEME = "labelquorum.theme";
 
@@ -109,11 +108,12 @@ function close() {
 
 async function begin(mine) {
   const { view, cut, where } = mine;
+  let aged = false; // whether it shows what was so a moment ago
   try {
     api.hurry(true);
     const data = await view.load(cut.signal);
     if (mine !== current) return;
-    api.hurry(false);
+    aged = api.hurry(false);
     fill(mine.body, view.node);
     view.show(data);
   } catch (error) {
@@ -129,7 +129,7 @@ async function begin(mine) {
   if (where.stream !== null)
     mine.following = follow(where.stream, { onEvent: hear, onState: showState });
   else showState(where.page === login ? "off" : "polling");
-  if (SHARED.has(where.page)) hear({ id: null }); // it may have shown what was so a moment ago
+  if (aged) hear({ id: null });
 }
 
 async function refresh(mine) {

@@ -60,9 +60,9 @@ async def list_wanted(
             return _csv(items)
         return as_json({"items": items, "open_items": n_open, "says": says})
 
-    body = await shared_body(request, known.name, ("ask", limit, format), make)
+    body, age = await shared_body(request, known.name, ("ask", limit, format), make)
     if format == "json":
-        return json_answer(body)
+        return json_answer(body, age)
     headers = {"Content-Disposition": 'attachment; filename="ask-next.csv"'}
     return Response(body, media_type="text/csv", headers=headers)
 

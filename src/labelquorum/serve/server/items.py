@@ -76,7 +76,7 @@ async def list_items(
     # The page that everybody sees first; all that changes an answer is an event.
     event = await run_in_threadpool(last_event, known)
     about = ("items", event, limit, search, sort, label, *below)
-    return json_answer(await shared_body(request, known.name, about, make))
+    return json_answer(*await shared_body(request, known.name, about, make))
 
 
 def _told_page(found: Found) -> dict[str, Any]:

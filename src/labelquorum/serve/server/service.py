@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from dataclasses import replace
+from math import inf
 from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -26,7 +27,7 @@ from labelquorum.serve.server.metrics import Metrics
 from labelquorum.serve.server.pace import Pace
 from labelquorum.serve.server.refusals import RETRY_SECONDS, Refusal
 from labelquorum.serve.server.settings import Settings
-from labelquorum.serve.server.shared import Shared
+from labelquorum.serve.server.shared import Given, Shared
 
 __all__ = ["Known", "Service", "known_stream", "service_of", "shared_body"]
 
@@ -143,9 +144,13 @@ def known_stream(request: Request) -> Known:
 
 async def shared_body(
     request: Request, stream: str | None, about: Hashable, make: Callable[[], Awaitable[bytes]]
-) -> bytes:
+) -> Given:
     """The body of an answer that is made once for all who ask the same; see `Shared`."""
-    stale = "max-stale" in request.headers.get("cache-control", "")
+    stale = 0.0
+    for directive in request.headers.get("cache-control", "").lower().split(","):
+        name, _, seconds = directive.strip().partition("=")
+        if name == "max-stale":
+            stale = float(seconds) if seconds.isdecimal() else inf
     return await service_of(request).shared.answer(stream, about, make, stale)
 
 

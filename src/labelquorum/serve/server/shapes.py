@@ -114,7 +114,7 @@ class StreamShape(BaseModel):
     method: str
     settings: dict[str, Any]
     rules: dict[str, Any]
-    classes: list[Id] = Field(description="Those that are known so far.")
+    classes: list[Any] = Field(description="Those that are known so far.")
     counts: dict[str, int]
 
 

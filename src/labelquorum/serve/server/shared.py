@@ -12,14 +12,15 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Any
+from math import ceil
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-__all__ = ["Shared", "as_json"]
+__all__ = ["Given", "Shared", "as_json", "json_answer"]
 
 OLDEST = 1.0
-"""Seconds after which an answer is made anew, also where nothing is known to have happened."""
+"""Seconds after which an answer that has rested is made anew, whatever has happened."""
 
 REST, LONGEST = 30.0, 5.0
 """So many times as long as the making took, it rests; but never longer than so many seconds."""
@@ -34,6 +35,13 @@ class _Answer:
         self.body: bytes | None = None
         self.begun = self.took = 0.0
         self.changes = -1
+
+
+class Given(NamedTuple):
+    """The body of an answer, and its age in whole seconds: 0 of one that is not stale."""
+
+    body: bytes
+    age: int = 0
 
 
 class Shared:
@@ -58,33 +66,38 @@ class Shared:
         stream: str | None,
         about: Hashable,
         make: Callable[[], Awaitable[bytes]],
-        stale: bool = False,
-    ) -> bytes:
+        stale: float = 0.0,
+    ) -> Given:
         """What is held of this question to a stream, or what is made now.
 
-        With `stale`, what was made a few seconds ago will do.
+        Parameters
+        ----------
+        stale
+            What was made so many seconds ago will do, if that is not more than `LONGEST`.
         """
         asked, key = self._clock(), (stream, about)
         held = self._held.setdefault(key, _Answer())
         self._held.move_to_end(key)
         while len(self._held) > MOST:
             self._held.popitem(last=False)
-        if stale and held.body is not None and asked - held.begun < LONGEST:
-            return held.body
+        age = asked - held.begun
+        if held.body is not None and age < min(stale, LONGEST):
+            new = held.changes == self._changes(stream) and age < OLDEST
+            return Given(held.body, 0 if new else ceil(age))
         async with held.turn:
             now = self._clock()
             if held.body is not None:
                 age, rest = now - held.begun, min(REST * held.took, LONGEST)
                 same = held.changes == self._changes(stream) and age < max(OLDEST, rest)
                 if same or held.begun > asked:  # others had waited, too
-                    return held.body
+                    return Given(held.body)
                 if age < rest:
                     await asyncio.sleep(rest - age)
             begun, changes = self._clock(), self._changes(stream)
             body = await make()
             held.body, held.begun, held.changes = body, begun, changes
             held.took = self._clock() - begun
-            return body
+            return Given(body)
 
     def forget(self, stream: str | None) -> None:
         """Hold nothing of a stream, or of all together: what was made is not true any more."""
@@ -97,6 +110,7 @@ def as_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def json_answer(body: bytes) -> Response:
+def json_answer(body: bytes, age: int = 0) -> Response:
     """An answer that is JSON already."""
-    return Response(body, media_type="application/json")
+    headers = {"Age": str(age)} if age else None
+    return Response(body, media_type="application/json", headers=headers)

@@ -55,7 +55,7 @@ async def list_streams(
         details = [{"name": name, **found[name], **_pace(service, name)} for name in seen]
         return as_json({"streams": seen, "details": details})
 
-    return json_answer(await shared_body(request, None, ("streams", only), make))
+    return json_answer(*await shared_body(request, None, ("streams", only), make))
 
 
 def _pace(service: Service, name: str) -> dict[str, Any]:

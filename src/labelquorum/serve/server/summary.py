@@ -39,7 +39,7 @@ async def read_summary(request: Request, stream: str) -> Response:
         board = await service.boards.of(known.stream)
         return as_json(await run_in_threadpool(_summary, service, known, board))
 
-    return json_answer(await shared_body(request, known.stream.name, "summary", make))
+    return json_answer(*await shared_body(request, known.stream.name, "summary", make))
 
 
 def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
@@ -126,7 +126,7 @@ async def read_stopping(request: Request, stream: str) -> Response:
     async def make() -> bytes:
         return as_json(await run_in_threadpool(_stopping, known.tally))
 
-    return json_answer(await shared_body(request, known.stream.name, "stopping", make))
+    return json_answer(*await shared_body(request, known.stream.name, "stopping", make))
 
 
 def _stopping(tally: Tally) -> dict[str, Any]:

@@ -77,7 +77,7 @@ async def list_workers(
     if not brief:
         return json_answer(await make())
     about = ("workers", sort, search, flag, cursor, limit)
-    return json_answer(await shared_body(request, known.name, about, make))
+    return json_answer(*await shared_body(request, known.name, about, make))
 
 
 @router.get(

@@ -25,7 +25,7 @@ __all__ = ["SPREAD_LABELS", "Spread"]
 SPREAD_LABELS = 1_000_000
 """A chunk of so many labels is learned from on the executors, unless one is told otherwise.
 
-Measured with two cores, where the driver is the faster up to here; see `docs/spark.md`.
+Reckoned for six cores or more; on two the driver is the faster here too. See `docs/spark.md`.
 """
 
 SHARD_LABELS = 250_000

@@ -31,8 +31,8 @@ __all__ = ["Feed", "aggregate_stream"]
 WHOLE_CHUNK_ITEMS = 100_000
 """A chunk's items at most, where micro-batches have whole items and no rules are given."""
 
-CLOCK_SECONDS = 1.0
-"""So often it is looked whether an item has waited long enough."""
+CLOCK_SECONDS, CLOCK_TRIES = 1.0, 5
+"""So often it is looked whether an item waited long enough; so many failures in a row end all."""
 
 _SUCH_AS = {
     "rules": "of labelquorum.record.chunking, such as Rules(labels_per_item=5)",
@@ -133,6 +133,7 @@ class Feed:
         self.query, self.stream = query, stream
         self._taker, self._store_url = taker, store_url
         self._ended, self._over = threading.Lock(), threading.Event()
+        self._failed: Exception | None = None  # what the clock met
         self._clock = threading.Thread(
             target=self._keep_time, name="labelquorum-spark", daemon=True
         )
@@ -149,8 +150,7 @@ class Feed:
         if ended is not None and not ended:  # without a time to wait, Spark gives nothing back
             return False
         self._end()
-        if self._taker.error is not None:
-            raise self._taker.error
+        self._tell()
         return True
 
     def process_all(self) -> None:
@@ -160,29 +160,43 @@ class Feed:
         except Exception as error:
             self._end()
             self._raise(error)
-        if self._taker.error is not None:  # of the clock's, which ended the query
-            self._end()
-            raise self._taker.error
+        self._tell()
 
     def stop(self) -> None:
         """End the query; a micro-batch at hand is broken off, and comes again at the next start."""
+        self._halt()
+        self._tell()
+
+    def _halt(self) -> None:
         self.query.stop()
         self._end()
 
     def _raise(self, error: Exception) -> NoReturn:
-        cause = self._taker.error
+        cause = self._failed or self._taker.error
         if cause is None:
             raise error
         raise cause from error
 
+    def _tell(self) -> None:
+        """Raise what the clock met: it ended the query, of which Spark knows no reason."""
+        if self._failed is not None:
+            self._end()
+            raise self._failed
+
     def _keep_time(self) -> None:
         """Let items become ready, and chunks be cut, also while no micro-batch comes."""
-        try:
-            while not self._over.wait(CLOCK_SECONDS):
+        failures = 0
+        while not self._over.wait(CLOCK_SECONDS):
+            try:
                 self.stream.settle()
-        except Exception as error:  # ends the query, as in a micro-batch
-            self._taker.error = error
-            self.query.stop()
+                failures = 0
+            except Exception as error:
+                failures += 1
+                if failures == CLOCK_TRIES:  # it ends the query, as it would in a micro-batch
+                    self._failed = error
+                    with suppress(Exception):  # the first error is the one to be told
+                        self.query.stop()
+                    return
 
     def _end(self) -> None:
         if self._ended.acquire(blocking=False):
@@ -200,7 +214,10 @@ class Feed:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self.stop()
+        if kind is None:
+            self.stop()
+        else:
+            self._halt()
 
 
 def _prepared(

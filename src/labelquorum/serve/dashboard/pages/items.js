@@ -65,8 +65,10 @@ function told(stream, wanted, classesKnown) {
   const plain = !wanted.search && !wanted.label && !wanted.show;
   return async (cursor, signal) => {
     if (cursor !== null || (classesKnown && !plain)) return rows(cursor, signal);
+    // The summary is made once for all who look, and the first time may take long to make.
+    const about = api.pathOf(stream, ...(classesKnown ? ["summary"] : []));
     const [{ classes, counts }, first] = await Promise.all([
-      api.get(api.pathOf(stream), {}, signal),
+      api.get(about, {}, signal),
       rows(null, signal),
     ]);
     if (plain) first.total = counts.answered_items + counts.waiting_items;
