@@ -372,7 +372,7 @@ def test_another_method_than_the_stream_has_is_refused(spark, crowd, tmp_path):
     for _ in range(2):
         fed(spark, tmp_path, classes=["c0", "c1", "c2"])
     for options in ({"method": "bila:recipe"}, {"seed": 7}):
-        with pytest.raises(StateError, match="a stream keeps them"):
+        with pytest.raises(StateError, match="a stream keeps that"):
             fed(spark, tmp_path, **options)
 
 
@@ -495,6 +495,12 @@ def test_a_bad_row_of_a_stream_is_told_with_its_micro_batch(spark, crowd, tmp_pa
     feed = lq.spark.aggregate_stream(frame, str(tmp_path / "store"), "birds", **options)
     with pytest.raises(LabelError, match=r"^Micro-batch 1: .*worker is missing"):
         feed.wait(60)
+    # The micro-batch comes again, and rows that lack something may then be passed over.
+    feed = lq.spark.aggregate_stream(
+        frame, str(tmp_path / "store"), "birds", on_bad="skip", **options
+    )
+    assert feed.wait(60)
+    assert feed.skipped == 1
 
 
 # ── without Spark ────────────────────────────────────────────────────────────────────────────

@@ -7,13 +7,14 @@ micro-batches a clock lets the stream's rules of time hold.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from labelquorum.errors import StateError
+from labelquorum.ingest.events import OnBad
 from labelquorum.record.chunking import Rules
 from labelquorum.record.store import Store
 from labelquorum.record.stream import Stream
@@ -52,6 +53,7 @@ def aggregate_stream(
     source: str = "spark",
     trigger: Mapping[str, Any] | None = None,
     rules: Rules | None = None,
+    on_bad: OnBad | None = None,
     spread_labels: int = SPREAD_LABELS,
     method: str | None = None,
     **settings: Any,
@@ -85,6 +87,9 @@ def aggregate_stream(
         What `DataStreamWriter.trigger` takes, such as {"availableNow": True}.
     rules, method, settings
         Of the stream, as `Store.create` takes them; the method is "bila" unless given.
+    on_bad
+        "skip" passes over rows without task, worker or label; "error" ends the query at one.
+        Unless given, as the stream was made; a new one has "error".
     spread_labels
         A chunk of so many labels is learned from on the executors.
     """
@@ -107,9 +112,11 @@ def aggregate_stream(
     try:
         store.learner = Spread(df.sparkSession, spread_labels)
         usual = Rules(chunk_items=WHOLE_CHUNK_ITEMS) if whole_items else None
+        if on_bad is not None and stream not in store.streams():
+            settings["on_bad"] = on_bad
         found = _prepared(store, stream, method, rules, settings, usual)
         found.settle(flush=whole_items)  # what a driver before us left
-        taker = Taker(found, source, whole_items, sink, sink_format)
+        taker = Taker(found, source, whole_items, sink, sink_format, on_bad)
         writer = labels.writeStream.foreachBatch(taker).option("checkpointLocation", checkpoint)
         if trigger is not None:
             writer = writer.trigger(**trigger)
@@ -139,6 +146,11 @@ class Feed:
         )
         if keeps_time:  # nothing waits where micro-batches have whole items
             self._clock.start()
+
+    @property
+    def skipped(self) -> int:
+        """Rows that were passed over since the start, because they lack something."""
+        return self._taker.skipped
 
     def wait(self, seconds: int | None = None) -> bool:
         """Wait for the end; True if it has come. What went wrong is raised as it was."""
@@ -240,13 +252,17 @@ def _prepared(
     other = {name: wants[name] for name in given & wants.keys() if has.get(name) != wants[name]}
     if wanted.method != held.method or other:
         raise StateError(
-            f"Stream {name!r} learns by {held.method} with the settings {held.settings}, and a "
-            f"stream keeps them. Got {wanted.method} with {other}. Leave them out, or name another "
+            f"Stream {name!r} learns by {held.method} with {_some(has, other)}, and a stream keeps "
+            f"that. Got {wanted.method} with {_some(other, other)}. Leave it out, or name another "
             "stream."
         )
     if rules is not None and rules != stream.rules:
         stream.change(**rules.as_dict())
     return stream
+
+
+def _some(settings: Mapping[str, Any], names: Iterable[str]) -> str:
+    return ", ".join(f"{name}={settings.get(name)!r}" for name in names) or "these settings"
 
 
 # ── stores this process writes to ────────────────────────────────────────────────────────

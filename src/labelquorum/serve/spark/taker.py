@@ -1,6 +1,7 @@
 """What Spark calls with each micro-batch: it is taken once, settled, and its answers handed on."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -8,7 +9,8 @@ from urllib.parse import quote
 import pandas as pd
 
 from labelquorum.errors import ConflictError, LabelError, StateError
-from labelquorum.ingest.events import LabelTable
+from labelquorum.ingest.events import LabelTable, OnBad
+from labelquorum.ingest.formats import read_labels
 from labelquorum.record.export import exported
 from labelquorum.record.stream import Stream
 
@@ -32,11 +34,15 @@ class Taker:
         whole_items: bool,
         sink: Sink | str | None,
         sink_format: str,
+        on_bad: OnBad | None = None,
     ) -> None:
+        self.skipped = 0  # rows
         self.error: Exception | None = None
         self._stream, self._source, self._whole_items = stream, source, whole_items
         self._sink, self._sink_format = sink, sink_format
         self._sunk = f"{source} sink"
+        space = stream._space
+        self._space = space if on_bad is None else replace(space, on_bad=on_bad)
 
     def __call__(self, batch: "DataFrame", number: int) -> None:
         """Take a micro-batch; what goes wrong is kept in `error`, as it was."""
@@ -65,8 +71,9 @@ class Taker:
         if last.query != query:
             raise ConflictError(
                 f"{who} labels of source {self._source!r} by another checkpoint, up to "
-                f"micro-batch {last.number}. Go on with that one; if it is gone, start over with a "
-                "new store; or, if these are other labels, give source= a name of its own."
+                f"micro-batch {last.number}. Go on with that one, in place of the one begun now; "
+                "if it is gone, start over with a new store; or, if these are other labels, give "
+                "source= a name of its own."
             )
         if number > last.number + 1:
             has = has if said is not None else f"{who} no labels of source {self._source!r}"
@@ -86,10 +93,12 @@ class Taker:
         if number > last.number:
             key = f"{self._source} {query} {number}"
             try:
-                self._stream.accept(table, key, self._source, str(place))
+                labels = read_labels(table, self._space)
+                receipt = self._stream.accept(labels, key, self._source, str(place))
             except LabelError as error:
                 first, *others = (f"Micro-batch {number}: {said}" for said in error.sentences)
                 raise LabelError(first, others) from error
+            self.skipped += sum(receipt.skipped.values())
 
     def _give(self, batch: "DataFrame", number: int) -> None:
         """Hand on what was answered since the last micro-batch; a crash may let it come again."""
