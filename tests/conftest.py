@@ -33,8 +33,8 @@ _tests = count(1)
 def pytest_runtest_teardown() -> None:
     """Let go of compiled code in time; what is needed again is read from the cache of the checkout.
 
-    Each program takes a dozen maps of memory. Linux gives a process 65,530 and then nothing, of
-    which it dies, and the tests of one process together take more.
+    Compiled programs take maps of memory, a hundred a second while much is compiled. Linux gives a
+    process 65,530 and then nothing, of which it dies.
     """
     if next(_tests) % 50 or not MAPS.exists():
         return

@@ -34,7 +34,8 @@ def error(answers: dict[Any, Any], truth: dict[Any, Any]) -> float:
 def measure(spark: Any, name: str, method: str) -> dict[str, Any] | None:
     try:
         dataset = read_dataset(name)
-    except LabelQuorumError:
+    except LabelQuorumError as error:
+        print(f"{name} is left out: {error}", file=sys.stderr)
         return None
     counts = count_dataset(dataset)
     if counts.n_labels <= LEAST or not dataset.truth:
