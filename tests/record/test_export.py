@@ -167,7 +167,7 @@ def test_damage_is_found(tmp_path):
     file = tmp_path / "labelquorum.db"
     connection = sqlite3.connect(file)
     [page] = connection.execute(
-        "SELECT rootpage FROM sqlite_master WHERE name = 'labels_of_chunk'"
+        "SELECT rootpage FROM sqlite_master WHERE name = 'labels_of_item'"
     ).fetchone()
     connection.close()
     content = bytearray(file.read_bytes())

@@ -1,6 +1,7 @@
 """The store: one writer, tables of one version, and nothing lost or doubled by any end."""
 
 import re
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from record.driven import batches, drive
+from record.driven import RULES, batches, drive
 
 from labelquorum.errors import StateError, StoreError
 from labelquorum.record import faults, tables
@@ -123,6 +124,71 @@ def test_the_migrations_make_the_tables_of_the_code(store):
     with store.read() as connection:
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, tables.metadata) == []
+
+
+def test_a_store_of_before_the_last_migration_goes_on(where, tmp_path):
+    with Store.open(tmp_path / "of today") as today:
+        expected = today.create("s", rules=RULES)
+        for batch in batches():
+            expected.accept(batch)
+        expected.settle(flush=True)
+        expected = expected.state_hash()
+    some, *others = batches()
+    with Store.open(where) as store:
+        store.create("s", rules=RULES).accept(some)
+        with store.write() as connection:
+            for statement in _DOWN:
+                connection.execute(sa.text(statement))
+    with Store.open(where) as store:
+        stream = store.stream("s")
+        for batch in others:
+            stream.accept(batch)
+        stream.settle(flush=True)
+        assert stream.state_hash() == expected
+
+
+_DOWN = (  # from the tables of 0004 to those of 0003
+    "DROP INDEX labels_of_item",
+    "DROP INDEX labels_of_chunk",
+    "DROP INDEX waiting_ready",
+    "CREATE INDEX labels_of_item ON labels (stream, item, chunk)",
+    "CREATE INDEX labels_of_chunk ON labels (stream, chunk)",
+    "CREATE INDEX waiting_ready ON waiting (stream, ready_at)",
+    "UPDATE alembic_version SET version_num = '0003'",
+)
+
+
+def test_labels_and_what_is_ready_are_found_without_looking_at_all_of_a_stream(tmp_path):
+    """With labels that are kept, taking in and learning would else be slower with every chunk."""
+    asked = set()
+
+    def listen(connection, _):
+        connection.set_trace_callback(asked.add)
+
+    sa.event.listen(sa.pool.Pool, "connect", listen)
+    try:
+        with Store.open(tmp_path) as store:
+            stream = store.create("s", rules=RULES.changed(max_wait=3600, retention="keep"))
+            for batch in batches():
+                stream.accept(batch)
+                stream.settle()
+    finally:
+        sa.event.remove(sa.pool.Pool, "connect", listen)
+    file = sqlite3.connect(tmp_path / "labelquorum.db")
+    found = set()
+    for statement in asked:
+        if statement.startswith(("SELECT", "UPDATE", "DELETE")):
+            plain = statement.replace("-Inf", "-1e999")  # as SQLite reads it
+            found.update(row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {plain}"))
+    file.close()
+    steps = {re.sub("COVERING ", "", step) for step in found if re.search("labels|waiting", step)}
+    assert steps == {
+        "SEARCH labels USING INDEX labels_of_chunk (stream=? AND chunk=?)",
+        "SEARCH labels USING INDEX labels_of_item (stream=? AND item=?)",
+        "SEARCH waiting USING INDEX waiting_first (stream=? AND first_at<?)",
+        "SEARCH waiting USING INDEX waiting_ready (stream=? AND ready_at>?)",
+        "SEARCH waiting USING PRIMARY KEY (stream=? AND item=?)",
+    }
 
 
 def test_a_store_of_a_later_version_is_refused(where):

@@ -106,10 +106,6 @@ class Rules:
         """Tell whether so many labels make an item ready."""
         return n_labels >= self.labels_per_item
 
-    def waited_since(self, now: float) -> float | None:
-        """Items whose first label came by then are ready; None where none is by waiting."""
-        return None if self.max_wait is None else now - self.max_wait
-
     def is_due(self, n_ready: int, first_ready: float | None, now: float) -> bool:
         """Tell whether a chunk is to be cut, with so many items ready, the first since when."""
         if n_ready >= self.chunk_items:

@@ -133,22 +133,29 @@ class Cutting(Truths):
             self._tell(connection, "rules", rules.as_dict())
         return rules
 
-    def _is_ready(self, rules: Rules, now: float) -> sa.ColumnElement[bool]:
-        """That an item of the stream is ready, by its labels or by waiting."""
-        waiting, since = tables.waiting.c, rules.waited_since(now)
-        ready: sa.ColumnElement[bool] = waiting.ready_at.is_not(None)
-        if since is not None:
-            ready = ready | (waiting.first_at <= since)
-        return sa.and_(waiting.stream == self._key, ready)
+    def _ready(self, rules: Rules, now: float) -> sa.Subquery:
+        """The items that are ready, by their labels or by waiting, and since when.
+
+        Two questions, for each has an index: as one with an "or" it would be put to all that wait.
+        """
+        waiting = tables.waiting.c
+        own = waiting.stream == self._key
+        ready = sa.select(waiting.item, waiting.first_row, waiting.ready_at.label("since")).where(
+            own, waiting.ready_at > _NEVER
+        )
+        if rules.max_wait is None:
+            return ready.subquery()
+        over = (waiting.first_at + rules.max_wait).label("since")
+        waited = sa.select(waiting.item, waiting.first_row, over).where(
+            own, waiting.ready_at.is_(None), waiting.first_at <= now - rules.max_wait
+        )
+        return ready.union_all(waited).subquery()
 
     def _due(self, connection: sa.Connection, rules: Rules, now: float) -> int:
         """How many chunks are to be cut now."""
-        waiting = tables.waiting.c
-        # Who is ready by waiting is so since the wait was over.
-        waited = waiting.first_at + (rules.max_wait or 0)
-        ready_since = sa.func.min(sa.func.coalesce(waiting.ready_at, waited))
+        ready = self._ready(rules, now)
         n_ready, first = connection.execute(
-            sa.select(sa.func.count(), ready_since).where(self._is_ready(rules, now))
+            sa.select(sa.func.count(), sa.func.min(ready.c.since))
         ).one()
         return max(int(n_ready) // rules.chunk_items, int(rules.is_due(n_ready, first, now)))
 
@@ -159,10 +166,17 @@ class Cutting(Truths):
         waiting = tables.waiting.c
         if not flush and not self._due(connection, rules, now):
             return []
-        ready = waiting.stream == self._key if flush else self._is_ready(rules, now)
-        chosen = sa.select(waiting.item).where(ready).order_by(waiting.first_row)
+        if flush:
+            chosen = sa.select(waiting.item).where(waiting.stream == self._key)
+            chosen = chosen.order_by(waiting.first_row)
+        else:
+            ready = self._ready(rules, now).c
+            chosen = sa.select(ready.item).order_by(ready.first_row)
         return list(connection.scalars(chosen.limit(rules.chunk_items)))
 
+
+# Before every moment. SQLite has an index tell what is later than this, but not what is not NULL.
+_NEVER = float("-inf")
 
 # Made once: making a statement takes longer than asking it.
 _SPAN = sa.select(sa.func.min(tables.labels.c.row), sa.func.max(tables.labels.c.row)).where(

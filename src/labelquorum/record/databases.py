@@ -22,6 +22,7 @@ from alembic.script import ScriptDirectory
 
 from labelquorum.errors import StateError, StoreError
 from labelquorum.record.sqlite import BUSY_SECONDS
+from labelquorum.record.statements import TEXTS
 
 __all__ = [
     "FILE",
@@ -77,7 +78,8 @@ def open_sqlite(file: Path, writes: bool = True) -> sa.Engine:
     """Connections to a SQLite file; without `writes`, those that can only read."""
     address = sa.URL.create("sqlite", database=str(file))
     if writes:
-        engine = sa.create_engine(address, connect_args={"timeout": BUSY_SECONDS})
+        settings = {"timeout": BUSY_SECONDS, "cached_statements": TEXTS}
+        engine = sa.create_engine(address, connect_args=settings)
     else:
         engine = sa.create_engine(address, creator=lambda: read_only(file))
 

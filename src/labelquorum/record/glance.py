@@ -1,5 +1,6 @@
 """Small questions that are asked often: how a worker did of late, what happened last, how much."""
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from math import sqrt
 from typing import Any, NamedTuple
@@ -58,17 +59,22 @@ def late_agreement(stream: Stream, workers: Sequence[Hashable]) -> dict[Hashable
     labels, answers, streams = tables.labels.c, tables.answers.c, tables.streams.c
     last = sa.select(streams.next_row).where(streams.id == stream._key).scalar_subquery()
     agreed = sa.func.sum(sa.case((labels.label == answers.label, 1), else_=0))
+    n_answered = sa.func.count(answers.item)
+    # An outer join begins with the labels, which are few: SQLite might begin with all answers.
+    with_answers = tables.labels.outerjoin(
+        tables.answers, sa.and_(answers.stream == labels.stream, answers.item == labels.item)
+    )
     query = (
-        sa.select(labels.worker, sa.func.count(), agreed)
+        sa.select(labels.worker, n_answered, agreed)
+        .select_from(with_answers)
         .where(
             labels.stream == stream._key,
             labels.row >= last - WINDOW,
             labels.worker.in_(names),
             labels.chunk.is_not(None),
-            answers.stream == labels.stream,
-            answers.item == labels.item,
         )
         .group_by(labels.worker)
+        .having(n_answered > 0)
     )
     with stream._store.read() as connection:
         return {decode(name): Recent(n, int(a)) for name, n, a in connection.execute(query)}
@@ -146,9 +152,9 @@ def all_counts(store: Store, only: str | None = None) -> dict[str, dict[str, Any
     streams, models = tables.streams.c, tables.models.c
     labels, waiting, answers = tables.labels.c, tables.waiting.c, tables.answers.c
     counted = {
-        "waiting_labels": sa.select(labels.stream, sa.func.count()).where(labels.chunk.is_(None)),
         "waiting_items": sa.select(waiting.stream, sa.func.count()),
         "held_labels": sa.select(labels.stream, sa.func.count()),
+        "cut_labels": sa.select(labels.stream, sa.func.count()).where(labels.chunk.is_not(None)),
         "answered_items": sa.select(answers.stream, sa.func.count()),
     }
     query = sa.select(
@@ -159,14 +165,16 @@ def all_counts(store: Store, only: str | None = None) -> dict[str, dict[str, Any
         query = query.where(streams.name == only)
         counted = {name: one.where(sa.column("stream") == own) for name, one in counted.items()}
     with store.read() as connection:
-        found = {
-            name: dict(map(tuple, connection.execute(one.group_by("stream"))))
+        found: dict[str, Counter[int]] = {
+            name: Counter(dict(map(tuple, connection.execute(one.group_by("stream")))))
             for name, one in counted.items()
         }
+        # An index has the labels that are cut, and none those that are not.
+        found["waiting_labels"] = found["held_labels"] - found.pop("cut_labels")
         return {
             row.name: {
                 "counts": {
-                    **{name: by_stream.get(row.id, 0) for name, by_stream in found.items()},
+                    **{name: by_stream[row.id] for name, by_stream in found.items()},
                     "late_labels": row.late_labels,
                     "version": row.version,
                 },

@@ -6,7 +6,7 @@ and its own workers: everybody else enters only through the sums that are shared
 built with those workers alone, in the order they first appeared, and learns as it would with all.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from hashlib import sha256
@@ -21,7 +21,7 @@ from labelquorum.ingest.chunks import id_key, make_chunk
 from labelquorum.ingest.events import LabelTable
 from labelquorum.ingest.ledger import Ledger, Note, OpenItem
 from labelquorum.ingest.roster import Intake, Roster
-from labelquorum.learn.aggregator import Aggregator
+from labelquorum.learn.aggregator import Aggregation, Aggregator
 from labelquorum.learn.door import Estimator
 from labelquorum.learn.drift import fresh_track
 from labelquorum.learn.estimator import estimator
@@ -39,7 +39,7 @@ from labelquorum.record.rows import (
     Work,
     WorkerRow,
 )
-from labelquorum.record.tables import decode, encode, encode_id
+from labelquorum.record.tables import decode, decode_all, encode, encode_id
 
 __all__ = ["configure", "estimator_of", "kept_table", "learn", "looked_at", "snapshot_of"]
 
@@ -123,16 +123,7 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
         n_chunks=int(memory.n_chunks),
         shared=save({name: np.asarray(array, order="C") for name, array in shared.items()}),
         workers=[row for row in rows if before.get(row.place) != row],
-        answers=[
-            AnswerRow(
-                encode_id(intake.item_ids[i], "item", "answer"),
-                encode(classes[aggregated[i]]),
-                float(confidence[i]),
-                step.result.probs[i].tobytes(),
-                int(n_labels[i]),
-            )
-            for i in intake.order.tolist()
-        ],
+        answers=_answer_rows(intake, classes, step.result, confidence, n_labels),
         open_items=_open_rows(memory.ledger, places) if work.keeps_open else [],
         result=_result(getattr(step.info, "losses", [])[-1:], intake),
         summary=figures_of(
@@ -191,15 +182,11 @@ def table_of(work: Work) -> LabelTable:
 
 def kept_table(kept: Sequence[LabelRow], source: str) -> LabelTable:
     """Labels that were kept, as they came."""
-    known: dict[str, Any] = {}
 
-    def values(texts: Iterable[str | None]) -> list[Any]:
-        column = []
-        for text in texts:
-            if text is not None and text not in known:
-                known[text] = decode(text)
-            column.append(None if text is None else known[text])
-        return column
+    def values(texts: Sequence[str | None]) -> list[Any]:
+        different = [text for text in dict.fromkeys(texts) if text is not None]
+        known: dict[str | None, Any] = dict(zip(different, decode_all(different), strict=True))
+        return list(map(known.get, texts))
 
     if not kept:
         return LabelTable([], [], [])
@@ -222,7 +209,7 @@ def memory_of(work: Work) -> Memory:
     """The memory of a model that knows these workers and these open items, and nobody else."""
     model = model_of(work.method, work.settings)
     classes = decode(work.classes)
-    workers = [decode(row.worker) for row in work.workers]
+    workers = decode_all(row.worker for row in work.workers)
     roster = Roster(model._space, workers, classes)
     place = {row.place: k for k, row in enumerate(work.workers)}
     room = len(work.open_items) + len({row.item for row in work.labels})
@@ -303,24 +290,46 @@ def _leaves(
     return leaves
 
 
+def _answer_rows(
+    intake: Intake,
+    classes: Sequence[Hashable],
+    result: Aggregation,
+    confidence: NDArray[Any],
+    n_labels: NDArray[Any],
+) -> list[AnswerRow]:
+    """The answers, in the order in which their items first appeared."""
+    order, labels = intake.order, [encode(label) for label in classes]
+    columns = (
+        [encode_id(intake.item_ids[i], "item", "answer") for i in order.tolist()],
+        [labels[c] for c in result.aggregated[order].tolist()],
+        confidence[order].tolist(),
+        _bytes_of_rows(result.probs[order]),
+        n_labels[order].tolist(),
+    )
+    return list(map(AnswerRow, *columns))
+
+
+def _bytes_of_rows(rows: NDArray[Any]) -> list[bytes]:
+    data, size = rows.tobytes(), rows.itemsize * rows.shape[1]
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
 def _worker_rows(memory: Memory, places: Sequence[int]) -> list[WorkerRow]:
     leaves = sorted(memory.state.rows.to_arrays().items())
     n_workers, n_classes = len(places), len(memory.roster.classes)
     numbers = np.concatenate([leaf.reshape(n_workers, -1) for _, leaf in leaves], axis=1)
     book = memory.book.to_arrays()
-    used = book["track"].any(axis=2).sum(axis=1)  # bins, the first of all
-    return [
-        WorkerRow(
-            place,
-            encode_id(memory.roster.worker_ids[k], "worker", "model"),
-            n_classes,
-            numbers[k].tobytes(),
-            int(book["labels"][k]),
-            int(book["agreed"][k]),
-            book["track"][k, : used[k]].tobytes() or None,
-        )
-        for k, place in enumerate(places)
-    ]
+    used = book["track"].any(axis=2).sum(axis=1).tolist()  # bins, the first of all
+    columns = (
+        places,
+        [encode_id(worker, "worker", "model") for worker in memory.roster.worker_ids],
+        [n_classes] * n_workers,
+        _bytes_of_rows(numbers),
+        book["labels"].tolist(),
+        book["agreed"].tolist(),
+        [track[:bins].tobytes() or None for track, bins in zip(book["track"], used, strict=True)],
+    )
+    return list(map(WorkerRow, *columns))
 
 
 def _open_rows(ledger: Ledger, places: Sequence[int]) -> list[OpenRow]:

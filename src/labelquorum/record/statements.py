@@ -19,10 +19,13 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from labelquorum.record.tables import encode
 
-__all__ = ["among", "any_row", "pick", "put"]
+__all__ = ["TEXTS", "among", "any_row", "pick", "put"]
 
-BLOCKS = (256, 64, 16, 4, 1)
-"""So many rows go to SQLite in one step; few sizes, so that it need not parse the texts again."""
+MOST, STEP = 256, 16
+"""Rows go to SQLite so many in one step, or a multiple of the second, or fewer than that: so few
+sizes that their texts stay parsed, and two steps for most numbers of rows."""
+TEXTS = 512
+"""So many texts a connection keeps parsed."""
 
 
 def among(
@@ -102,11 +105,11 @@ def put(
             cursor.executemany(_insert(*shape, 1), given)
             return
         start = 0
-        for size in BLOCKS:
-            while len(given) - start >= size:
-                block = given[start : start + size]
-                cursor.execute(_insert(*shape, size), list(chain.from_iterable(block)))
-                start += size
+        while left := len(given) - start:
+            size = min(left - left % STEP or left, MOST)
+            block = given[start : start + size]
+            cursor.execute(_insert(*shape, size), list(chain.from_iterable(block)))
+            start += size
     finally:
         cursor.close()
 
@@ -140,7 +143,7 @@ def _select(dialect: str, table: sa.Table, columns: tuple[str, ...], key: str, i
     return f'{text}? AND "{table.c[key].name}" IN (SELECT value FROM json_each(?))'
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=TEXTS)
 def _insert(
     dialect: str,
     table: sa.Table,

@@ -162,14 +162,8 @@ class Stream(Recall, Cutting):
 
     def _labels_of(self, connection: sa.Connection, number: int) -> list[LabelRow]:
         """The labels of a chunk, in the order they came."""
-        columns = [name for name in LabelRow._fields if name != "weight"]  # few have one
-        found = sorted(pick(connection, tables.labels, columns, self._key, "chunk", [number]))
-        here = {"key": self._key, "number": number}
-        weights = {row.row: row.weight for row in connection.execute(_WEIGHTS, here).all()}
-        return [
-            LabelRow(row, item, worker, label, weights.get(row), group, timestamp)
-            for row, item, worker, label, group, timestamp in found
-        ]
+        found = pick(connection, tables.labels, LabelRow._fields, self._key, "chunk", [number])
+        return sorted(map(LabelRow._make, found))
 
     def _apply(self, number: int, outcome: Outcome) -> Applied:
         """Commit: one transaction, from one version of the model to the next."""
@@ -297,7 +291,6 @@ class Stream(Recall, Cutting):
 # Made once: making a statement takes longer than asking it.
 _labels, _models, _chunks = tables.labels.c, tables.models.c, tables.chunks.c
 _of_chunk = sa.and_(_labels.stream == sa.bindparam("key"), _labels.chunk == sa.bindparam("number"))
-_WEIGHTS = sa.select(_labels.row, _labels.weight).where(_of_chunk, _labels.weight.is_not(None))
 _DISCARD = tables.labels.delete().where(_of_chunk)
 _SWAP = (
     tables.models.update()

@@ -6,7 +6,7 @@ and quotes are only text to either database.
 
 import json
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from sqlalchemy import (
@@ -20,6 +20,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 from labelquorum.errors import LabelError
@@ -31,6 +32,7 @@ __all__ = [
     "chunks",
     "crowd",
     "decode",
+    "decode_all",
     "encode",
     "encode_id",
     "events",
@@ -55,6 +57,13 @@ metadata = MetaData()
 
 # Compared byte by byte in both databases, whatever the language of the server.
 Key = Text().with_variant(Text(collation="C"), "postgresql")
+
+
+def _partial(name: str, *columns: str) -> Index:
+    """An index of the rows that have something in the last of these columns."""
+    there = text(f"{columns[-1]} IS NOT NULL")
+    return Index(name, *columns, sqlite_where=there, postgresql_where=there)
+
 
 streams = Table(
     "streams",
@@ -85,8 +94,8 @@ labels = Table(
     Column("group", Text),
     Column("timestamp", Text),
     Column("chunk", BigInteger),
-    Index("labels_of_item", "stream", "item", "chunk"),
-    Index("labels_of_chunk", "stream", "chunk"),
+    Index("labels_of_item", "stream", "item"),
+    _partial("labels_of_chunk", "stream", "chunk"),
     sqlite_with_rowid=False,
 )
 
@@ -100,7 +109,7 @@ waiting = Table(
     Column("first_row", BigInteger, nullable=False),
     Column("first_at", Double, nullable=False),
     Column("ready_at", Double),  # when it had labels enough
-    Index("waiting_ready", "stream", "ready_at"),
+    _partial("waiting_ready", "stream", "ready_at"),
     Index("waiting_first", "stream", "first_at"),
     sqlite_with_rowid=False,
 )
@@ -263,6 +272,12 @@ def encode(value: Any) -> str:
 def decode(text: str) -> Any:
     """The value `encode` was given."""
     return json.loads(text)
+
+
+def decode_all(texts: Iterable[str]) -> list[Any]:
+    """The values `encode` was given, many at once, which takes a fraction of the time."""
+    values: list[Any] = json.loads(f"[{','.join(texts)}]")
+    return values
 
 
 def encode_id(identity: Hashable, what: str, where: str) -> str:

@@ -106,10 +106,13 @@ class View:
             def count(*where: Any) -> int:
                 return connection.scalar(sa.select(sa.func.count()).where(*where)) or 0
 
+            own = labels.stream == self._key
+            held = count(own)
             return {
-                "waiting_labels": count(labels.stream == self._key, labels.chunk.is_(None)),
+                # An index has those that are cut, and none those that are not.
+                "waiting_labels": held - count(own, labels.chunk.is_not(None)),
                 "waiting_items": count(waiting.stream == self._key),
-                "held_labels": count(labels.stream == self._key),
+                "held_labels": held,
                 "answered_items": count(answers.stream == self._key),
                 "late_labels": self._row(connection).late_labels,
                 "version": self._shared(connection)["version"],
@@ -202,11 +205,11 @@ class View:
         self, connection: sa.Connection, names: Sequence[str], places: Iterable[int]
     ) -> list[WorkerRow]:
         """The workers of these names and these places, by place."""
-        found: set[WorkerRow] = set()
+        found: dict[int, WorkerRow] = {}
         for column, values in (("worker", names), ("place", list(places))):
             rows = pick(connection, tables.workers, WorkerRow._fields, self._key, column, values)
-            found.update(map(WorkerRow._make, rows))
-        return sorted(found)
+            found.update((row.place, WorkerRow(*row)) for row in rows)
+        return [found[place] for place in sorted(found)]
 
     def _everything(self, connection: sa.Connection) -> Work:
         workers, items = tables.workers.c, tables.open_items.c

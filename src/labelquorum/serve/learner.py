@@ -27,6 +27,7 @@ from labelquorum.record.wire import (
     unpack,
     work_from,
 )
+from labelquorum.serve.litter import collect_seldom
 
 __all__ = ["Beside"]
 
@@ -156,6 +157,7 @@ def main() -> None:
     }
     import labelquorum.record.questions  # noqa: F401  # JAX is there when the first call comes
 
+    collect_seldom()
     source = sys.stdin.buffer
     while head := source.read(LENGTH_BYTES):
         body = source.read(int.from_bytes(head, "big"))

@@ -20,6 +20,7 @@ from typing import Any
 from labelquorum.errors import LabelQuorumError, StateError, StoreError
 from labelquorum.record.store import Store
 from labelquorum.record.wire import told
+from labelquorum.serve.litter import collect_seldom
 
 __all__ = ["Learning"]
 
@@ -187,6 +188,7 @@ def main() -> None:
     learning.on_change = lambda stream: tell(changed=stream)
     import labelquorum.record.model  # noqa: F401  # JAX is there when the first chunk comes
 
+    collect_seldom()
     tell(healthy=True)
     learning.start()
     for line in sys.stdin:

@@ -1,7 +1,6 @@
 """Serving: uvicorn with patience for nobody, and an orderly end."""
 
 import asyncio
-import gc
 import json
 import resource
 import socket
@@ -12,6 +11,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from labelquorum.errors import StateError
+from labelquorum.serve.litter import collect_seldom
 from labelquorum.serve.server.app import App
 from labelquorum.serve.server.logs import log_config
 from labelquorum.serve.server.settings import Settings
@@ -20,10 +20,6 @@ __all__ = ["Server", "check_free", "serve"]
 
 HEADER_BYTES = 2**16
 """No request line and headers are longer."""
-
-NEW_OBJECTS = 50_000
-"""Garbage is looked for after so many new objects: rows by the thousand are none, and by default
-Python looks at all of them again and again."""
 
 
 class _Impatient(HttpToolsProtocol):
@@ -160,6 +156,5 @@ def serve(app: App, settings: Settings) -> None:
     """Serve until told to stop."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # viewers take a file each
-    gc.freeze()  # what is here now stays
-    gc.set_threshold(NEW_OBJECTS, 20, 100)
+    collect_seldom()
     Server(app, settings).run()
