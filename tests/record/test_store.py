@@ -1,7 +1,6 @@
 """The store: one writer, tables of one version, and nothing lost or doubled by any end."""
 
 import re
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from record.driven import RULES, batches, drive
 from labelquorum.errors import StateError, StoreError
 from labelquorum.record import faults, tables
 from labelquorum.record.chunking import Rules
+from labelquorum.record.statements import put
 from labelquorum.record.store import Store
 
 RECORD = Path(faults.__file__).parent
@@ -126,25 +126,32 @@ def test_the_migrations_make_the_tables_of_the_code(store):
         assert compare_metadata(context, tables.metadata) == []
 
 
-def test_a_store_of_before_the_last_migration_goes_on(where, tmp_path):
-    with Store.open(tmp_path / "of today") as today:
-        expected = today.create("s", rules=RULES)
-        for batch in batches():
-            expected.accept(batch)
-        expected.settle(flush=True)
-        expected = expected.state_hash()
-    some, *others = batches()
+def indexes_of(connection):
+    """The indexes as the database spells them, without quotes and in one line."""
+    column, table = ("sql", "sqlite_master WHERE type = 'index'")
+    if connection.dialect.name == "postgresql":
+        column, table = ("indexdef", "pg_indexes WHERE schemaname = 'public'")
+    found = connection.scalars(sa.text(f"SELECT {column} FROM {table}")).all()
+    return {" ".join(one.replace('"', "").split()) for one in found if one}
+
+
+def test_a_store_of_before_the_last_migration_goes_on(where, uninterrupted):
+    first, *_ = batches()
     with Store.open(where) as store:
-        store.create("s", rules=RULES).accept(some)
         with store.write() as connection:
+            of_today = indexes_of(connection)
             for statement in _DOWN:
                 connection.execute(sa.text(statement))
-    with Store.open(where) as store:
-        stream = store.stream("s")
-        for batch in others:
-            stream.accept(batch)
-        stream.settle(flush=True)
-        assert stream.state_hash() == expected
+            if connection.dialect.name == "sqlite":
+                connection.execute(sa.text("DELETE FROM sqlite_stat1"))
+            assert indexes_of(connection) != of_today
+        stream = store.create("s", rules=RULES)
+        stream.accept(first, key="batch 0", source="source", position="1")
+    with Store.open(where) as store, store.read() as connection:
+        assert indexes_of(connection) == of_today
+        partial = {one.split()[2] for one in of_today if " IS NOT NULL" in one}
+        assert partial == {"labels_of_chunk", "waiting_ready"}
+    assert drive(where) == uninterrupted
 
 
 _DOWN = (  # from the tables of 0004 to those of 0003
@@ -158,9 +165,13 @@ _DOWN = (  # from the tables of 0004 to those of 0003
 )
 
 
-def test_labels_and_what_is_ready_are_found_without_looking_at_all_of_a_stream(tmp_path):
+@pytest.mark.parametrize("before", ["", "DELETE FROM sqlite_stat1", "ANALYZE"])
+def test_labels_and_what_is_ready_are_found_without_looking_at_all_of_a_stream(tmp_path, before):
     """With labels that are kept, taking in and learning would else be slower with every chunk."""
-    asked = set()
+    if before:  # of people who count the rows of their file
+        with Store.open(tmp_path) as store, store.write() as connection:
+            connection.execute(sa.text(before))
+    asked, found = set(), set()
 
     def listen(connection, _):
         connection.set_trace_callback(asked.add)
@@ -172,15 +183,14 @@ def test_labels_and_what_is_ready_are_found_without_looking_at_all_of_a_stream(t
             for batch in batches():
                 stream.accept(batch)
                 stream.settle()
+            with store.write() as connection:
+                for statement in set(asked):
+                    if statement.startswith(("SELECT", "UPDATE", "DELETE")):
+                        plain = statement.replace("-Inf", "-1e999")  # as SQLite reads it
+                        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {plain}")
+                        found.update(row.detail for row in plan)
     finally:
         sa.event.remove(sa.pool.Pool, "connect", listen)
-    file = sqlite3.connect(tmp_path / "labelquorum.db")
-    found = set()
-    for statement in asked:
-        if statement.startswith(("SELECT", "UPDATE", "DELETE")):
-            plain = statement.replace("-Inf", "-1e999")  # as SQLite reads it
-            found.update(row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {plain}"))
-    file.close()
     steps = {re.sub("COVERING ", "", step) for step in found if re.search("labels|waiting", step)}
     assert steps == {
         "SEARCH labels USING INDEX labels_of_chunk (stream=? AND chunk=?)",
@@ -196,6 +206,30 @@ def test_a_store_of_a_later_version_is_refused(where):
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(StoreError, match=r"version 9999.*Update labelquorum"):
         Store.open(where)
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 15, 16, 17, 31, 255, 256, 257, 271, 272, 600])
+def test_any_number_of_rows_is_written_once(store, n_rows):
+    rows = [(7, f"w{n}") for n in range(n_rows)]
+    blobs = [(7, n, f"{n}", 2, bytes([n % 256]), n, n) for n in range(n_rows)]
+    columns = ("stream", "place", "worker", "n_classes", "state", "labels", "agreed")
+    with store.write() as connection:
+        for _ in range(2):  # again, in place of themselves
+            put(connection, tables.crowd, ("stream", "worker"), rows, ("stream", "worker"))
+            put(connection, tables.workers, columns, blobs, ("stream", "place"))
+    with store.read() as connection:
+        assert sorted(connection.execute(sa.select(tables.crowd))) == sorted(rows)
+        kept = [tables.workers.c[name] for name in columns]
+        found = connection.execute(sa.select(*kept).order_by(tables.workers.c.place))
+        assert list(map(tuple, found)) == blobs
+
+
+def test_many_texts_are_decoded_as_each_alone():
+    values = ["a", 'with "quotes", and commas', 1, 1.5, True, None, ["in", "a", "list"]]
+    assert tables.decode_all(list(map(tables.encode, values))) == values
+    assert tables.decode_all([]) == []
+    with pytest.raises(ValueError, match="not one value"):
+        tables.decode_all(['"a"', '"b","c"'])
 
 
 # ── the page ─────────────────────────────────────────────────────────────────────────────

@@ -27,6 +27,7 @@ from labelquorum.record.statements import TEXTS
 __all__ = [
     "FILE",
     "LOCK_FILE",
+    "expect",
     "hold_database",
     "hold_folder",
     "holder_of",
@@ -44,6 +45,8 @@ FILE = "labelquorum.db"
 LOCK_FILE = "labelquorum.lock"
 LOCK_NUMBER = 0x6C_61_62_65_6C_71  # "labelq"; PostgreSQL's advisory locks have numbers
 TURN_NUMBER = LOCK_NUMBER + 1
+UPGRADE_SECONDS = 30
+"""How long tables that are to be changed are waited for while others read them."""
 LOCK_SECONDS = 1.5
 """How long to wait for the lock; a process that was just ended may still seem to hold it."""
 
@@ -62,6 +65,13 @@ _HOLDER = sa.text(
     "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
     "AND (l.classid::bigint << 32 | l.objid::bigint) = :number"
 )
+
+# By index: how many labels there are, and how many go with its first column, its first two …
+_EXPECTED = [
+    ("labels", "1000000 500000 1"),  # the table itself
+    ("labels_of_chunk", "1000000 500000 1000"),
+    ("labels_of_item", "1000000 500000 4"),
+]
 
 _TURN = sa.select(sa.func.pg_advisory_xact_lock(TURN_NUMBER))
 
@@ -213,9 +223,31 @@ def version_of(connection: sa.Connection) -> str | None:
 
 def upgrade(connection: sa.Connection, version: str = "head") -> None:
     """Run the steps that are missing, in the transaction that is going on."""
+    if connection.dialect.name == "postgresql":  # somebody may be reading for hours
+        connection.execute(sa.text(f"SET LOCAL lock_timeout = '{UPGRADE_SECONDS}s'"))
     config = _steps()
     config.attributes["connection"] = connection
     command.upgrade(config, version)
+
+
+def expect(connection: sa.Connection) -> None:
+    """Tell SQLite what to expect of the labels, unless it has it so; PostgreSQL counts by itself.
+
+    Where it knows nothing, SQLite takes it that ten rows go with the first column of a key. So it
+    would look for the labels of an item, or of a chunk, through all those of the stream.
+    """
+    if connection.dialect.name != "sqlite":
+        return
+    ask = connection.exec_driver_sql
+    if ask("SELECT count(*) FROM sqlite_master WHERE name = 'sqlite_stat1'").scalar():
+        told = ask("SELECT idx, stat FROM sqlite_stat1 WHERE tbl = 'labels'").all()
+        if sorted(map(tuple, told)) == _EXPECTED:
+            return
+    ask("ANALYZE sqlite_master")  # counts nothing, but makes the table
+    ask("DELETE FROM sqlite_stat1 WHERE tbl = 'labels'")
+    for index, counts in _EXPECTED:
+        ask("INSERT INTO sqlite_stat1 VALUES ('labels', ?, ?)", (index, counts))
+    ask("ANALYZE sqlite_master")  # and has it read
 
 
 def _steps() -> Config:

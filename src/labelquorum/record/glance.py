@@ -170,7 +170,8 @@ def all_counts(store: Store, only: str | None = None) -> dict[str, dict[str, Any
             for name, one in counted.items()
         }
         # An index has the labels that are cut, and none those that are not.
-        found["waiting_labels"] = found["held_labels"] - found.pop("cut_labels")
+        waiting_labels = found["held_labels"] - found.pop("cut_labels")
+        found = {"waiting_labels": waiting_labels, **found}
         return {
             row.name: {
                 "counts": {

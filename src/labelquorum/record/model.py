@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from hashlib import sha256
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -209,7 +210,7 @@ def memory_of(work: Work) -> Memory:
     """The memory of a model that knows these workers and these open items, and nobody else."""
     model = model_of(work.method, work.settings)
     classes = decode(work.classes)
-    workers = decode_all(row.worker for row in work.workers)
+    workers = decode_all([row.worker for row in work.workers])
     roster = Roster(model._space, workers, classes)
     place = {row.place: k for k, row in enumerate(work.workers)}
     room = len(work.open_items) + len({row.item for row in work.labels})
@@ -306,7 +307,7 @@ def _answer_rows(
         _bytes_of_rows(result.probs[order]),
         n_labels[order].tolist(),
     )
-    return list(map(AnswerRow, *columns))
+    return list(starmap(AnswerRow, zip(*columns, strict=True)))
 
 
 def _bytes_of_rows(rows: NDArray[Any]) -> list[bytes]:
@@ -329,7 +330,7 @@ def _worker_rows(memory: Memory, places: Sequence[int]) -> list[WorkerRow]:
         book["agreed"].tolist(),
         [track[:bins].tobytes() or None for track, bins in zip(book["track"], used, strict=True)],
     )
-    return list(map(WorkerRow, *columns))
+    return list(starmap(WorkerRow, zip(*columns, strict=True)))
 
 
 def _open_rows(ledger: Ledger, places: Sequence[int]) -> list[OpenRow]:

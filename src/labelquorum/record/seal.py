@@ -98,12 +98,17 @@ class Seal:
             salt, size = _salt(head), int.from_bytes(head[8:12], "big")
             end = LOG_HEADER + self._n_frames() * (FRAME + size)
             known, start, total = self._summed
-            if known != salt or start > end:
-                start, total, self._followed = 0, 0, set()
-            new = os.pread(log.fileno(), end - start, start)
-        for place in range(max(LOG_HEADER - start, 0), len(new), FRAME + size):
-            self._followed.add(int.from_bytes(new[place : place + 4], "big"))
-        self._summed = (salt, end, crc32(new, total) if len(new) == end - start else -1)
+            if known != salt or start > end or total < 0:
+                start, total, self._followed = LOG_HEADER, crc32(head), set()
+            frame = FRAME + size
+            most = PIECE // frame * frame
+            while start < end and total >= 0:
+                new = os.pread(log.fileno(), min(end - start, most), start)
+                for place in range(0, len(new), frame):
+                    self._followed.add(int.from_bytes(new[place : place + 4], "big"))
+                start += len(new)
+                total = crc32(new, total) if new else -1
+        self._summed = (salt, end, total if salt else -1)
         return end
 
     def note(self) -> None:

@@ -23,9 +23,10 @@ __all__ = ["TEXTS", "among", "any_row", "pick", "put"]
 
 MOST, STEP = 256, 16
 """Rows go to SQLite so many in one step, or a multiple of the second, or fewer than that: so few
-sizes that their texts stay parsed, and two steps for most numbers of rows."""
+sizes that their texts stay parsed, and two steps for most numbers of rows. A text that stays parsed
+keeps the values of its last rows; of those with bytes, which may be long, one goes in a step."""
 TEXTS = 512
-"""So many texts a connection keeps parsed."""
+"""So many texts a connection that writes keeps parsed."""
 
 
 def among(
@@ -101,7 +102,7 @@ def put(
     )
     cursor = connection.connection.cursor()
     try:
-        if dialect == "postgresql":
+        if dialect == "postgresql" or _has_bytes(table, shape[2]):
             cursor.executemany(_insert(*shape, 1), given)
             return
         start = 0
@@ -130,6 +131,11 @@ def _row(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
 def _is_plain(table: sa.Table, columns: tuple[str, ...]) -> bool:
     """Tell whether JSON in SQLite gives these columns back as they are: text and whole numbers."""
     return not any(isinstance(table.c[name].type, sa.LargeBinary | sa.Double) for name in columns)
+
+
+@lru_cache(maxsize=128)
+def _has_bytes(table: sa.Table, columns: tuple[str, ...]) -> bool:
+    return any(isinstance(table.c[name].type, sa.LargeBinary) for name in columns)
 
 
 @lru_cache(maxsize=128)

@@ -22,6 +22,7 @@ from labelquorum.record.chunking import Rules
 from labelquorum.record.databases import (
     FILE,
     LOCK_FILE,
+    expect,
     hold_database,
     hold_folder,
     is_url,
@@ -402,14 +403,14 @@ class Store:
         newest = newest_version()
         with self.write() as connection:
             present = version_of(connection)
-            if present == newest:
-                return
             if present is not None and present > newest:
                 raise StoreError(
                     f"{self.where}: the store has tables of version {present}, this version of "
                     f"labelquorum knows up to {newest}. Update labelquorum."
                 )
-            upgrade(connection)
+            if present != newest:
+                upgrade(connection)
+            expect(connection)
 
 
 def _check_name(name: object) -> None:

@@ -162,6 +162,8 @@ class Stream(Recall, Cutting):
 
     def _labels_of(self, connection: sa.Connection, number: int) -> list[LabelRow]:
         """The labels of a chunk, in the order they came."""
+        # Weights are no plain text, so that rows come one by one: who learns in a busy service is
+        # alone in a process of its own.
         found = pick(connection, tables.labels, LabelRow._fields, self._key, "chunk", [number])
         return sorted(map(LabelRow._make, found))
 

@@ -6,7 +6,7 @@ and quotes are only text to either database.
 
 import json
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -274,9 +274,11 @@ def decode(text: str) -> Any:
     return json.loads(text)
 
 
-def decode_all(texts: Iterable[str]) -> list[Any]:
+def decode_all(texts: Sequence[str]) -> list[Any]:
     """The values `encode` was given, many at once, which takes a fraction of the time."""
     values: list[Any] = json.loads(f"[{','.join(texts)}]")
+    if len(values) != len(texts):
+        raise ValueError("a text that was kept is not one value of JSON")
     return values
 
 

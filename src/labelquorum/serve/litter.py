@@ -10,6 +10,6 @@ Python looks at all of them again and again."""
 
 
 def collect_seldom() -> None:
-    """Look for garbage seldom, and never among what is here now: modules, most of them JAX's."""
+    """Look for garbage seldom, and never among what is here now: the modules."""
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS, 20, 100)
