@@ -89,9 +89,11 @@ def test_a_service_or_its_learner_killed_while_clients_send_loses_and_doubles_no
     where = str(tmp_path / "store") if kind == "sqlite" else request.getfixturevalue("database")
     todo = batches_of(labels_of(size(60, 600)), 3)
     service, chance, acknowledged, failed = Service(where), random.Random(1), {}, []
+    request.addfinalizer(lambda: service.end(signal.SIGKILL))  # also where it fails
     rules = RULES.changed(retention="keep").as_dict()
     kills, longest, ended = size(4, 40), 0.0, 0
-    with lq.Client(service.url, service.key, timeout=120) as client:
+    # Killed so often, it is up for moments only, and who waits in between may miss some of them.
+    with lq.Client(service.url, service.key, timeout=600) as client:
         client.create("s", classes=CLASSES, rules=rules)
         left = list(range(len(todo)))
         chance.shuffle(left)

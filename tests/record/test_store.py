@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 from record.driven import RULES, batches, drive
 
 from labelquorum.errors import StateError, StoreError
-from labelquorum.record import faults, tables
+from labelquorum.record import databases, faults, tables
 from labelquorum.record.chunking import Rules
 from labelquorum.record.statements import put
 from labelquorum.record.store import Store
@@ -152,6 +152,20 @@ def test_a_store_of_before_the_last_migration_goes_on(where, uninterrupted):
         partial = {one.split()[2] for one in of_today if " IS NOT NULL" in one}
         assert partial == {"labels_of_chunk", "waiting_ready"}
     assert drive(where) == uninterrupted
+
+
+def test_tables_that_others_read_are_not_waited_for_without_end(database, monkeypatch):
+    monkeypatch.setattr(databases, "UPGRADE_SECONDS", 1)
+    with Store.open(database) as store, store.write() as connection:
+        for statement in _DOWN:
+            connection.execute(sa.text(statement))
+    engine, _ = databases.open_postgresql(database)
+    with engine.connect() as reader:
+        reader.execute(sa.select(tables.labels))
+        with pytest.raises(StoreError, match="lock timeout"):
+            Store.open(database)
+    engine.dispose()
+    Store.open(database).close()
 
 
 _DOWN = (  # from the tables of 0004 to those of 0003
