@@ -135,6 +135,35 @@ def test_a_damaged_backup_is_refused(tmp_path):
     assert not (tmp_path / "r").exists()
 
 
+def test_a_sound_backup_does_not_give_way_to_a_damaged_store(tmp_path):
+    with Store.open(tmp_path / "s") as store:
+        fill(store)
+        backup(tmp_path / "s", tmp_path / "b.db")  # also of a store that is held
+    backup(tmp_path / "s", tmp_path / "b.db")
+    sound, file = (tmp_path / "b.db").read_bytes(), tmp_path / "s" / "labelquorum.db"
+    content = bytearray(file.read_bytes())
+    content[content.index(b"configuration") + 3] ^= 1  # in a text, where SQLite finds nothing odd
+    file.write_bytes(content)
+    with pytest.raises(StoreError, match="not as it was written"):
+        backup(tmp_path / "s", tmp_path / "b.db")
+    assert (tmp_path / "b.db").read_bytes() == sound
+
+
+def test_a_restored_store_is_sealed_and_so_is_one_that_was_only_opened(tmp_path):
+    with Store.open(tmp_path / "s") as store:
+        fill(store)
+    backup(tmp_path / "s", tmp_path / "b.db")
+    restore(tmp_path / "b.db", tmp_path / "r")
+    seal = tmp_path / "r" / "labelquorum.seal"
+    before = seal.read_bytes()
+    Store.open(tmp_path / "r").close()
+    assert seal.read_bytes() == before  # nothing was to be done
+    seal.unlink()
+    Store.open(tmp_path / "r").close()
+    assert seal.is_file()
+    Store.open(tmp_path / "r").close()  # and of this very file
+
+
 def test_a_file_that_is_no_backup_is_refused(tmp_path):
     (tmp_path / "text").write_text("no database " * 1000)
     sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE t (x)").connection.close()

@@ -180,6 +180,16 @@ def test_damage_is_found(tmp_path):
         assert "malformed" in str(error)
 
 
+def test_a_file_that_is_not_as_it_was_sealed_is_told(tmp_path):
+    with Store.open(tmp_path) as store:
+        store.create("s", rules=AT_ONCE, classes=["x"]).accept({"t": {"a": "x"}})
+    assert not list(broken(tmp_path))
+    with sqlite3.connect(tmp_path / "labelquorum.db") as connection:
+        connection.execute("UPDATE labels SET worker = '\"b\"'")  # as no program but ours may
+    connection.close()
+    assert any("not as it was written" in sentence for sentence in broken(tmp_path))
+
+
 def test_the_version_with_the_bug_and_a_full_disk_are_told(tmp_path, monkeypatch):
     Store.open(tmp_path).close()
     for version, severity in (((3, 51, 2), "note"), ((3, 51, 3), "ok"), ((3, 7, 0), "note")):

@@ -266,6 +266,14 @@ def test_refine_tells_the_gap():
 
 
 @pytest.mark.usefixtures("filled")
+def test_refine_tells_what_it_could_not_compare():
+    worker = ROWS[0][1]
+    left = 60 - len({row[0] for row in ROWS if row[1] == worker})
+    run("forget", worker, "--stream", "s", *STORE)
+    assert f"{left} of 60 answers could be compared" in run("refine", "s", *STORE).stderr
+
+
+@pytest.mark.usefixtures("filled")
 def test_forget_takes_a_worker_by_text_or_by_number():
     worker = ROWS[0][1]
     n_labels = sum(row[1] == worker for row in ROWS)

@@ -242,7 +242,7 @@ def test_a_batch_that_is_refused_says_why_and_what_was_taken(client, fake, monke
 
 def test_other_labels_under_a_key_are_a_conflict(client):
     client.send("s", TABLE, key="k")
-    with pytest.raises(ConflictError, match="came before with other labels"):
+    with pytest.raises(ConflictError, match=r"came before with other labels\.$"):
         client.send("s", {"q9": {"ann": "yes"}}, key="k")
 
 

@@ -17,6 +17,7 @@ from labelquorum.errors import StoreError
 from labelquorum.ingest.writing import replacing
 from labelquorum.record.databases import (
     FILE,
+    check_at_rest,
     hold_database,
     is_url,
     newest_version,
@@ -51,6 +52,7 @@ def backup(where: str | os.PathLike[str], file: str | os.PathLike[str]) -> None:
             source = Path(where) / FILE
             if not source.is_file():
                 raise StoreError(f"{where}: there is no store in this folder. Check the path.")
+            check_at_rest(Path(where))  # or else a sound backup might give way to a damaged one
             _copy_file(source, beside)
         _version(beside, f"{where}: the copy")
 

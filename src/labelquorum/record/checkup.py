@@ -12,9 +12,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from labelquorum.errors import StoreError
 from labelquorum.ingest.doctor import Finding
 from labelquorum.record import tables
-from labelquorum.record.databases import FILE, holder_of, is_url, newest_version
+from labelquorum.record.databases import FILE, check_at_rest, holder_of, is_url, newest_version
 from labelquorum.record.store import Store
 from labelquorum.record.stream import Stream
 
@@ -38,12 +39,21 @@ def examine_store(where: str | os.PathLike[str]) -> list[Finding]:
     where
         A folder, or the URL of a PostgreSQL database.
     """
+    sealed = [] if is_url(where) else list(_seal(Path(where)))
     with Store.look(where) as store:
-        findings = [*_database(store, where), *_disk(where)]
+        findings = [*sealed, *_database(store, where), *_disk(where)]
         for name in store.streams():
             findings += _stream(store, store.stream(name))
     order = ("warning", "note", "ok")
     return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
+def _seal(folder: Path) -> Iterator[Finding]:
+    """Whether the file is as it was sealed; told before anybody opens it, who would lock it."""
+    try:
+        check_at_rest(folder)
+    except StoreError as error:
+        yield Finding(BROKEN, 1, str(error), "warning")
 
 
 def _database(store: Store, where: str | os.PathLike[str]) -> Iterator[Finding]:
@@ -83,7 +93,7 @@ def _sqlite(connection: sa.Connection, folder: Path) -> Iterator[Finding]:
         yield Finding("journal", 1, sentence, "warning")
     damage = list(connection.scalars(sa.text("PRAGMA integrity_check(10)")))
     if damage == ["ok"]:
-        yield _ok("pages", "Every page of the file is sound.")
+        yield _ok("pages", "SQLite finds every page in order.")
     else:
         sentence = f"{folder / FILE} is damaged ({'; '.join(damage)}). Restore the last backup."
         yield Finding(BROKEN, len(damage), sentence, "warning")

@@ -21,12 +21,14 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from labelquorum.errors import StateError, StoreError
+from labelquorum.record.seal import Seal
 from labelquorum.record.sqlite import BUSY_SECONDS
 from labelquorum.record.statements import TEXTS
 
 __all__ = [
     "FILE",
     "LOCK_FILE",
+    "check_at_rest",
     "expect",
     "hold_database",
     "hold_folder",
@@ -191,6 +193,16 @@ def holder_of(where: Path | sa.Connection) -> str | None:
     except BlockingIOError:
         return (where / LOCK_FILE).read_text(encoding="utf-8").strip() or "another process"
     return None
+
+
+def check_at_rest(folder: Path) -> None:
+    """Refuse a SQLite file that is not as it was sealed; who holds one has checked it himself."""
+    if holder_of(folder) is None:
+        seal = Seal(folder / FILE)
+        try:
+            seal.check()
+        finally:
+            seal.close()
 
 
 def _holder(connection: sa.Connection) -> str | None:

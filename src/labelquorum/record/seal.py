@@ -83,6 +83,10 @@ class Seal:
             if found != self._sums[page] and page + 1 not in in_log:
                 self._refuse(f"page {page + 1} is not as it was written")
 
+    def is_of_file(self) -> bool:
+        """Tell whether the file as it is, less what is in the log, has a seal."""
+        return bool(self._mark) and _mark(self._head()) == self._mark
+
     def changing(self) -> set[int] | None:
         """The pages that change when the log is brought into the file; None for any of them."""
         try:
@@ -209,7 +213,8 @@ class Seal:
     def _refuse(self, what: str) -> NoReturn:
         raise StoreError(
             f"{self._file}: the file is damaged: {what}. No answer of it can be relied on. "
-            f"Restore a backup, or, to start with nothing, remove {self._beside.name} as well."
+            "Restore a backup into another folder. Only if you had another program write to the "
+            f"file (VACUUM, ANALYZE), remove {self._beside.name}: it is believed as it is then."
         )
 
 

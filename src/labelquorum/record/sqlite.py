@@ -125,6 +125,17 @@ class Log:
             self._seal.renew(changing)
         return True
 
+    def finish(self, connection: sa.Connection) -> None:
+        """Empty the log and seal the file, also one to which nothing was written."""
+        if self._joined:
+            return
+        raw: Any = connection.connection
+        driver: Any = connection.dialect.loaded_dbapi
+        with suppress(OSError, driver.Error):  # a full disk: then it has no seal
+            if not self._seal.is_of_file():
+                raw.execute(f"PRAGMA user_version = {new_mark()}").close()
+        self.shorten(connection, least=1)
+
     def rewrite(self, connection: sa.Connection) -> None:
         """Write the file anew, so that nothing of what was deleted is left in its pages."""
         raw: Any = connection.connection

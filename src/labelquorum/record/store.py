@@ -184,7 +184,7 @@ class Store:
             if self._writer is not None:
                 if self._log is not None:
                     with self._log.turn():
-                        self._log.shorten(self._writer, least=1)
+                        self._log.finish(self._writer)
                 self._writer.close()
                 self._writer = None
             self._engine.dispose()

@@ -217,10 +217,13 @@ class Client:
                     content=content,
                     headers=headers,
                 )
+            except ConflictError:  # the key is another table's, and cannot be this one's
+                raise
             except LabelQuorumError as error:
+                done = f"Rows from {first:,} on were not acknowledged, those before were."
                 raise type(error)(
-                    f"{error} Rows from {first:,} on were not acknowledged, those before were. "
-                    f"Then send all of them again with key={key!r}: none counts twice."
+                    f"{error} {done if first else 'No row was acknowledged.'} Then send all of "
+                    f"them again with key={key!r}: none counts twice."
                 ) from error
             first += n_rows
             skipped.update(reply["skipped"])

@@ -225,6 +225,11 @@ def refine(
             f"Labels of {found.discarded:,} chunks were discarded, so {found.compared:,} of "
             f"{found.answered:,} answers could be compared."
         )
+    elif found.compared < found.answered:
+        tell(
+            f"{found.compared:,} of {found.answered:,} answers could be compared: of the others "
+            "not all labels are kept, for a worker was forgotten."
+        )
     if output is not None:
         tell(f"Wrote {output}.")
 
