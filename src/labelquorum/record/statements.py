@@ -130,7 +130,8 @@ def _row(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
 @lru_cache(maxsize=128)
 def _is_plain(table: sa.Table, columns: tuple[str, ...]) -> bool:
     """Tell whether JSON in SQLite gives these columns back as they are: text and whole numbers."""
-    return not any(isinstance(table.c[name].type, sa.LargeBinary | sa.Double) for name in columns)
+    numbers = any(isinstance(table.c[name].type, sa.Double) for name in columns)
+    return not (numbers or _has_bytes(table, columns))
 
 
 @lru_cache(maxsize=128)
