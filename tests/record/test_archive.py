@@ -10,6 +10,7 @@ from record.driven import RULES, batches
 
 from labelquorum.errors import StateError, StoreError
 from labelquorum.record.archive import backup, restore
+from labelquorum.record.checkup import examine_store
 from labelquorum.record.databases import open_sqlite, upgrade
 from labelquorum.record.store import Store
 
@@ -162,6 +163,18 @@ def test_a_restored_store_is_sealed_and_so_is_one_that_was_only_opened(tmp_path)
     Store.open(tmp_path / "r").close()
     assert seal.is_file()
     Store.open(tmp_path / "r").close()  # and of this very file
+    file = tmp_path / "r" / "labelquorum.db"
+    connection = sqlite3.connect(file)  # another file in its place, that never had a mark
+    connection.execute("PRAGMA user_version = 0")
+    connection.execute("UPDATE streams SET moment = moment + 1")
+    connection.commit()
+    connection.execute("VACUUM")
+    connection.close()
+    for _ in range(3):
+        Store.open(tmp_path / "r").close()
+    assert examine_store(tmp_path / "r")
+    with pytest.raises(StoreError, match="no store in this folder"):
+        examine_store(file)
 
 
 def test_a_file_that_is_no_backup_is_refused(tmp_path):

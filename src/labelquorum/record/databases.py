@@ -10,6 +10,7 @@ import socket
 import sqlite3
 import time
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -188,7 +189,7 @@ def holder_of(where: Path | sa.Connection) -> str | None:
     try:
         with (where / LOCK_FILE).open(encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except BlockingIOError:
         return (where / LOCK_FILE).read_text(encoding="utf-8").strip() or "another process"
@@ -197,12 +198,25 @@ def holder_of(where: Path | sa.Connection) -> str | None:
 
 def check_at_rest(folder: Path) -> None:
     """Refuse a SQLite file that is not as it was sealed; who holds one has checked it himself."""
-    if holder_of(folder) is None:
-        seal = Seal(folder / FILE)
+    for again in (True, False):
+        if holder_of(folder) is not None:
+            return
         try:
-            seal.check()
-        finally:
-            seal.close()
+            return _seal_of(folder / FILE).check()
+        except OSError as error:
+            raise StoreError(
+                f"{folder / FILE}: the file cannot be read ({error.strerror or error}). Look at "
+                "its disk and its rights."
+            ) from error
+        except StoreError:  # unless somebody came and went meanwhile, who has sealed it anew
+            if not again:
+                raise
+
+
+@lru_cache
+def _seal_of(file: Path) -> Seal:
+    """Kept, for to close a file lets go of the locks of all in this process who read it."""
+    return Seal(file)
 
 
 def _holder(connection: sa.Connection) -> str | None:

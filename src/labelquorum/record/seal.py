@@ -91,7 +91,7 @@ class Seal:
         """The pages that change when the log is brought into the file; None for any of them."""
         try:
             self.follow()
-            return set(self._followed) if _mark(self._head()) == self._mark else None
+            return set(self._followed) if self.is_of_file() else None
         except OSError:
             return None
 
@@ -164,13 +164,14 @@ class Seal:
         for page, found in zip(again, _sums(file, size, again), strict=True):
             self._sums[page] = found
         self._sums.extend(_sums(file, size, range(n_known, n_pages)))
-        self._mark = _mark(head)
+        self._mark, mark = 0, _mark(head)  # there is none until it is written
         body = self._sums.tobytes()
-        told: dict[str, Any] = {"mark": self._mark, "page": size}
+        told: dict[str, Any] = {"mark": mark, "page": size}
         told["sha256"] = _digest(told, body)
         part = self._beside.with_suffix(".part")
         part.write_bytes(json.dumps(told).encode() + b"\n" + body)
         part.replace(self._beside)
+        self._mark = mark
         self._noted.unlink(missing_ok=True)
 
     def _read(self) -> int:
