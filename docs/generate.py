@@ -203,7 +203,7 @@ def results() -> str:
         shown = ["–" if error is None else f"{error:.2f}" for error in (*errors, limit)]
         lines.append([f"{name}, {how}", f"{cells['default']['printed']:.2f}", *shown])
     return f"""{_table(lines)}
-`www2021` is the paper's Algorithm 1 to the letter, `authors` behaves as their released code.
+`www2021` is our reading of the paper's Algorithm 1, `authors` behaves as their released code.
 CIFAR-10 and Pendigits are labelled by the paper's synthetic crowd; the oracle knows its true
 confusion matrices and is the limit.
 
@@ -555,6 +555,38 @@ def stopping() -> str:
     )
 
 
+def encoder_answers() -> str:
+    """What q answers by itself and what p does, on the Pendigits crowd of `experiments/www2021`."""
+    file = RESULTS / "results" / "cells.jsonl"
+    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = {
+        '`BiLA("www2021")`': ("www2021", {}),
+        '`BiLA("authors")`': ("authors", {}),
+        '`BiLA("www2021", labels_as="one_hot")`': ("www2021", {"labels_as": "one_hot"}),
+        '`BiLA("network")`, one-hot and without hidden layers': ("network", {}),
+    }
+
+    def error(method: str, settings: dict[str, Any]) -> str:
+        wanted = {"data": "pendigits", "method": method, "chunk": 200, "initial": 1000}
+        wanted |= {"settings": settings} if settings else {}
+        errors = [
+            record["result"]["error"]
+            for record in records
+            if {n: v for n, v in record.get("cell", {}).items() if n != "seed"} == wanted
+        ]
+        if not errors:
+            return "–"
+        mean = sum(errors) / len(errors)
+        return f"{mean:.1f} ({min(errors):.1f} to {max(errors):.1f})"
+
+    lines = [["", "by q alone", "by p"], ["---", "---:", "---:"]]
+    for name, (method, settings) in rows.items():
+        by_p = {**settings, "predict_by": "likelihood"} if settings or method == "network" else {}
+        told = error(method, {**settings, "predict_by": "encoder"}), error(method, by_p)
+        lines.append([name, *told])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def reported(folder: Path, part: str, command: str) -> str:
     """What an experiment's report wrote of a part; its pictures stay where they are."""
     file = folder / f"{part}.md"
@@ -608,6 +640,13 @@ TABLES: dict[str, Callable[[], str]] = {
         f"accuracy_{part}": partial(reported, ACCURACY, part, "python3 run.py accuracy")
         for part in ACCURACY_PARTS
     },
+    "encoder_answers": encoder_answers,
+    "selection": partial(
+        reported,
+        ACCURACY,
+        "selection",
+        "python3 run.py python experiments/accuracy/selection.py",
+    ),
     **{
         f"spark_{part}": partial(
             reported, SPARK, part, f"python3 run.py spark experiments/spark/{part}.py --save"

@@ -263,6 +263,7 @@ BROKEN: dict[str, Callable[[Aggregator], Aggregator]] = {
     "many_labels": with_answer(multiplies_probabilities),
     "no_worse_than_majority": with_answer(always_says_zero),
     "cold_start": with_answer(always_says_zero),
+    "shared_errors": with_answer(always_says_zero),
     "aggregate_is_pure": with_answer(writes_on_the_state),
     "update_is_pure": with_update(learns_in_place),
     "stop_and_resume": keeps_half_outside_the_state,

@@ -20,6 +20,7 @@ FOLDER = ROOT / "experiments" / "www2021"
 CONFIDENCE = ROOT / "experiments" / "confidence"
 CROWD = ROOT / "experiments" / "crowd"
 SCRIPTS = sorted((ROOT / "experiments").rglob("*.py"))
+METHODS = tomllib.loads((FOLDER / "plan.toml").read_text(encoding="utf-8"))["methods"]
 
 
 def reproduce(*arguments, data=None):
@@ -62,23 +63,29 @@ def smoke(once):
 
 
 @pytest.fixture
-def reproduce_here(monkeypatch, capsys):
-    """`reproduce` without a process of its own, for what runs no cell."""
+def module(monkeypatch):
+    """Imports a module of the experiment."""
     monkeypatch.delenv("LABELQUORUM_DATA", raising=False)
     monkeypatch.syspath_prepend(str(FOLDER))
     before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:  # another experiment has modules of the same names
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(FOLDER)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def reproduce_here(module, capsys):
+    """`reproduce` without a process of its own, for what runs no cell."""
 
     def run(*arguments):
         try:
-            code = importlib.import_module("reproduce").main(list(map(str, arguments)))
+            code = module("reproduce").main(list(map(str, arguments)))
         except SystemExit as stop:
             code = stop.code
         return code, capsys.readouterr().err
 
-    yield run
-    for name in set(sys.modules) - before:  # another experiment has modules of the same names
-        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(FOLDER)):
-            del sys.modules[name]
+    return run
 
 
 def run_script(script, monkeypatch, *arguments):
@@ -87,11 +94,11 @@ def run_script(script, monkeypatch, *arguments):
     runpy.run_path(str(script), run_name="__main__")
 
 
-def test_without_data_the_synthetic_crowd_is_run_and_the_rest_is_said_to_be_left_out(smoke):
+def test_without_data_the_synthetic_crowds_are_run_and_the_rest_is_left_out(smoke):
     folder, said = smoke
     assert "rte is left out" in said
     assert "balanced digits" in said
-    assert {json.loads(line)["cell"]["data"] for line in cells(folder)} == {"pendigits"}
+    assert {json.loads(line)["cell"]["data"] for line in cells(folder)} == {"pendigits", "cifar10"}
     text = text_of(folder)
     assert "the crowd labelled balanced digits" in text
     assert "data not available" in text
@@ -99,9 +106,14 @@ def test_without_data_the_synthetic_crowd_is_run_and_the_rest_is_said_to_be_left
 
 def test_the_oracle_errs_least_and_bila_less_than_the_vote(smoke):
     folder, _ = smoke
-    [row] = [row for row in rows(folder, "table2") if row["available"]]
-    errors = {cell["method"]: cell["mean"] for cell in row["cells"] if "mean" in cell}
-    assert row["oracle"]["mean"] < errors["default"] < errors["mv"]
+    found = {}
+    for row in rows(folder, "table2"):
+        errors = {cell["method"]: cell["mean"] for cell in row["cells"] if "mean" in cell}
+        if "default" in errors:
+            found[row["variant"]] = row["oracle"]["mean"], errors["default"], errors["mv"]
+    assert set(found) == {"", "structured crowd"}
+    for oracle, ours, vote in found.values():
+        assert oracle < ours < vote
 
 
 def test_every_cell_has_a_verdict_and_the_rule_gives_it(smoke):
@@ -118,12 +130,57 @@ def test_every_cell_has_a_verdict_and_the_rule_gives_it(smoke):
                 assert cell["verdict"] == ("matches within noise" if matches else sign)
 
 
-def test_every_statement_of_the_paper_has_a_verdict_its_parts_give(smoke):
+def test_every_statement_is_judged_for_each_preset_by_its_parts(smoke):
     folder, _ = smoke
     for row in rows(folder, "prose"):
-        right = [part["holds"] for part in row["parts"]]
-        given = "holds" if all(right) else "holds in part" if any(right) else "does not hold"
-        assert row["verdict"] in (given, "not measured")
+        judged = {one["subject"] for one in row["judged"]}
+        presets, others = {"authors", "www2021", "default"}, {"baselines"}
+        assert (
+            judged
+            == {
+                "bila": presets,
+                "baselines": others,
+                "both": presets | others,
+                "optimiser": {"www2021"},
+            }[row["about"]]
+        )
+        for one in row["judged"]:
+            parts = [part for each in one["protocols"] if each["counts"] for part in each["parts"]]
+            right = [part["holds"] for part in parts]
+            given = "holds" if all(right) else "holds in part" if any(right) else "does not hold"
+            if row.get("data") and len(row["untested"]) == len(row["data"]):
+                given = "cannot be tested"
+            elif not right:
+                given = "not measured"
+            assert one["verdict"] == given
+
+
+def test_a_statement_about_age_alone_cannot_be_tested_without_it(smoke):
+    folder, _ = smoke
+    by = {row["name"]: row for row in rows(folder, "prose")}
+    [one] = by["faster_than_rmsprop"]["judged"]
+    assert one["verdict"] == "cannot be tested"
+    assert one["protocols"]  # other data stand in, and do not count
+    assert not any(each["counts"] for each in one["protocols"])
+    assert "cannot be tested without Age" in " ".join(text_of(folder).split())
+
+
+def test_the_log_is_reported_at_the_points_that_were_reached(smoke):
+    folder, _ = smoke
+    log = rows(folder, "log")
+    assert [row["items"] for row in log["rows"]] == [500, 1000]
+    assert [row["log"] for row in log["rows"]] == [14.8, 15.6]
+    assert not log["complete"] and not log["within"]
+
+
+def test_the_limits_of_the_default_are_taken_on_the_worst_seed(smoke):
+    folder, _ = smoke
+    limits = rows(folder, "limits")
+    assert {row["crowd"] for row in limits} == {"homogeneous crowd", "structured crowd"}
+    assert {row["noise"] for row in limits} == {0.6, 0.8}
+    for row in limits:
+        least = {k: row["errors"]["default"] - row["errors"][k] for k in ("mv", "recipe", "oracle")}
+        assert all(row["excess"][k] >= least[k] - 1e-3 for k in least)
 
 
 def test_the_page_needs_nothing_but_itself_and_names_no_folder(smoke):
@@ -137,18 +194,29 @@ def test_the_page_needs_nothing_but_itself_and_names_no_folder(smoke):
     assert not re.search(r'(?:src|href)="(?!#)', page)
 
 
-def test_a_stopped_run_goes_on_where_it_was(smoke, tmp_path):
+def test_a_stopped_run_continues_and_a_method_that_changed_is_run_again(smoke, tmp_path):
     folder, _ = smoke
     (tmp_path / "results").mkdir()
+    shutil.copy(folder / "results" / "fingerprints.json", tmp_path / "results")
     whole = cells(folder)
     kept = [line for line in whole if "oracle" not in line]
-    torn = [*kept, whole[0][:30]]  # the last line was being written
+    other = [  # the vote was another one then
+        line.replace('"made_by": "', '"made_by": "x') if '"mv"' in line else line for line in kept
+    ]
+    torn = [*other, whole[0][:30]]  # the last line was being written
     (tmp_path / "results" / "cells.jsonl").write_text("\n".join(torn) + "\n")
-    code, said = reproduce("--smoke", "--output", tmp_path)
+    code, said = reproduce("--smoke", "--jobs", 1, "--output", tmp_path)
     assert code == 0, said
-    assert f"{len(kept)} of {len(whole)} cells are there" in said
-    oracles = [[row["oracle"] for row in rows(each, "table2")] for each in (tmp_path, folder)]
-    assert oracles[0] == oracles[1]
+    assert "dropped: mv." in said
+    still = [line for line in kept if '"method": "mv"' not in line]
+    assert f"{len(still)} of {len(whole)} cells are there" in said
+    assert set(still) < set(cells(tmp_path))
+    for table in ("table2", "limits"):
+        first, second = rows(folder, table), rows(tmp_path, table)
+        for row in (*first, *second):
+            for cell in row.get("cells", []):
+                cell.pop("chunk_milliseconds", None)
+        assert first == second
 
 
 def test_a_smoke_run_beside_the_real_results_is_refused(reproduce_here):
@@ -159,12 +227,13 @@ def test_a_smoke_run_beside_the_real_results_is_refused(reproduce_here):
 
 @pytest.mark.skipif("LABELQUORUM_DATA" not in os.environ, reason="needs the folder of data sets")
 def test_with_data_the_real_tables_are_measured_too(smoke, tmp_path):
-    # It goes on from the run without data; of the synthetic crowd it has the oracle and the vote
+    # It continues the run without data; of the synthetic crowd it has the oracle and the vote
     # to do, which compile nothing.
     quick = [f'"method": "{method}"' for method in ("oracle", "mv")]
     kept = [line for line in cells(smoke[0]) if not any(method in line for method in quick)]
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "cells.jsonl").write_text("\n".join([*kept, ""]))
+    shutil.copy(smoke[0] / "results" / "fingerprints.json", tmp_path / "results")
     data = os.environ["LABELQUORUM_DATA"]
     code, said = reproduce("--smoke", "--jobs", 1, "--output", tmp_path, data=data)
     assert code == 0, said
@@ -198,16 +267,88 @@ def test_the_committed_report_follows_from_the_committed_runs(tmp_path, reproduc
     shutil.copy(FOLDER / "README.md", tmp_path)
     code, said = reproduce_here("--report-only", "--output", tmp_path)
     assert code == 0, said
-    for name in (
-        "README.md",
-        *(f"results/{n}.json" for n in ("table1", "table2", "table3", "prose")),
-    ):
+    tables = ("table1", "table2", "table3", "prose", "log", "limits")
+    for name in ("README.md", *(f"results/{table}.json" for table in tables)):
         made, committed = ((each / name).read_text(encoding="utf-8") for each in (tmp_path, FOLDER))
         assert made == committed, f"{name}: run python3 run.py reproduce --report-only"
     page = (FOLDER / "results" / "report.html").read_text(encoding="utf-8")
     for row in (*rows(FOLDER, "table2"), *rows(FOLDER, "table3")):
         for cell in row["cells"]:
             assert "mean" not in cell or f"{cell['mean']:.2f} ± {cell['sd']:.2f}" in page
+
+
+# ── results of other code ────────────────────────────────────────────────────────────────────
+
+STALE = "experiments/www2021/results was made by other code: run `python3 run.py reproduce`"
+
+
+def test_every_committed_run_remembers_the_committed_fingerprint_of_its_method(module):
+    known = module("fingerprints").read(FOLDER / "results")
+    records = [json.loads(line) for line in cells(FOLDER)]
+    old = module("fingerprints").stale(records, known)
+    assert not old, f"{STALE}. Methods: {', '.join(old)}."
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_committed_runs_were_made_by_the_code_as_it_is(module, method):
+    fingerprints, plan = module("fingerprints"), module("plan").read_plan("plan.toml")
+    known = fingerprints.read(FOLDER / "results").get(method)
+    chosen = [cell for cell in plan.cells(seeds=1) if cell.method == method]
+    assert known and known.agrees(fingerprints.current(plan, chosen)[method]), f"{STALE}. {method}"
+
+
+def test_a_fingerprint_allows_for_rounding_and_for_nothing_else(module):
+    Fingerprint = module("fingerprints").Fingerprint
+    made = Fingerprint("01" * 100, [0.9] * 50)
+    rounded = Fingerprint("11" + "01" * 99, [0.90001] * 49 + [0.5])
+    assert made.agrees(rounded) and rounded.id != made.id
+    assert not made.agrees(made._replace(labels="1111" * 2 + made.labels[8:]))
+    assert not made.agrees(made._replace(probs=[0.9001] * 50))
+    assert not made.agrees(Fingerprint("01", [0.9]))
+
+
+# ── targets ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_log_is_followed_within_its_tolerances_or_it_is_not(module):
+    targets, Measured = module("targets"), module("cells").Measured
+    log = targets.LOG
+    protocol = {"chunk": 500, "initial": 1000, "again": True, "crowd": "structured"}
+
+    def measured(shift):
+        cell = {"data": "cifar10", "method": "authors", "seed": 0, **protocol}
+        points = [[n, e + shift(n)] for n, e in zip(log["items"], log["bila"], strict=True)]
+        return Measured([{"cell": cell, "result": {"error": 1, "scored": 1, "curve": points}}])
+
+    assert targets.authors_log(measured(lambda n: 5 if n < 5000 else 0.69))["within"]
+    assert targets.authors_log(measured(lambda n: 1.19 if n == 5000 else 0))["within"]
+    assert not targets.authors_log(measured(lambda n: 0.71 if n == 10_000 else 0))["within"]
+    assert targets.authors_log(Measured([])) is None
+
+
+def test_one_seed_above_the_vote_breaks_the_limits_of_the_default(module):
+    targets, Measured = module("targets"), module("cells").Measured
+    protocol = {"chunk": 200, "initial": 1000}
+
+    def measured(default):
+        errors = {"default": default, "mv": [25, 20], "recipe": [9, 21], "oracle": [9, 19]}
+        return Measured(
+            {
+                "cell": {"data": "pendigits", "method": method, "seed": seed}
+                | ({"chunk": 0} if method == "oracle" else protocol),
+                "result": {"error": error, "scored": 1},
+            }
+            for method, found in errors.items()
+            for seed, error in enumerate(found)
+        )
+
+    [row] = targets.default_limits(measured([10, 19.9]))
+    assert row["holds"] and row["excess"] == pytest.approx({"mv": -0.1, "recipe": 1, "oracle": 1})
+    [row] = targets.default_limits(measured([10, 20.1]))
+    assert not row["holds"]
+
+
+# ── other experiments ────────────────────────────────────────────────────────────────────────
 
 
 def test_confidence_is_measured_as_the_committed_figures_were(tmp_path, monkeypatch):

@@ -1,20 +1,17 @@
-"""The cells of the reproduction: what they are, how one is run, and the table of all that were.
+"""How one cell is run, and the summary of all that were.
 
-A cell is data × method × protocol × seed. `plan.toml` lists them, `measure` runs one, and
-`Measured` finds the mean over seeds of those that have been run.
+`measure` runs a cell; `Measured` finds the mean over seeds of the cells that have been run.
 """
 
-import tomllib
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
-from itertools import product
-from pathlib import Path
 from statistics import fmean, median, stdev
 from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
+from plan import SYNTHETIC, Cell
 
 from labelquorum import LabelError, estimator
 from labelquorum.trial import (
@@ -24,136 +21,12 @@ from labelquorum.trial import (
     label_table,
     list_datasets,
     oracle_error,
+    published_noise_rates,
     read_dataset,
 )
 from labelquorum.trial.prequential import stream
 
-HERE = Path(__file__).parent
-SYNTHETIC = {"cifar10": ("cifar10_truth", 50_000), "pendigits": ("pendigits_truth", 10_992)}
-"""The truth each synthetic crowd looks at, and its size."""
-LONGEST_CURVE = 64
-LONG = 20  # seconds; such cells come last
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run."""
-
-    data: str
-    method: str
-    seed: int
-    chunk: int  # 0: offline
-    initial: int = 0
-    order: str = "file"
-    again: bool = False
-    workers: int = 10
-    noise: float = 0.6
-    missing: float = 0.1
-    spread: float = 0.0
-    items: int = 0  # 0: all
-    settings: tuple[tuple[str, Any], ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """What is not as usual."""
-        usual = {field.name: field.default for field in fields(self)}
-        told = {name: value for name, value in asdict(self).items() if value != usual[name]}
-        return told | ({"settings": dict(self.settings)} if self.settings else {})
-
-    @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> "Cell":
-        return cls(**{**told, "settings": tuple(sorted(told.get("settings", {}).items()))})
-
-
-class Plan(NamedTuple):
-    """What is run."""
-
-    methods: dict[str, dict[str, Any]]
-    blocks: list[dict[str, Any]]
-    probes: list[dict[str, Any]]
-    crowd_items: int  # of synthetic data, at most; 0: all
-
-    def cells(self, seeds: int | None = None) -> list[Cell]:
-        """Every cell once, the cheapest data first; those of one crowd stand together."""
-        found = dict.fromkeys(cell for block in self.blocks for cell in _expand(block, seeds))
-        for probe in self.probes:
-            found |= dict.fromkeys(self.probe_cells(probe, seeds))
-        sized = [replace(cell, items=cell.items or self._size(cell)) for cell in found]
-        sizes = {"pendigits": 1, "cifar10": 2}
-        return sorted(
-            dict.fromkeys(sized),
-            key=lambda c: (self.cost(c) > LONG, sizes.get(c.data, 0), *_crowd_of(c)),
-        )
-
-    def _size(self, cell: Cell) -> int:
-        return self.crowd_items if cell.data in SYNTHETIC else 0
-
-    def probe_cells(self, probe: Mapping[str, Any], seeds: int | None = None) -> Iterator[Cell]:
-        """The cells of Table 2 that a probe looks at, with its change."""
-        for block in self.blocks:
-            for cell in _expand(block, seeds):
-                looked_at = cell.data in probe["data"] and is_table2(cell, probe["method"])
-                if looked_at and cell.seed < probe["seeds"]:
-                    yield changed(cell, probe["change"])
-
-    def cost(self, cell: Cell) -> float:
-        """Seconds, about."""
-        n_items = SYNTHETIC[cell.data][1] if cell.data in SYNTHETIC else 800
-        epochs = dict(cell.settings).get("epochs", 20)
-        slow = max(1.0, epochs / 20)
-        return 0.4 + slow * self.methods[cell.method]["cost"] * (cell.items or n_items) / 10_000
-
-
-def read_plan(name: str) -> Plan:
-    """Read a plan; a plan that names no methods has those of the full one."""
-    full = tomllib.loads((HERE / "plan.toml").read_text(encoding="utf-8"))
-    plan = tomllib.loads((HERE / name).read_text(encoding="utf-8"))
-    methods = plan.get("methods", full["methods"])
-    return Plan(methods, plan["block"], plan.get("probe", []), plan.get("crowd_items", 0))
-
-
-def is_table2(cell: Cell, method: str) -> bool:
-    """Whether a cell is one of Table 2's: online after an initial set, nothing unusual."""
-    usual = Cell(cell.data, method, cell.seed, cell.chunk, cell.initial, cell.order)
-    return replace(cell, items=0) == usual and cell.chunk > 0 and cell.initial > 0
-
-
-def changed(cell: Cell, change: Mapping[str, Any]) -> Cell:
-    """The same cell with other fields, or other settings of the method."""
-    own = {name: value for name, value in change.items() if name in asdict(cell)}
-    settings = {**dict(cell.settings), **{n: v for n, v in change.items() if n not in own}}
-    return replace(cell, **own, settings=tuple(sorted(settings.items())))
-
-
-def _expand(block: Mapping[str, Any], seeds: int | None) -> Iterator[Cell]:
-    lists = {
-        name: block[name]
-        for name in ("data", "chunk", "initial", "order", "again")
-        if name in block
-    }
-    chosen = [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
-    settings = block.get("settings", {})
-    options = [
-        tuple(sorted(zip(settings, values, strict=True))) for values in product(*settings.values())
-    ]
-    vary = block.get("vary", {})
-    away = [{name: value} for name, values in vary.items() for value in values] or [{}]
-    n_seeds = block["seeds"] if seeds is None else min(seeds, block["seeds"])
-    for protocol, crowd, option, method in product(chosen, away, options, block["methods"]):
-        for seed in range(n_seeds):
-            cell = Cell(
-                method=method,
-                seed=seed,
-                settings=option,
-                items=block.get("items", 0),
-                **protocol,
-                **crowd,
-            )
-            # The oracle looks at the crowd, not at its chunks.
-            yield replace(cell, chunk=0, initial=0) if method == "oracle" else cell
-
-
-def _crowd_of(cell: Cell) -> tuple[Any, ...]:
-    return (cell.data, cell.workers, cell.noise, cell.missing, cell.spread, cell.items, cell.seed)
+MAX_CURVE_POINTS = 64  # of a run that does not stream the initial set again; those are all kept
 
 
 # ── data ─────────────────────────────────────────────────────────────────────────────────────
@@ -167,7 +40,7 @@ def has_data(name: str) -> bool:
 
 
 def can_run(cell: Cell) -> bool:
-    """A synthetic crowd can always be had, on balanced digits if need be."""
+    """A synthetic crowd is always available, on balanced digits if need be."""
     return cell.data in SYNTHETIC or has_data(cell.data)
 
 
@@ -179,27 +52,35 @@ def synthetic_truth(data: str) -> list[int]:
     return list(balanced_truth(size).tolist())
 
 
-@lru_cache(maxsize=2)
-def _crowd(
-    data: str, workers: int, noise: float, missing: float, spread: float, items: int, seed: int
+def draw_crowd(
+    truth: Any, kind: str, workers: int, noise: float, missing: float, spread: float, seed: int
 ) -> Crowd:
-    truth = synthetic_truth(data)[: items or None]
-    return bimodal_crowd(truth, workers, noise, missing, spread, seed=seed)
+    """Draw the paper's crowd, or the one with the structure of the authors' published file."""
+    if kind == "homogeneous":
+        return bimodal_crowd(truth, workers, noise, missing, spread, seed=seed)
+    rates = published_noise_rates(workers, noise)
+    return bimodal_crowd(truth, workers, rates, missing, missing_pattern="halves", seed=seed)
 
 
 @lru_cache(maxsize=2)
-def _table(*crowd: Any) -> tuple[Any, dict[Hashable, Hashable]]:
+def _crowd(data: str, *fields: Any) -> Crowd:
+    *how, items, seed = fields
+    return draw_crowd(synthetic_truth(data)[: items or None], *how, seed)
+
+
+@lru_cache(maxsize=2)
+def _table(data: str, *fields: Any) -> tuple[Any, dict[Hashable, Hashable]]:
     """Labels and truth, by item."""
-    if crowd[0] not in SYNTHETIC:
-        data = read_dataset(crowd[0])
-        return data.table, dict(data.truth)
-    drawn = _crowd(*crowd)
+    if data not in SYNTHETIC:
+        read = read_dataset(data)
+        return read.table, dict(read.truth)
+    drawn = _crowd(data, *fields)
     return label_table(drawn, text_ids=False), dict(enumerate(drawn.truth.tolist()))
 
 
 def counts(data: str) -> dict[str, int]:
     """Workers, items, labels and classes of a data set, or of the first crowd drawn."""
-    table, truth = _table(*_crowd_of(Cell(data, "mv", 0, 0)))
+    table, truth = _table(*Cell(data, "mv", 0, 0).crowd_fields)
     return {
         "workers": len(set(table.worker_ids)),
         "items": len(set(table.item_ids)),
@@ -212,56 +93,70 @@ def counts(data: str) -> dict[str, int]:
 
 
 class Watched:
-    """A model that notes what each chunk took, and how its labels stood after every epoch."""
+    """A model that records the time, the rounds and the errors of each chunk."""
 
     def __init__(self, model: Any, truth: Mapping[Hashable, Hashable]) -> None:
         self._model, self._truth = model, truth
         self.rounds: list[int] = []
-        self.seconds: list[float] = []  # of computing, whatever else the machine does
-        self.wrong: list[Any] = []  # (epochs,) of each chunk
+        self.seconds: list[float] = []  # processor time, whatever else the machine does
+        self.wrong: list[tuple[int, int]] = []  # items with truth and wrong labels of each chunk
+        self.epoch_wrong: list[Any] = []  # (epochs,) of each chunk
 
     def partial_fit(self, labels: Any) -> "Watched":
         began = process_time()
         info = self._model.partial_fit(labels).info_
         self.seconds.append(process_time() - began)
         self.rounds.append(getattr(info, "epochs", getattr(info, "iterations", 0)))
+        known = [(a, self._truth[i]) for i, a in self._model.labels_.items() if i in self._truth]
+        self.wrong.append((len(known), sum(answer != true for answer, true in known)))
         if getattr(info, "epoch_labels", None) is not None:
             after = self._model.epoch_labels_
             truth = np.array([self._truth[item] for item in after.index])
-            self.wrong.append((after.to_numpy() != truth[:, None]).sum(axis=0))
+            self.epoch_wrong.append((after.to_numpy() != truth[:, None]).sum(axis=0))
         return self
 
     def predict(self, labels: Any) -> Any:
-        """The last chunk's answers: what the final model would say of all items is not told."""
+        """The last chunk's answers: what the final model says of all items is not reported."""
         return self.labels_
+
+    def curve(self, again: bool) -> list[list[float]]:
+        """Items so far and their error in per cent after each chunk.
+
+        Where the initial set is streamed again, counting begins with that, as in the authors' log.
+        """
+        so_far = np.cumsum(self.wrong[1 if again else 0 :], axis=0)
+        return [[int(n), _round(100 * wrong / n)] for n, wrong in so_far if n]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
 
-def measure(cell: Cell, method: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a cell."""
+def measure(cell: Cell, method: Mapping[str, Any], made_by: str = "") -> dict[str, Any]:
+    """Run a cell; `made_by` is the fingerprint of the method (see fingerprints.py)."""
     began = process_time()
-    found = _oracle(cell) if cell.method == "oracle" else _run(cell, method)
-    return {**found, "cell_seconds": _round(process_time() - began, 2)}
+    if cell.method == "oracle":
+        drawn = _crowd(*cell.crowd_fields)
+        found = {"error": _round(100 * oracle_error(drawn)), "scored": len(drawn.truth)}
+    else:
+        table, truth = _table(*cell.crowd_fields)
+        found = run(cell, Watched(build(cell, method), truth), table, truth)
+    return {**found, "cell_seconds": _round(process_time() - began, 2), "made_by": made_by}
 
 
-def _oracle(cell: Cell) -> dict[str, Any]:
-    drawn = _crowd(*_crowd_of(cell))
-    return {"error": _round(100 * oracle_error(drawn)), "scored": len(drawn.truth)}
-
-
-def _run(cell: Cell, method: Mapping[str, Any]) -> dict[str, Any]:
-    table, truth = _table(*_crowd_of(cell))
+def build(cell: Cell, method: Mapping[str, Any]) -> Any:
     settings = {**method.get("settings", {}), **dict(cell.settings)}
-    model = Watched(estimator(method["estimator"], seed=cell.seed, open_items=0, **settings), truth)
+    return estimator(method["estimator"], seed=cell.seed, open_items=0, **settings)
+
+
+def run(cell: Cell, model: Watched, table: Any, truth: Mapping[Any, Hashable]) -> dict[str, Any]:
+    """Feed a model the labels by the cell's protocol, and score the labels it emits."""
     result: dict[str, Any] = {}
     if cell.chunk == 0:
         answers = model.partial_fit(table).labels_.to_dict()
         error = fmean(answers.get(item) != true for item, true in truth.items())
         scored = len(truth)
     else:
-        run = stream(
+        done = stream(
             lambda: model,
             table,
             truth,
@@ -270,12 +165,13 @@ def _run(cell: Cell, method: Mapping[str, Any]) -> dict[str, Any]:
             repeat_warmup=cell.again,
             order=cell.seed if cell.order == "random" else None,
         )
-        error, scored = run.emitted_error, run.n_scored
-        if len(run.curve) <= LONGEST_CURVE:
-            result["curve"] = [[int(n), _round(100 * wrong)] for n, wrong in run.curve]
-    if model.wrong:
-        result["epoch_errors"] = [_round(100 * w / scored, 3) for w in np.sum(model.wrong, axis=0)]
-    # The initial set is another size. The median passes over the chunk that was compiled for.
+        error, scored = done.emitted_error, done.n_scored
+        if cell.again or len(model.wrong) <= MAX_CURVE_POINTS:
+            result["curve"] = model.curve(cell.again)
+    if model.epoch_wrong:
+        wrong = np.sum(model.epoch_wrong, axis=0)
+        result["epoch_errors"] = [_round(100 * each / scored, 3) for each in wrong]
+    # The initial set has another size. The median ignores the chunk that includes compilation.
     later = slice(1 if cell.initial and len(model.rounds) > 1 else 0, None)
     return {
         "error": _round(100 * error),
@@ -298,7 +194,7 @@ class Summary(NamedTuple):
 
     mean: float
     sd: float
-    errors: list[float]
+    errors: dict[int, float]  # by seed
     scored: int
     runs: list[dict[str, Any]]
 
@@ -319,25 +215,25 @@ class Measured:
     """Finds what was measured."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
-        self._runs: dict[Cell, list[dict[str, Any]]] = {}
+        self._runs: dict[Cell, dict[int, dict[str, Any]]] = {}
         for record in records:
             cell = Cell.from_json(record["cell"])
             plain = replace(cell, seed=0, items=0)
-            self._runs.setdefault(plain, []).append({"seed": cell.seed, **record["result"]})
+            self._runs.setdefault(plain, {})[cell.seed] = record["result"]
 
     def __call__(self, data: str, method: str, chunk: int = 0, **others: Any) -> Summary | None:
         """The runs of a cell over all seeds; None if there are none."""
         return self.of(Cell(data, method, 0, chunk, **others))
 
     def cells(self) -> list[Cell]:
-        """Every cell that was run, less its seed."""
+        """Every cell that was run, without its seed."""
         return list(self._runs)
 
     def of(self, cell: Cell) -> Summary | None:
         runs = self._runs.get(replace(cell, seed=0, items=0))
         if not runs:
             return None
-        runs = sorted(runs, key=lambda run: run["seed"])
-        errors = [run["error"] for run in runs]
-        spread = stdev(errors) if len(errors) > 1 else 0.0
-        return Summary(fmean(errors), spread, errors, runs[0]["scored"], runs)
+        errors = {seed: runs[seed]["error"] for seed in sorted(runs)}
+        sd = stdev(errors.values()) if len(errors) > 1 else 0.0
+        found = [runs[seed] for seed in errors]
+        return Summary(fmean(errors.values()), sd, errors, found[0]["scored"], found)

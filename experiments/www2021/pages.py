@@ -1,26 +1,22 @@
-"""Pieces of the HTML page, and the table of README.md.
+"""Pieces of the HTML page.
 
 There is no script and no address in the page: it needs nothing but itself.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from pathlib import Path
-from typing import Any
 
-from cells import HERE
-from verdicts import BETTER, MATCHES, PRESETS, WORSE, tally
-
-BEGIN, END = "<!-- written by reproduce.py -->", "<!-- end -->"
-MARKS = {MATCHES: "=", BETTER: "↓", WORSE: "↑"}
+from verdicts import BETTER, MATCHES, WORSE
 
 KINDS = {
     "matches within noise": "match",
     "as printed": "match",
     "holds": "match",
+    "within": "match",
     "better": "better",
     "worse": "worse",
     "does not hold": "worse",
+    "outside": "worse",
     "differs": "worse",
     "holds in part": "part",
 }
@@ -35,6 +31,7 @@ body { margin: 0; background: var(--page); color: var(--ink);
 main { max-width: 76rem; margin: auto; padding: 1rem; }
 h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
 h3 { margin: 1.5rem 0 .3rem; font-size: 1rem; } .lead, figcaption { color: var(--quiet); }
+h4 { margin: 0; font-size: .95rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; font-variant-numeric: tabular-nums; }
@@ -45,12 +42,25 @@ td:first-child { position: sticky; left: 0; background: var(--page); }
 .worse { color: var(--worse); } .part { color: var(--part); } .none { color: var(--quiet); }
 figure { margin: 1.5rem 0; } figure svg { width: 100%; height: auto; } li { margin: .2rem 0; }
 article { border-left: 3px solid var(--line); padding-left: .8rem; margin: 1rem 0; }
-article ul { font-size: .85rem; } summary { cursor: pointer; } details { margin: .5rem 0; }
+article p { margin: .2rem 0; } article ul { font-size: .85rem; margin: .2rem 0; }
+summary { cursor: pointer; } details { margin: .3rem 0; }
 """
+
+
+def page(title: str, body: str) -> str:
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8>"
+        '<meta name=viewport content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title><style>{STYLE}</style><main>{body}</main></html>\n"
+    )
 
 
 def section(title: str, body: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{body}</section>"
+
+
+def paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -67,8 +77,12 @@ def listing(lines: Iterable[str]) -> str:
     return f"<ul>{items}</ul>" if items else ""
 
 
+def details(summary: str, body: str) -> str:
+    return f"<details><summary>{summary}</summary>{body}</details>"
+
+
 def badge(word: str) -> str:
-    """A verdict; the word tells it, the colour only helps."""
+    """A verdict; the word says it, the colour only helps."""
     return f'<span class="badge {KINDS.get(word, "none")}">{escape(word)}</span>'
 
 
@@ -81,42 +95,3 @@ def counted(counts: Mapping[str, int]) -> str:
         f"{counts.get(MATCHES, 0)} match within noise, {counts.get(BETTER, 0)} better, "
         f"{counts.get(WORSE, 0)} worse"
     )
-
-
-# ── README.md ────────────────────────────────────────────────────────────────────────────────
-
-
-def write_readme(folder: Path, made: Mapping[str, Any], tables: dict[str, Any]) -> None:
-    """Put the table of BiLA's rows between the marks of README.md."""
-    head = ["", "paper", "authors", "www2021", "BiLA()", "oracle"]
-    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
-    for row in tables["table2"]:
-        variant = f", {row['variant']}" if row["variant"] else ""
-        lines.append(_readme_line(f"{row['title']}{variant}, chunks of {row['chunk']}", row))
-    lines += [_readme_line(f"{row['title']}, offline", row) for row in tables["table3"]]
-    found = tally(tables["table2"], tables["table3"])
-    marks = ", ".join(f"{mark} {word}" for word, mark in MARKS.items())
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + (
-        f"\n\nError in per cent, mean ± standard deviation over seeds; {marks}. Of all "
-        f"{sum(found.values())} measured cells of Tables 2 and 3, those of other methods included, "
-        f"{counted(found)}.\n\nMade by `{made['command']}`: {made['cells']} runs, "
-        f"{made['cell_seconds'] / 60:.0f} minutes of processor time."
-    )
-    readme = folder / "README.md"
-    source = readme if readme.exists() else HERE / "README.md"
-    before, rest = source.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    readme.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
-
-
-def _readme_line(title: str, row: Mapping[str, Any]) -> list[str]:
-    cells = {cell["method"]: cell for cell in row["cells"]}
-    ours = [
-        f"{cell['mean']:.2f} ± {cell['sd']:.2f} {MARKS[cell['verdict']]}" if "mean" in cell else "–"
-        for cell in (cells[preset] for preset in PRESETS)
-    ]
-    if not row["available"]:
-        ours = [cells["default"]["verdict"], *["–"] * (len(PRESETS) - 1)]
-    limit = row.get("oracle")
-    printed = f"{cells['default']['printed']:.2f}"
-    return [title, printed, *ours, f"{limit['mean']:.2f}" if limit else "–"]

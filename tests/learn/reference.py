@@ -4,6 +4,10 @@ Algorithm 1 lines 10–30 of Hong et al., WWW 2021, for BiLA-CM and for BiLA-WA 
 dense matrix of labels, (N, K), −1 where a worker is missing. It shares two things with the package,
 because they are drawn at random: the first weights of the network, which the caller hands over,
 and the order of the items in an epoch.
+
+`RELEASED` has what the authors' released code does otherwise, from the facts known of it: vote
+frequencies as logits, TensorFlow 1's RMSProp, 20 epochs of minibatches of 50, and the class prior
+of each chunk alone, which the caller hands over.
 """
 
 from typing import NamedTuple
@@ -24,13 +28,26 @@ class Settings(NamedTuple):
     generative: str = "confusion_matrix"
     labels_as: str = "index"
     n_classes: int = 2
+    init_from: str = "log_frequencies"
+    init_smoothing: float = 1.0
+    newcomer_rows: str = "flat"
     kl_weight: float = 0.1  # ζ
     optimizer: str = "bounded_rmsprop"
-    learning_rate: float = 1e-3  # μ
-    decay: float = 0.9  # γ
+    learning_rate: float = 0.01  # μ
+    decay: float = 0.999  # γ
     minibatch_items: int = 50  # M
-    epochs: int = 100
-    tolerance: float = 1e-3
+    epochs: int = 20
+    tolerance: float = 0.0
+
+
+RELEASED = Settings(
+    init_from="frequencies",
+    init_smoothing=0.0,
+    optimizer="tf1_rmsprop",
+    learning_rate=1e-4,
+    decay=0.9,
+)
+"""The released code; ζ, M, the epochs and flat newcomers are as above."""
 
 
 class Learned(NamedTuple):
@@ -42,12 +59,24 @@ class Learned(NamedTuple):
     losses: tuple = ()
 
 
-def start(weights, beta):
+def start(weights, beta, settings):
     """θ of the first step: α from the network's first weights, β as given."""
     name = "omega" if beta.ndim == 3 else "lam"
     params = {**weights, name: beta}
     params = {name: np.asarray(value, np.float64) for name, value in params.items()}
-    return Learned(params, {name: np.zeros_like(value) for name, value in params.items()}, 0)
+    first = FIRST_SECOND_MOMENT[settings.optimizer]
+    return Learned(params, {name: np.full_like(value, first) for name, value in params.items()}, 0)
+
+
+def join(learned, weights, beta, settings):
+    """Workers who were unknown so far: their rows of W₁, which the caller hands over, and of β."""
+    name = "omega" if beta.ndim == 3 else "lam"
+    new = start({"w1": weights}, beta, settings)
+    params, v = dict(learned.params), dict(learned.second_moment)
+    for part in ("w1", name):
+        params[part] = np.concatenate([params[part], new.params[part]])
+        v[part] = np.concatenate([v[part], new.second_moment[part]])
+    return learned._replace(params=params, second_moment=v)
 
 
 def update(learned, labels, log_prior, settings, seed, chunk_index):
@@ -190,22 +219,28 @@ def _bounded_step(params, v, grads, t, settings):
 
 
 def _clipped_rmsprop_step(params, v, grads, t, settings):
-    """The authors' code: gradients clipped to ±1, then RMSProp at a constant rate."""
+    """Gradients clipped to ±1, then RMSProp at a constant rate, ε inside the root."""
+    epsilon = {"rmsprop": 1e-7, "tf1_rmsprop": 1e-10}[settings.optimizer]
     after, v_t = {}, {}
     for name, g in grads.items():
         g = np.clip(g, -1, 1)
         v_t[name] = settings.decay * v[name] + (1 - settings.decay) * g * g
-        after[name] = params[name] - settings.learning_rate * g / np.sqrt(v_t[name] + 1e-7)
+        after[name] = params[name] - settings.learning_rate * g / np.sqrt(v_t[name] + epsilon)
     return after, v_t
 
 
-STEPS = {"bounded_rmsprop": _bounded_step, "rmsprop": _clipped_rmsprop_step}
+STEPS = {
+    "bounded_rmsprop": _bounded_step,
+    "rmsprop": _clipped_rmsprop_step,
+    "tf1_rmsprop": _clipped_rmsprop_step,
+}
+FIRST_SECOND_MOMENT = {"bounded_rmsprop": 0.0, "rmsprop": 0.0, "tf1_rmsprop": 1.0}
 
 
-def vote_frequencies(labels, n_classes):
-    """How often worker k says z where the majority says c, (K, C, C), and the counts behind it.
+def vote_counts(labels, n_classes):
+    """How many labels z worker k gave where the majority says c, (K, C, C).
 
-    Classes that tie for the majority share the item. A row without labels has frequencies 0.
+    Classes that tie for the majority share the item.
     """
     counts = np.zeros((labels.shape[1], n_classes, n_classes))
     for row in labels:
@@ -214,28 +249,42 @@ def vote_frequencies(labels, n_classes):
         for k, label in enumerate(row):
             if label != MISSING:
                 counts[k, winners, label] += 1 / len(winners)
-    total = counts.sum(axis=2, keepdims=True)
-    return np.divide(counts, total, out=np.zeros_like(counts), where=total > 0), counts
+    return counts
 
 
-def first_beta(labels, settings, init_from):
+def first_beta(labels, settings):
     """β "by its definition and majority voting" on the initial set L*, (K, C, C) or (K, C).
 
-    The paper is silent on cells and rows that no label fills. As documented for the package: a
-    frequency counts as at least 1/1000, and an empty row as one of accuracy 0.7.
+    The paper is silent on cells and rows that no label fills. As documented for the package: one
+    may be added to every count; without that, a frequency counts as at least 1/1000, and an empty
+    row as one of accuracy 0.7.
     """
     C = settings.n_classes
-    frequencies, counts = vote_frequencies(labels, C)
-    empty = counts.sum(axis=2) == 0  # (K, C)
-    guess = np.where(np.eye(C) > 0, 0.7, 0.3 / (C - 1))
+    counts = vote_counts(labels, C) + settings.init_smoothing
+    total = counts.sum(axis=2, keepdims=True)
+    empty = total == 0
+    frequencies = np.divide(counts, total, out=np.zeros_like(counts), where=~empty)
     if settings.generative == "worker_ability":
-        right = np.where(empty, 0.7, np.diagonal(frequencies, axis1=1, axis2=2))
+        right = np.where(empty[:, :, 0], 0.7, np.diagonal(frequencies, axis1=1, axis2=2))
         right = np.clip(right, 1e-3, 1 - 1e-3)
         return np.log(right / (1 - right))
-    if init_from == "frequencies":
+    if settings.init_from == "frequencies":
         return frequencies
-    filled = np.where(empty[:, :, None], guess, frequencies)
-    return np.log(np.maximum(filled, 1e-3))
+    guess = np.where(np.eye(C) > 0, 0.7, 0.3 / (C - 1))
+    filled = np.where(empty, guess, frequencies)
+    return np.log(filled if settings.init_smoothing else np.maximum(filled, 1e-3))
+
+
+def flat_beta(n_workers, settings):
+    """β of workers absent from the initial set: ψ = 1/C; where frequencies are logits, they are 0.
+
+    In BiLA-WA such a worker is right one time in two, λ = 0.
+    """
+    C = settings.n_classes
+    if settings.generative == "worker_ability":
+        return np.zeros((n_workers, C))
+    logit = 0 if settings.init_from == "frequencies" else np.log(1 / C)
+    return np.full((n_workers, C, C), logit)
 
 
 def log_label_shares(labels, n_classes):

@@ -11,13 +11,21 @@ import pytest
 import labelquorum as lq
 from labelquorum.ingest.chunks import make_chunk, take_rows
 from labelquorum.learn import coin
-from labelquorum.learn.accounts import ACCOUNTS, DROP, NOISE, log_skill, speaking
+from labelquorum.learn.accounts import (
+    ACCOUNTS,
+    DROP,
+    MIN_EVIDENCE_GAIN,
+    NOISE,
+    log_skill,
+    speaking,
+)
 from labelquorum.learn.aggregator import Part
 from labelquorum.learn.bila import bila
 from labelquorum.learn.counting import speaker
-from labelquorum.learn.dependence import correlation, heat
+from labelquorum.learn.dependence import N_SUMS, correlation, heat
 from labelquorum.learn.fitting import pack, solve_workers, workers_last
 from labelquorum.learn.hierarchical import Recipe
+from labelquorum.learn.snapshot import state_arrays, state_from_arrays
 from labelquorum.trial.crowds import (
     balanced_truth,
     bimodal_crowd,
@@ -172,6 +180,18 @@ def test_skill_is_0_at_chance_and_1_for_a_crowd_that_never_errs():
     np.testing.assert_allclose(np.exp(log_skill(hits, RECIPE)), [1, 0, 0.5], atol=1e-6)
 
 
+def selected(pooled, n_items=1000, gain=0.0, gain_of_clear=0.0, n_workers=20):
+    """Who speaks where the rich account explains labels better by `gain` nats per label."""
+    n_classes, labels = 2, 10_000
+    rich, plain = np.zeros((2, N_SUMS, n_classes))
+    rich[3] = plain[3] = labels / n_classes
+    n_parameters = n_workers * n_classes + n_classes * (n_classes - 1)
+    rich[6, 0] = gain * labels + n_parameters / 2
+    rich[5, 0] = gain_of_clear * labels
+    sums = {"rich": rich, "plain": plain}
+    return speaking(pooled, sums, n_items=n_items, n_workers=n_workers, recipe=RECIPE)
+
+
 def test_the_rich_account_speaks_until_skill_falls_by_more_than_is_allowed():
     def pooled(rich, plain):
         counts = np.array([[1e9], [1e9]]) * np.ones(2)
@@ -181,15 +201,21 @@ def test_the_rich_account_speaks_until_skill_falls_by_more_than_is_allowed():
     for n_items in (40, 100, 10**6):
         allowed = np.exp(-DROP - NOISE / n_items)
         skill = 0.8 * allowed  # of the rich account, where the plain one finds 0.8
-        assert speaking(pooled(0.5 + skill / 2 + 1e-4, 0.9), n_items, RECIPE) == "rich"
-        assert speaking(pooled(0.5 + skill / 2 - 1e-4, 0.9), n_items, RECIPE) == "plain"
+        assert selected(pooled(0.5 + skill / 2 + 1e-4, 0.9), n_items) == "rich"
+        assert selected(pooled(0.5 + skill / 2 - 1e-4, 0.9), n_items) == "plain"
+    less_skilled = pooled(0.6, 0.9)
+    enough = MIN_EVIDENCE_GAIN + 1e-3
+    assert selected(less_skilled, gain=enough, gain_of_clear=-1e-4) == "rich"
+    assert selected(less_skilled, gain=enough - 2e-3, gain_of_clear=-1e-4) == "plain"
+    assert selected(less_skilled, gain=enough, gain_of_clear=1e-4) == "plain"
 
 
 @pytest.mark.parametrize("expected", ["plain", "rich"])
 def test_each_account_speaks_where_it_errs_less(expected):
     def crowd(seed):
         truth = balanced_truth(1000, seed=seed)
-        return skewed_crowd(seed) if expected == "plain" else bimodal_crowd(truth, seed=seed)
+        # Six workers: the skill falls by more than is allowed, and the evidence decides.
+        return skewed_crowd(seed) if expected == "plain" else bimodal_crowd(truth, 6, seed=seed)
 
     errors = {"two_accounts": [], "hierarchical": [], "one_coin": []}
     for generative, wrong in errors.items():
@@ -334,4 +360,17 @@ def test_a_new_class_changes_nobodys_numbers():
         same = wide[tuple(map(slice, rows.shape))]
         np.testing.assert_array_equal(same, rows)
         assert wide.sum() == pytest.approx(rows.sum())
-    assert METHOD.update(grown, second)[0].unexplained["plain"].shape == (6, 3)
+    assert METHOD.update(grown, second)[0].unexplained["plain"].shape == (N_SUMS, 3)
+
+
+def test_a_state_saved_without_evidence_is_continued():
+    first, second = chunks_of(class_conditional_crowd(80, 8, 3, 4, seed=2), 40)
+    state, _ = METHOD.update(METHOD.init(first, 0), first)
+    arrays = state_arrays(state)
+    for name in ACCOUNTS:  # as saved before the evidence was kept
+        arrays[f"unexplained/{name}"] = arrays[f"unexplained/{name}"][: N_SUMS - 1]
+    loaded = state_from_arrays(METHOD.state_type, arrays)
+    for name, sums in METHOD.update(loaded, second)[0].unexplained.items():
+        expected = METHOD.update(state, second)[0].unexplained[name]
+        np.testing.assert_array_equal(sums[: N_SUMS - 1], expected[: N_SUMS - 1])
+        np.testing.assert_allclose(sums[-1], expected[-1] - state.unexplained[name][-1])

@@ -132,6 +132,39 @@ def test_first_weights_lie_within_glorots_limit_and_fill_it():
     assert not any(params.shared[name].any() for name in ("b1", "b2", "b3"))
 
 
+@pytest.mark.parametrize("labels_as", ["index", "one_hot"])
+def test_shifted_normal_weights_and_biases_lie_around_one_over_the_root_of_two_n(labels_as):
+    encoder = mlp((400, 300), labels_as, weight_init="shifted_normal")
+    params = jax.jit(encoder.init)(newcomers(50, 4))
+    inputs = 50 if labels_as == "index" else 50 * 4
+    for values, n in (
+        (params.per_worker["w1"], inputs),
+        (params.shared["b1"], 400),
+        (params.shared["w2"], 400),
+        (params.shared["b2"], 300),
+        (params.shared["w3"], 300),
+    ):
+        error = 0.05 / np.sqrt(values.size)
+        assert np.mean(values) == pytest.approx(1 / np.sqrt(2 * n), abs=5 * error)
+        assert np.std(values) == pytest.approx(0.05, abs=5 * error)
+        assert len(np.unique(values)) > 0.9 * values.size
+    np.testing.assert_allclose(params.shared["b3"], 1 / np.sqrt(2 * 4), atol=0.25)
+    assert len(np.unique(params.shared["b3"])) == 4
+
+
+def test_shifted_normal_weights_replace_the_vote_of_a_linear_network():
+    params = mlp((), weight_init="shifted_normal").init(newcomers(5, 3))
+    np.testing.assert_allclose(params.per_worker["w1"], 1 / np.sqrt(2 * 15), atol=0.3)
+    assert len(np.unique(params.per_worker["w1"])) == 5 * 3 * 3
+
+
+def test_a_shifted_normal_row_of_a_late_worker_follows_from_the_workers_known_by_then():
+    init = jax.jit(mlp((6,), "index", weight_init="shifted_normal").init)
+    early, late = init(newcomers(3, 2)), init(newcomers(3, 2, known=300))
+    moved = early.per_worker["w1"] - late.per_worker["w1"]
+    np.testing.assert_allclose(moved, 1 / np.sqrt(6) - 1 / np.sqrt(600), atol=1e-6)
+
+
 def test_a_workers_first_rows_depend_on_his_key_and_not_on_who_comes_with_him():
     init = jax.jit(mlp((6,)).init)
     few, many = init(newcomers(3, 2, known=9)), init(newcomers(9, 2))
@@ -153,6 +186,14 @@ def test_a_workers_first_rows_depend_on_his_key_and_not_on_who_comes_with_him():
         (
             lambda: mlp(labels_as="dense"),
             r"`labels_as` of mlp must be 'one_hot' or 'index'\. Got 'dense'\.",
+        ),
+        (
+            lambda: mlp(weight_init="he"),
+            r"`weight_init` of mlp must be 'glorot' or 'shifted_normal'\. Got 'he'\.",
+        ),
+        (
+            lambda: bila(weight_init="he"),
+            r"`weight_init` of bila must be one of \['glorot', 'shifted_normal'\]\. Got 'he'\.",
         ),
         (
             lambda: bila(encoder="cnn"),
@@ -189,8 +230,8 @@ def test_a_workers_first_rows_depend_on_his_key_and_not_on_who_comes_with_him():
         ),
         (
             lambda: bila(optimizer="sgd"),
-            r"`optimizer` of bila must be one of \['bounded_rmsprop', 'rmsprop', 'adam', "
-            r"'curvature'\]\. "
+            r"`optimizer` of bila must be one of \['bounded_rmsprop', 'rmsprop', 'tf1_rmsprop', "
+            r"'adam', 'curvature'\]\. "
             r"Got 'sgd'\.",
         ),
         (

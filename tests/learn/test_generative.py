@@ -118,6 +118,43 @@ def test_the_crowds_average_counts_as_so_many_labels():
     np.testing.assert_allclose(start[0, 1], np.array([1.5, 47, 51.5]) / 100, rtol=1e-5)
 
 
+@pytest.mark.parametrize("init_from", ["log_frequencies", "frequencies"])
+def test_smoothing_is_added_to_every_count_and_there_is_no_floor_then(init_from):
+    model = confusion_matrix(init_from, init_strength=0.0, init_smoothing=1.0)
+    votes = np.array([[[8, 2, 0], [0, 0, 0], [1997, 0, 0]]])
+    logits = np.asarray(model.init(newcomers(votes)).per_worker["confusion_logits"])
+    smoothed = np.array([[9 / 13, 3 / 13, 1 / 13], [1 / 3] * 3, [1998 / 2000, 1 / 2000, 1 / 2000]])
+    expected = smoothed if init_from == "frequencies" else np.log(smoothed)
+    np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("init_from", ["log_frequencies", "frequencies"])
+def test_flat_rows_are_for_workers_who_are_not_of_the_initial_set(init_from):
+    options = {"init_from": init_from, "init_strength": 2.0}
+    flat, votes = (confusion_matrix(**options, newcomer_rows=rows) for rows in ("flat", "votes"))
+    of_the_first_chunk = newcomers(VOTES, np.full((3, 3), 5.0))
+    later = of_the_first_chunk._replace(initial=False)
+    np.testing.assert_allclose(flat.confusion(flat.init(later)), 1 / 3, rtol=1e-6)
+    # Their logits are on the scale of the others', which is what a new class is added to.
+    logits = flat.init(later).per_worker["confusion_logits"]
+    np.testing.assert_allclose(logits, 0 if init_from == "frequencies" else np.log(1 / 3))
+    for model, start in ((flat, of_the_first_chunk), (votes, later)):
+        np.testing.assert_array_equal(
+            model.confusion(model.init(start)),
+            votes.confusion(votes.init(of_the_first_chunk)),
+        )
+
+
+def test_an_ability_is_smoothed_and_flat_at_one_half():
+    votes = np.array([[[8, 2], [0, 0]]])
+    smoothed = worker_ability(init_strength=0.0, init_smoothing=1.0)
+    ability = np.asarray(smoothed.init(newcomers(votes)).per_worker["ability_logits"])
+    np.testing.assert_allclose(ability, [[np.log(9 / 3), 0]], atol=1e-6)
+    flat = worker_ability(newcomer_rows="flat")
+    later = flat.init(newcomers(votes)._replace(initial=False))
+    np.testing.assert_allclose(later.per_worker["ability_logits"], 0, atol=1e-6)
+
+
 def test_an_ability_starts_at_the_log_odds_of_agreeing_with_the_majority():
     model = worker_ability(init_strength=0.0)
     votes = np.array([[[8, 2], [0, 0]], [[5, 0], [3, 1]]])
@@ -192,6 +229,23 @@ def test_worker_ability_refuses_more_than_two_classes_wherever_they_appear():
             r"`init_strength` of confusion_matrix must be a number ≥ 0\. Got -1\.",
         ),
         (
+            lambda: confusion_matrix(init_smoothing=-0.5),
+            r"`init_smoothing` of confusion_matrix must be a number ≥ 0\. Got -0\.5\.",
+        ),
+        (
+            lambda: confusion_matrix(newcomer_rows="even"),
+            r"`newcomer_rows` of confusion_matrix must be one of \['votes', 'flat'\]\. "
+            r"Got 'even'\.",
+        ),
+        (
+            lambda: bila(init_smoothing=-1),
+            r"`init_smoothing` of bila must be a number ≥ 0\. Got -1\.",
+        ),
+        (
+            lambda: bila(newcomer_rows="even"),
+            r"`newcomer_rows` of bila must be one of \['votes', 'flat'\]\. Got 'even'\.",
+        ),
+        (
             lambda: bila(generative="glad"),
             r"`generative` of bila must be one of "
             r"\['two_accounts', 'hierarchical', 'one_coin', 'confusion_matrix', "
@@ -199,14 +253,23 @@ def test_worker_ability_refuses_more_than_two_classes_wherever_they_appear():
             r"Got 'glad'\.",
         ),
     ],
-    ids=["init_from", "init_strength", "generative"],
+    ids=lambda value: value.split("`")[1] if isinstance(value, str) else "",
 )
 def test_an_argument_out_of_range_is_refused_in_one_sentence(build, sentence):
     with pytest.raises(StateError, match=f"^{sentence}$"):
         build()
 
 
-@pytest.mark.parametrize("options", [{"init_strength": -1}, {"init_accuracy": 1.5}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"init_strength": -1},
+        {"init_accuracy": 1.5},
+        {"init_smoothing": float("nan")},
+        {"newcomer_rows": "crowd"},
+    ],
+    ids=str,
+)
 def test_worker_ability_refuses_arguments_out_of_range(options):
     with pytest.raises(StateError, match=r"of worker_ability must"):
         worker_ability(**options)

@@ -18,6 +18,7 @@ from labelquorum.learn.optimizer import (
     dynamic_bounds,
     regret_bound,
     regret_constants,
+    tf1_rmsprop,
 )
 from labelquorum.learn.presets import settings_of
 
@@ -49,7 +50,7 @@ BOUNDS = {
 }
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.99, 0.999])
 @pytest.mark.parametrize("kind", BOUNDS)
 def test_bounded_rmsprop_is_lines_22_to_27(kind, decay):
     rng = np.random.default_rng(4)
@@ -104,6 +105,26 @@ def test_clipped_rmsprop_cuts_gradients_at_one():
     np.testing.assert_array_equal(updates, small)
 
 
+def test_tf1_rmsprop_has_the_constants_of_tensorflow_1():
+    """v from 1, ε = 1e-10 under the root, gradients cut at one: ten steps by hand, in float64."""
+    rng = np.random.default_rng(6)
+    grads = rng.normal(size=(10, 4)) * np.array([1e-7, 1e-4, 0.5, 30])
+    transform, theta, v = tf1_rmsprop(0.01, 0.9), np.zeros(4), np.ones(4)
+    ours = jnp.zeros(4)
+    state = transform.init(ours)
+    for g in grads:
+        updates, state = transform.update(jnp.asarray(g, jnp.float32), state)
+        ours = optax.apply_updates(ours, updates)
+        g = np.clip(g, -1, 1)
+        v = 0.9 * v + 0.1 * g * g
+        theta = theta - 0.01 * g / np.sqrt(v + 1e-10)
+        np.testing.assert_allclose(ours, theta, rtol=1e-4)
+    # Once v has faded, ε decides the step of a small gradient, where 1e-7 would shorten it.
+    for _ in range(400):
+        updates, state = transform.update(jnp.full(4, 1e-5), state)
+    np.testing.assert_allclose(updates, -0.01 * 1e-5 / np.sqrt(1e-10 + 1e-10), rtol=1e-3)
+
+
 def test_every_optimiser_can_be_selected_and_lowers_the_loss_by_a_path_of_its_own():
     rng = np.random.default_rng(0)
     truth = rng.integers(2, size=48)
@@ -112,16 +133,19 @@ def test_every_optimiser_can_be_selected_and_lowers_the_loss_by_a_path_of_its_ow
     chunk = make_chunk(item, worker, label)
     paths = set()
     for optimizer in OPTIMIZERS:
+        # v starts at 1 in "tf1_rmsprop": its first steps are short
+        rate = 0.2 if optimizer == "tf1_rmsprop" else 0.01
         method = bila(
             **settings_of(
-                "network", optimizer=optimizer, learning_rate=0.01, epochs=8, tolerance=0.0
+                "network", optimizer=optimizer, learning_rate=rate, epochs=8, tolerance=0.0
             )
         )
         state, info = method.update(method.init(chunk, 0), chunk)
         assert info.losses[-1] < info.losses[0] - 0.01
         assert (method.aggregate(state, chunk).aggregated == truth).mean() > 0.8
         paths.add(info.losses.tobytes())
-    assert len(paths) == 3 and set(OPTIMIZERS) == {"bounded_rmsprop", "rmsprop", "adam"}
+    assert len(paths) == len(OPTIMIZERS) == 4
+    assert set(OPTIMIZERS) == {"bounded_rmsprop", "rmsprop", "tf1_rmsprop", "adam"}
 
 
 def test_only_adam_moves_parameters_whose_gradient_is_zero():

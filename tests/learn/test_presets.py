@@ -6,8 +6,9 @@ import pytest
 
 from labelquorum.errors import StateError
 from labelquorum.learn.bila import bila
+from labelquorum.learn.estimator import BiLA
 from labelquorum.learn.hierarchical import LIMITS, Recipe
-from labelquorum.learn.presets import COUNTED, PRESETS, settings_of
+from labelquorum.learn.presets import COUNTED, PRESETS, saved_settings, settings_of
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,93 @@ def test_every_setting_of_the_recipe_is_checked(name):
     if below < float("inf"):
         with pytest.raises(StateError, match=f"`{name}` of bila must be a"):
             bila(**{name: below})
+
+
+def test_settings_of_the_paper_are_those_of_gradient_steps():
+    for name, value in (
+        ("weight_init", "shifted_normal"),
+        ("init_smoothing", 1.0),
+        ("newcomer_rows", "flat"),
+    ):
+        with pytest.raises(StateError, match=f"`{name}` of BiLA has no effect with generative="):
+            settings_of("default", **{name: value})
+        assert settings_of("network", **{name: value})[name] == value
+
+
+def test_only_the_papers_presets_start_otherwise():
+    signature = inspect.signature(bila).parameters
+    usual = {"weight_init": "glorot", "init_smoothing": 0.0, "newcomer_rows": "votes"}
+    changed = {
+        "www2021": {"init_smoothing": 1.0, "newcomer_rows": "flat"},
+        "authors": {"weight_init": "shifted_normal", "newcomer_rows": "flat"},
+    }
+    for name, value in usual.items():
+        assert signature[name].default == value
+        for preset, settings in PRESETS.items():
+            assert settings.get(name, value) == changed.get(preset, {}).get(name, value)
+    assert PRESETS["authors"]["optimizer"] == "tf1_rmsprop"
+    assert PRESETS["network"]["optimizer"] == "rmsprop"
+
+
+# ── settings of before ───────────────────────────────────────────────────────────────────
+
+THEN = {
+    "www2021": {
+        "weight_init": "glorot",
+        "init_smoothing": 0.0,
+        "newcomer_rows": "votes",
+        "optimizer": "bounded_rmsprop",
+        "learning_rate": 1e-3,
+        "decay": 0.9,
+        "epochs": 100,
+        "tolerance": 1e-3,
+    },
+    "authors": {
+        "weight_init": "glorot",
+        "init_smoothing": 0.0,
+        "newcomer_rows": "votes",
+        "optimizer": "rmsprop",
+        "learning_rate": 1e-4,
+        "decay": 0.9,
+        "epochs": 20,
+        "tolerance": 0.0,
+    },
+}
+
+
+def of_then(preset, **changes):
+    """The settings a file of before has: everything by name, and None for what the preset says."""
+    new = ("weight_init", "init_smoothing", "newcomer_rows")
+    settings = BiLA(preset, **changes).get_params()
+    return {name: value for name, value in settings.items() if name not in new}
+
+
+@pytest.mark.parametrize("preset", THEN)
+def test_a_saved_model_keeps_what_its_preset_meant_when_it_was_made(preset):
+    signature = inspect.signature(bila).parameters
+    options = BiLA(**saved_settings(of_then(preset)))._options()
+    for name, value in THEN[preset].items():
+        assert options.get(name, signature[name].default) == value
+    untouched = set(PRESETS[preset]) - set(THEN[preset])
+    assert all(options[name] == PRESETS[preset][name] for name in untouched)
+    # What was set by hand stays, and what is saved today means what the preset means today.
+    assert saved_settings(of_then(preset, epochs=7))["epochs"] == 7
+    today = BiLA(preset).get_params()
+    assert saved_settings(today) == today
+
+
+def test_saved_settings_without_such_a_preset_stay_as_they_are():
+    for preset in ("default", "recipe", "network"):
+        assert saved_settings(of_then(preset)) == of_then(preset)
+    assert saved_settings({"seed": 3}) == {"seed": 3}
+
+
+def test_a_saved_preset_with_a_p_that_is_counted_keeps_what_has_an_effect():
+    parts = {"generative": "hierarchical", "encoder": "tied", "optimizer": "curvature"}
+    kept = saved_settings(of_then("www2021", **parts, class_prior="uniform"))
+    assert kept["tolerance"] == 1e-3 and kept["epochs"] is None
+    assert "init_smoothing" not in kept
+    assert bila(**BiLA(**kept)._options()).counts is not None
 
 
 def test_the_preset_recipe_has_the_constants_of_the_recipe():

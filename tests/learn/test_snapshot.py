@@ -144,6 +144,59 @@ def test_a_file_does_not_depend_on_the_order_of_rows(chunks, bits):
     assert bits(models[0]) == bits(models[1])
 
 
+# ── files of before ──────────────────────────────────────────────────────────────────────
+
+SAVED = Path(__file__).parent / "saved"
+"""Models of 12 tasks, of the version before `weight_init` was a setting."""
+
+BEFORE = {
+    "authors": (
+        {"weight_init": "glorot", "newcomer_rows": "votes", "optimizer": "rmsprop"},
+        [2.9968033, 3.7153771, 3.7364657],
+    ),
+    "www2021": (
+        {
+            "init_smoothing": 0.0,
+            "newcomer_rows": "votes",
+            "learning_rate": 1e-3,
+            "decay": 0.9,
+            "epochs": 100,
+            "tolerance": 1e-3,
+        },
+        [2.5543931, 5.7015858, 3.8958378],
+    ),
+}
+"""What each preset meant then, and the loss that version had after each of three chunks."""
+
+
+def chunks_of_before() -> list[pd.DataFrame]:
+    """Three chunks of 12 tasks; worker 5 is not in the first."""
+    crowd = class_conditional_crowd(36, 6, 3, 3, seed=6)
+    columns = {"task": crowd.item, "worker": crowd.worker, "label": crowd.label}
+    labels = pd.DataFrame(columns)[(crowd.worker != 5) | (crowd.item >= 12)]
+    return [part for _, part in labels.groupby(labels.task // 12)]
+
+
+@pytest.mark.parametrize("preset", BEFORE)
+def test_a_model_of_before_goes_on_with_the_settings_it_had(preset, tmp_path):
+    settings, losses = BEFORE[preset]
+    own = {"hidden_sizes": [3], "minibatch_items": 8, "open_items": 0}
+    straight = lq.BiLA(preset, **settings, **own).partial_fit(chunks_of_before()[0])
+    model = lq.load(SAVED / f"{preset}.lq")
+    assert model.get_params() == straight.get_params()
+    for chunk in chunks_of_before()[1:]:
+        model.partial_fit(chunk)
+        straight.partial_fit(chunk)
+        model.save(tmp_path / "again.lq")
+        model = lq.load(tmp_path / "again.lq")
+    np.testing.assert_allclose(model.loss_history_, losses, rtol=1e-5)
+    np.testing.assert_allclose(model.confusion_, straight.confusion_, atol=1e-5)
+    today = lq.BiLA(preset, **own)
+    for chunk in chunks_of_before():
+        today.partial_fit(chunk)
+    assert np.abs(today.confusion_ - model.confusion_).max() > 0.01
+
+
 # ── what is refused ──────────────────────────────────────────────────────────────────────
 
 

@@ -181,7 +181,8 @@ def test_a_loss_that_settles_at_once_still_takes_two_epochs():
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "hidden_sizes"), [("bounded_rmsprop", ()), ("rmsprop", ()), ("rmsprop", (5,))]
+    ("optimizer", "hidden_sizes"),
+    [("bounded_rmsprop", ()), ("rmsprop", ()), ("rmsprop", (5,)), ("tf1_rmsprop", ())],
 )
 def test_learning_from_the_workers_present_equals_learning_from_all(optimizer, hidden_sizes):
     chunks = passing_crowd([16, 12, 15, 10, 13, 16, 14])
@@ -200,7 +201,11 @@ def test_learning_from_the_workers_present_equals_learning_from_all(optimizer, h
         for name, leaf in rows.items():
             if name.startswith("optimizer"):
                 rows[name] = leaf * (0.9**idle).reshape(-1, *[1] * (leaf.ndim - 1))
-        rows["step"] = theirs.rows.to_arrays()["step"]
+        dense_rows = theirs.rows.to_arrays()
+        rows["step"] = dense_rows["step"]
+        # A place that nobody has taken yet is made again when somebody does.
+        for name, leaf in rows.items():
+            leaf[~rows["seen"]] = dense_rows[name][~rows["seen"]]
         caught_up = ours._replace(rows=type(ours.rows)(rows))
         worst = max(worst, deviation(caught_up, theirs))
     assert waited > 20
@@ -431,6 +436,69 @@ def test_a_newcomer_changes_nobody_elses_rows():
     for name in old:
         assert old[name][1:].tobytes() == new[name][1:known].tobytes()
     assert new["seen"][known:].tolist() == [False, False, True]
+
+
+SECOND_MOMENT = "optimizer.1.0.nu.generative.per_worker.confusion_logits"
+
+
+@pytest.mark.parametrize("preset", ["www2021", "authors", "network"])
+@pytest.mark.parametrize("newcomer_rows", ["votes", "flat"])
+def test_a_worker_absent_from_the_first_chunk_starts_as_told(preset, newcomer_rows):
+    still = {"learning_rate": 1e-12, "epochs": 1}  # nothing moves by training
+    if preset == "www2021":
+        still["optimizer"] = "rmsprop"  # its own has a least step
+    method = bila(**settings_of(preset, newcomer_rows=newcomer_rows, **still))
+    first = make_chunk([0, 0, 0, 1, 1, 1], [0, 1, 2] * 2, [0, 0, 1, 1, 1, 0], n_workers=3)
+    second = make_chunk([0, 0, 0, 1, 1, 1], [0, 1, 3] * 2, [0, 0, 0, 1, 1, 1], n_workers=4)
+    state, _ = method.update(method.init(first, SEED), first)
+    # Asked about before they label anything, and then met.
+    asked = method.aggregate(state, second)
+    state, _ = method.update(state, second)
+    matrices = method.confusion(state, np.arange(4))
+    assert matrices[0, 0, 0] > 0.55, "who was there from the first has their votes"
+    if newcomer_rows == "flat":
+        np.testing.assert_allclose(matrices[3], 0.5, atol=1e-5)
+        said = np.flatnonzero(second.worker == 3)
+        np.testing.assert_allclose(asked.log_evidence[said], np.log(0.5), atol=1e-5)
+    else:
+        assert np.diagonal(matrices[3]).min() > 0.55
+    np.testing.assert_allclose(
+        method.confusion(method.forget(state, 0), np.arange(4))[0],
+        method.confusion(method.forget(state, 3), np.arange(4))[3],
+        atol=1e-6,
+    )
+
+
+def test_the_initial_set_is_the_first_chunk_that_has_labels():
+    method = bila(**settings_of("www2021", hidden_sizes=(5,)))
+    (chunk,) = passing_crowd([16])
+    late, _ = method.update(method.init(make_chunk([], [], []), SEED), make_chunk([], [], []))
+    straight, _ = method.update(method.init(chunk, SEED), chunk)
+    assert bits(method.update(late, chunk)[0]) == bits(straight)
+
+
+def test_what_tf1_rmsprop_remembers_of_a_late_worker_starts_at_one_and_fades():
+    options = {"optimizer": "tf1_rmsprop", "epochs": 1, "minibatch_items": 4, "tolerance": 0.0}
+    method = bila(**settings_of("network", **options, learning_rate=1e-9))
+    both = make_chunk([0, 0, 1, 1], [0, 1] * 2, [0, 0, 1, 1])
+    alone = make_chunk([0, 1], [0, 0], [0, 1], n_workers=2, n_classes=2)
+    joined = make_chunk([0, 0, 1, 1], [0, 2] * 2, [0, 0, 1, 1], n_classes=2)
+    state, _ = method.update(method.init(both, SEED), both)
+    for chunk in (alone, alone, joined, both):
+        state, _ = method.update(state, chunk)
+    fresh = method.update(method.init(both, SEED), both)[0].rows.to_arrays()[SECOND_MOMENT]
+    rows = state.rows.to_arrays()[SECOND_MOMENT]
+    # Five steps for worker 0, of whom worker 1 was absent from three; one step for worker 2.
+    assert 0.9**5 <= rows[1].min() <= rows[1].max() < 0.9**5 + 0.1
+    np.testing.assert_allclose(rows[2], fresh[0], atol=0.02)
+
+
+@pytest.mark.parametrize("preset", ["www2021", "authors"])
+def test_places_of_workers_nobody_has_seen_hold_finite_numbers(preset):
+    method = bila(**settings_of(preset, hidden_sizes=(5,), epochs=1))
+    chunk = make_chunk([0, 0, 1, 1], [1, 4] * 2, [0, 0, 1, 1], n_workers=7)
+    state, _ = method.update(method.init(chunk, SEED), chunk)
+    assert all(np.isfinite(leaf).all() for leaf in state.rows.to_arrays().values())
 
 
 def test_a_chunk_that_knows_fewer_classes_than_the_state_is_told_so():

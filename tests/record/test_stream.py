@@ -141,6 +141,31 @@ def test_the_order_of_streams_and_stores_changes_nothing(tmp_path, database):
     assert len(hashes) == 1
 
 
+@pytest.mark.parametrize("preset", ["default", "www2021"])
+def test_a_stream_of_before_a_preset_changed_goes_on_with_what_it_meant(store, preset):
+    """Of `www2021` only the tolerance has an effect where p is learned by counting."""
+    parts = {"generative": "hierarchical", "encoder": "tied", "optimizer": "curvature"}
+    settings = {"preset": preset, **parts, "class_prior": "uniform"}
+    rules = Rules(labels_per_item=4, chunk_items=6)
+    streams = [store.create("before", rules=rules, **settings)]
+    streams.append(store.create("told", rules=rules, **settings, tolerance=1e-3))
+    kept = tables.decode(streams[0].configuration.settings)
+    for name in ("weight_init", "init_smoothing", "newcomer_rows"):
+        del kept[name]
+    row = tables.streams.update().where(tables.streams.c.name == "before")
+    with store.write() as connection:
+        connection.execute(row.values(settings=tables.encode(kept)))
+    streams[0] = store.stream("before")
+    for stream in streams:
+        for row in rows_of(crowd()):
+            stream.accept(as_frame([row]))
+        stream.settle(flush=True)
+    assert streams[0].state_hash() == streams[1].state_hash()
+    assert streams[0].estimator().get_params()["tolerance"] == (
+        None if preset == "default" else 1e-3
+    )
+
+
 def test_ids_keep_their_types(store):
     stream = store.create("s", rules=AT_ONCE, classes=[True, False])
     stream.accept({7: {"7": True}, "7": {7: False}, "a'\"\\": {1.5: True}})

@@ -94,6 +94,14 @@ def test_the_papers_crowd_is_the_papers_crowd():
     assert [int(row["label"]) for row in read_rows(said.stdout)] == crowd.label.tolist()
 
 
+def test_labels_can_be_missing_as_in_the_published_file():
+    said = run("simulate", "--kind", "bimodal", *SMALL, "--missing-pattern", "halves")
+    crowd = bimodal_crowd(balanced_truth(60), missing_pattern="halves")
+    rows = read_rows(said.stdout)
+    assert [int(row["label"]) for row in rows] == crowd.label.tolist()
+    assert len(rows) > 500 and {"w1", "w3"} <= {row["worker"] for row in rows[:10]}
+
+
 def test_same_seed_writes_the_same_bytes():
     first, again = (run("simulate", *SMALL, "--arrival", "trickle").stdout for _ in range(2))
     assert first == again
@@ -148,6 +156,8 @@ def test_other_commands_take_what_is_written(arrival):
         (["--labels-per-item", "21"], "at most `n_workers`, 20"),
         (["--skill", "0.9", "0.5"], "the lower first"),
         (["--kind", "bimodal", "--width", "1", "2"], "'--width': The crowd bimodal has no such"),
+        (["--missing-pattern", "halves"], "'--missing-pattern': The crowd class-conditional"),
+        (["--kind", "bimodal", "--missing-pattern", "thirds"], "halves"),
         (["--kind", "bimodal", "--labels-per-item", "3"], "'--labels-per-item': The crowd bimodal"),
         (["--correlation", "0.3"], "'--correlation': The crowd class-conditional has no such"),
         (["--turn-at", "0.3"], "'--turn-at': There are no sleepers. Leave the option out"),

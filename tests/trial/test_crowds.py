@@ -18,6 +18,7 @@ from labelquorum.trial.crowds import (
     oracle_error,
     oracle_probs,
     ordinal_crowd,
+    published_noise_rates,
     truth_by_item,
 )
 
@@ -98,6 +99,79 @@ def test_spread_makes_workers_differ_and_keeps_their_mean():
     assert rates.min() == pytest.approx(0.3 * (1 - hit), abs=0.02)
     assert rates.max() == pytest.approx(0.9 * (1 - hit), abs=0.02)
     assert rates.mean() == pytest.approx(0.6 * (1 - hit), abs=0.01)
+
+
+def test_a_number_and_a_list_of_that_number_draw_the_same_crowd():
+    truth = balanced_truth(300, seed=1)
+    one, same = (bimodal_crowd(truth, 6, rate, seed=2) for rate in (0.4, [0.4] * 6))
+    for first, second in zip(one, same, strict=True):
+        assert np.array_equal(first, second)
+
+
+def test_every_worker_can_have_a_noise_rate_of_their_own():
+    rates = np.array([0.1, 0.9, 0.5])
+    crowd = bimodal_crowd(balanced_truth(20_000), 3, rates, missing_rate=0.0, seed=4)
+    wrong = crowd.label != crowd.truth[crowd.item]
+    found = np.bincount(crowd.worker, wrong) / np.bincount(crowd.worker)
+    assert found == pytest.approx(0.9 * rates, abs=0.015)
+
+
+@pytest.mark.parametrize("n_items", [20_000, 20_001])
+def test_in_halves_even_workers_miss_labels_early_and_odd_ones_late(n_items):
+    crowd = bimodal_crowd(balanced_truth(n_items), 7, missing_pattern="halves", seed=5)
+    there = np.zeros((n_items, 7), bool)
+    there[crowd.item, crowd.worker] = True
+    first = np.arange(n_items) * 2 < n_items
+    assert there[~first][:, ::2].all() and there[first][:, 1::2].all()
+    # Twice the rate in a half is the rate over all.
+    assert there[first][:, ::2].mean(axis=0) == pytest.approx(0.8, abs=0.02)
+    assert there[~first][:, 1::2].mean(axis=0) == pytest.approx(0.8, abs=0.02)
+    assert there.mean() == pytest.approx(0.9, abs=0.005)
+
+
+def test_even_all_labels_of_a_half_can_be_missing():
+    crowd = bimodal_crowd(balanced_truth(40), 1, missing_rate=0.5, missing_pattern="halves")
+    assert np.array_equal(crowd.item, np.arange(40))  # nobody else is there: all came back
+
+
+@pytest.mark.parametrize("n_workers", [1, 6, 8, 10, 13])
+@pytest.mark.parametrize("mean", [0.0, 0.05, 0.4, 0.6, 0.8, 0.97, 1.0])
+def test_published_noise_rates_have_the_mean_asked_for_and_stay_probabilities(n_workers, mean):
+    rates = published_noise_rates(n_workers, mean)
+    assert rates.shape == (n_workers,) and rates.mean() == pytest.approx(mean)
+    assert rates.min() >= 0 and rates.max() <= 1
+    bimodal_crowd([3, 7], n_workers, rates)
+
+
+def test_published_noise_rates_are_moved_as_they_are_and_shrunk_only_where_they_must_be():
+    usual = published_noise_rates()
+    # Worker 4 was wrong on 36.5 %, worker 7 on 70.4 %. Noise is wrong nine times in ten, and the
+    # rates are shrunk by 0.9.
+    assert usual[7] - usual[4] == pytest.approx((0.704 - 0.365) / 0.9 * 0.9)
+    for mean in (0.4, 0.8):
+        assert published_noise_rates(mean=mean) - mean == pytest.approx(usual - 0.6)
+    # Even workers are better, as in the file.
+    assert usual[::2].mean() < usual[1::2].mean() - 0.1
+    tight = published_noise_rates(mean=0.95)
+    assert tight.max() == pytest.approx(1)
+    assert np.corrcoef(tight, usual)[0, 1] == pytest.approx(1)
+    # After ten they begin again.
+    assert np.diff(published_noise_rates(13))[:2] == pytest.approx(np.diff(usual)[:2])
+    assert published_noise_rates(13)[10:] == pytest.approx(published_noise_rates(13)[:3])
+
+
+def test_the_published_crowd_is_harder_in_its_first_half():
+    """The vote's error in the authors' log: 26.1 % up to the middle, 24.7 % in all."""
+    crowd = bimodal_crowd(
+        balanced_truth(50_000), 10, published_noise_rates(), missing_pattern="halves", seed=5
+    )
+    counts = vote_counts(crowd)
+    winners = counts == counts.max(axis=1, keepdims=True)
+    wrong = 1 - winners[np.arange(50_000), crowd.truth] / winners.sum(axis=1)
+    # The error of 25,000 tasks has a standard error of 0.3 points.
+    assert wrong[:25_000].mean() == pytest.approx(0.2614, abs=0.01)
+    assert wrong.mean() == pytest.approx(0.2474, abs=0.01)
+    assert wrong[:25_000].mean() > wrong[25_000:].mean() + 0.015
 
 
 def test_without_noise_everyone_tells_the_truth():
@@ -279,6 +353,17 @@ def test_a_crowd_without_roles_is_honest_and_does_not_change():
     [
         (lambda: bimodal_crowd([0], noise_rate=1.4), "`noise_rate` .* from 0 to 1. Got 1.4"),
         (lambda: bimodal_crowd([0], missing_rate=-1), "`missing_rate` .* Got -1"),
+        (lambda: bimodal_crowd([0], 2, [0.5] * 3), "`noise_rate` .* each of the 2 workers. Got"),
+        (lambda: bimodal_crowd([0], 2, [0.5, 1.5]), r"`noise_rate` .* Got \[0.5, 1.5\]"),
+        (lambda: bimodal_crowd([0], 2, [0.5, np.nan]), "`noise_rate` .* from 0 to 1, or one"),
+        (lambda: bimodal_crowd([0], 2, [0.5, 0.5], spread=0.1), "`spread` .* 0 .* Got 0.1"),
+        (lambda: bimodal_crowd([0], missing_pattern="thirds"), "'halves'.* Got 'thirds'"),
+        (
+            lambda: bimodal_crowd([0], missing_rate=0.6, missing_pattern="halves"),
+            "`missing_rate` .* at most 0.5 .* Got 0.6",
+        ),
+        (lambda: published_noise_rates(0), "`n_workers` .* Got 0"),
+        (lambda: published_noise_rates(mean=1.2), "`mean` .* from 0 to 1. Got 1.2"),
         (lambda: bimodal_crowd([0], spread=0.5), "`spread` .* Got 0.5"),
         (lambda: bimodal_crowd([0, 10]), "`truth` .* from 0 to 9"),
         (lambda: bimodal_crowd([]), "`truth` .* at least one"),

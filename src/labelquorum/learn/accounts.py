@@ -1,8 +1,9 @@
 """Accounts: what a p must tell to be learned by counting, and which of two is to be believed.
 
-The *rich* account is the hierarchical p, the *plain* one has one accuracy a worker. Each reads the
-same stream with a q of its own. The rich one speaks unless believing it makes the average worker
-look clearly less skilled than the plain one does: `docs/accounts.md`.
+The *rich* account is the hierarchical p, the *plain* one has one accuracy per worker. Each reads
+the same stream with a q of its own. The rich one is selected unless it makes the average worker
+look clearly less skilled than the plain one does, and its evidence does not settle the matter:
+`docs/accounts.md`.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,9 +17,20 @@ from numpy.typing import NDArray
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.learn import coin, hierarchical
 from labelquorum.learn.batch import Leaf
+from labelquorum.learn.dependence import evidence_gain, is_contradicted
 from labelquorum.learn.hierarchical import Recipe, worker_weight
 
-__all__ = ["ACCOUNTS", "Account", "Packed", "log_skill", "speaking", "sum_by_item"]
+__all__ = [
+    "ACCOUNTS",
+    "DROP",
+    "MIN_EVIDENCE_GAIN",
+    "NOISE",
+    "Account",
+    "Packed",
+    "log_skill",
+    "speaking",
+    "sum_by_item",
+]
 
 Floats = NDArray[np.float64]
 
@@ -28,6 +40,10 @@ MOST_CELLS = 1 << 22
 DROP, NOISE = 0.10, 4.0
 """By so much the log skill may fall, and by so much / items more, before the rich account is
 distrusted: chosen on the development sets (`docs/accuracy.md`)."""
+
+MIN_EVIDENCE_GAIN = 0.03
+"""Nats per label by which the rich account must explain labels better than the plain one to be
+selected whatever the skill: chosen on simulated crowds (`experiments/accuracy/selection.py`)."""
 
 
 class Packed(NamedTuple):
@@ -77,15 +93,33 @@ class Account(NamedTuple):
 # ── which account speaks ─────────────────────────────────────────────────────────────────
 
 
-def speaking(pooled: Mapping[str, Floats], n_items: float, recipe: Recipe) -> str:
-    """The account whose answers are given, by the pooled counts of each."""
+def speaking(
+    pooled: Mapping[str, Floats],
+    unexplained: Mapping[str, Floats],
+    *,
+    n_items: float,
+    n_workers: int,
+    recipe: Recipe,
+) -> str:
+    """The account whose answers are given, by the pooled counts and the sums of each."""
     if len(pooled) == 1:
         return next(iter(pooled))
     hits = [ACCOUNTS[name].hits(pooled[name]) for name in ("rich", "plain")]
     rich, plain = log_skill(np.array(hits), recipe)
     # log J_rich − log J_plain > −(0.1 + 4/items)
     allowed = DROP + NOISE / max(n_items, 1e-12)
-    return "rich" if rich - plain > -allowed else "plain"
+    if rich - plain > -allowed or _is_established(unexplained, n_workers):
+        return "rich"
+    return "plain"
+
+
+def _is_established(unexplained: Mapping[str, Floats], n_workers: int) -> bool:
+    """Whether the labels themselves speak for the rich account, and nothing against it."""
+    rich, n_classes = unexplained["rich"], unexplained["rich"].shape[1]
+    # d = K C + C (C − 1): a bias per worker and label, and the crowd's matrix
+    n_parameters = n_workers * n_classes + n_classes * (n_classes - 1)
+    gain = evidence_gain(rich, unexplained["plain"], n_parameters)
+    return gain > MIN_EVIDENCE_GAIN and not is_contradicted(rich)
 
 
 def log_skill(hits: Floats, recipe: Recipe) -> Floats:

@@ -26,7 +26,7 @@ from labelquorum.learn.aggregator import (
 from labelquorum.learn.batch import bucket, labels_in_minibatch, pack
 from labelquorum.learn.counting import counting
 from labelquorum.learn.encoder import ENCODERS, Encoder
-from labelquorum.learn.generative import GENERATIVE_MODELS, GenerativeModel
+from labelquorum.learn.generative import GENERATIVE_MODELS, GenerativeModel, NewcomerRows
 from labelquorum.learn.hierarchical import LIMITS, Recipe
 from labelquorum.learn.objective import (
     ClassPrior,
@@ -73,11 +73,16 @@ def bila(
     encoder: str | Encoder = "tied",
     hidden_sizes: Sequence[int] = (),
     labels_as: Literal["one_hot", "index"] = "one_hot",
+    weight_init: Literal["glorot", "shifted_normal"] = "glorot",
     init_from: Literal["log_frequencies", "frequencies"] = "log_frequencies",
     init_strength: float = 4.0,
+    init_smoothing: float = 0.0,
+    newcomer_rows: NewcomerRows = "votes",
     kl_weight: float = 1.0,
     class_prior: ClassPrior = "blended",
-    optimizer: Literal["bounded_rmsprop", "rmsprop", "adam", "curvature"] = "curvature",
+    optimizer: Literal[
+        "bounded_rmsprop", "rmsprop", "tf1_rmsprop", "adam", "curvature"
+    ] = "curvature",
     learning_rate: float = 0.02,
     decay: float = 0.9,
     minibatch_items: int = 50,
@@ -109,10 +114,15 @@ def bila(
         speaks). Learned by gradient steps: a name in `GENERATIVE_MODELS`, or one of your own.
     encoder
         q: a name in `ENCODERS`, or one of your own; "tied" where p is learned by counting.
-    hidden_sizes, labels_as
-        Of the encoder "mlp".
-    init_from, init_strength
-        Of the generative model "confusion_matrix" (the latter of "worker_ability" too).
+    hidden_sizes, labels_as, weight_init
+        Of the encoder "mlp"; the last is how its weights and biases are drawn.
+    init_from, init_strength, init_smoothing
+        Of the generative model "confusion_matrix" (the latter two of "worker_ability" too): what
+        a worker's first matrix is made of.
+    newcomer_rows
+        Of both: a worker absent from the first chunk starts from their own "votes" in the chunk in
+        which they first appear, or from "flat" rows (the authors' code; line 4 of Algorithm 1
+        uses the initial set alone).
     kl_weight
         ζ of Eq. (minilossprac).
     class_prior
@@ -121,8 +131,9 @@ def bila(
         "blended" counts labels and what was inferred, where p is learned by counting; so can
         "running" and "uniform" be chosen there.
     optimizer, learning_rate, decay
-        "bounded_rmsprop" is the paper's; "rmsprop" has clipped gradients; "adam" is Adam.
-        learning_rate is μ, decay is γ. "curvature" is the step where p is learned by counting.
+        "bounded_rmsprop" is the paper's; "rmsprop" has clipped gradients; "tf1_rmsprop" has them
+        too, with the constants of TensorFlow 1 (the authors' code); "adam" is Adam. learning_rate
+        is μ, decay is γ. "curvature" is the step where p is learned by counting.
     minibatch_items, epochs, tolerance
         M, the most epochs a chunk, and the relative change of the mean loss that ends them early.
         Where p is learned by counting, the change of every q below which the rounds end.
@@ -167,12 +178,15 @@ def bila(
     _check_number("learning_rate", learning_rate, 1e-12)
     _check_number("decay", decay, 0.0, below=1.0)
     _check_number("init_strength", init_strength, 0.0)
+    _check_number("init_smoothing", init_smoothing, 0.0)
     _check_number("minibatch_items", minibatch_items, 1)
     _check_number("epochs", epochs, 1)
     _check_name("predict_by", predict_by, ("likelihood", "posterior", "encoder"))
     _check_name("optimizer", optimizer, (*OPTIMIZERS, CURVATURE))
     _check_name("labels_as", labels_as, ("one_hot", "index"))
+    _check_name("weight_init", weight_init, ("glorot", "shifted_normal"))
     _check_name("init_from", init_from, ("log_frequencies", "frequencies"))
+    _check_name("newcomer_rows", newcomer_rows, ("votes", "flat"))
     if not isinstance(generative, GenerativeModel):
         _check_name("generative", generative, (*COUNTED, *GENERATIVE_MODELS))
     if not isinstance(encoder, Encoder):
@@ -212,8 +226,11 @@ def bila(
         encoder=encoder,
         hidden_sizes=_as_tuple(hidden_sizes),
         labels_as=labels_as,
+        weight_init=weight_init,
         init_from=init_from,
         init_strength=init_strength,
+        init_smoothing=init_smoothing,
+        newcomer_rows=newcomer_rows,
         optimizer=optimizer,
         learning_rate=learning_rate,
         decay=decay,
@@ -237,7 +254,7 @@ def bila(
             chunk_index=0,
             seed=seed,
         )
-        return _welcome(engine, blank, chunk, vote_counts(chunk))
+        return _welcome(engine, blank, chunk, vote_counts(chunk), initial=True)
 
     def update(state: State, chunk: Chunk) -> tuple[State, Info]:
         """Alg. 1 lines 10–27: learn from a chunk."""
@@ -250,7 +267,7 @@ def bila(
                 f"by now. Got {chunk.n_classes}."
             )
         votes = vote_counts(chunk)
-        state = _welcome(engine, state, chunk, votes)
+        state = _welcome(engine, state, chunk, votes, initial=state.chunk_index == 0)
         counts = _count_classes(state.label_counts, chunk, class_prior)
         workers = np.arange(state.rows.n_workers) if everybody else chunk.workers
         before = state.rows.gather(workers)
@@ -328,7 +345,7 @@ def bila(
         return np.asarray(np.exp(log_class_prior(state.label_counts)), np.float64)
 
     def forget(state: State, worker: int) -> State:
-        blank = _blank_row(engine, state)
+        blank = _blank_row(engine, state, state.rows.n_workers)
         return state._replace(rows=state.rows.scatter(np.array([worker]), blank))
 
     return Aggregator(
@@ -340,7 +357,16 @@ def bila(
         confusion=confusion,
         class_prior=prior,
         forget=forget,
-        exceptions=_exceptions(p, encoder, labels_as, hidden_sizes, init_strength, predict_by),
+        exceptions=_exceptions(
+            p,
+            encoder,
+            labels_as,
+            hidden_sizes,
+            weight_init,
+            init_strength,
+            init_smoothing,
+            predict_by,
+        ),
     )
 
 
@@ -351,10 +377,13 @@ def _start(
     crowd_votes: NDArray[np.float64],
     votes: NDArray[np.float64] | None = None,
     keys: NDArray[np.uint64] | None = None,
+    *,
+    initial: bool = True,
 ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
     """First parameters: what is shared, and a row for each of the P workers with votes.
 
-    Rows come back as of workers nobody has seen.
+    Rows come back as of workers nobody has seen; `initial` says whether they are of the initial
+    set.
     """
     n = 0 if votes is None else len(votes)
     padded = np.zeros((bucket(n, 8), *crowd_votes.shape), np.float32)
@@ -364,26 +393,37 @@ def _start(
     if keys is not None:
         bits[:n] = keys.astype(np.uint32)
     shared, rows = engine.start(
-        padded, crowd_votes.astype(np.float32), bits, np.uint32(seed % 2**32), int(n_workers)
+        padded,
+        crowd_votes.astype(np.float32),
+        bits,
+        np.uint32(seed % 2**32),
+        int(n_workers),
+        initial,
     )
     leaves = {name: np.asarray(leaf)[:n] for name, leaf in rows.items()}
     leaves |= {"seen": np.zeros(n, np.bool_), "step": np.zeros(n, np.int64)}
     return {name: np.asarray(leaf) for name, leaf in shared.items()}, leaves
 
 
-def _blank_row(engine: Engine, state: State) -> dict[str, NDArray[Any]]:
-    """The row that keeps the place of a worker nobody has seen."""
+def _blank_row(engine: Engine, state: State, n_workers: int) -> dict[str, NDArray[Any]]:
+    """The row that keeps the place of one of K workers whom nobody has seen."""
     votes = np.zeros((1, *state.crowd_votes.shape))
-    return _start(engine, state.seed, state.rows.n_workers, state.crowd_votes, votes)[1]
+    return _start(engine, state.seed, n_workers, state.crowd_votes, votes, initial=False)[1]
 
 
 def _welcome(
-    engine: Engine, state: State, chunk: Chunk, votes: NDArray[np.float64] | None
+    engine: Engine,
+    state: State,
+    chunk: Chunk,
+    votes: NDArray[np.float64] | None,
+    *,
+    initial: bool = False,
 ) -> State:
     """Make room for classes and workers the state has not met; nobody else's numbers change.
 
-    A worker's first row comes from his votes (P, C, C) in the chunk where he first appears, or,
-    when only asked about (`votes` is None), from what the crowd does on average.
+    A worker's first row comes from their votes (P, C, C) in the chunk where they first appear, or,
+    when only asked about (`votes` is None), from what the crowd does on average; where newcomers'
+    rows are flat, only those of the initial set, the first chunk with labels, come from votes.
     """
     if chunk.n_classes > len(state.label_counts):
         state = _grow_classes(engine, state, chunk.n_classes)
@@ -391,14 +431,22 @@ def _welcome(
     shape = state.crowd_votes.shape
     if chunk.n_workers > known:
         room = chunk.n_workers - known
-        blank = {n: np.repeat(leaf, room, axis=0) for n, leaf in _blank_row(engine, state).items()}
-        state = state._replace(rows=state.rows.scatter(np.arange(known, known + room), blank))
+        blank = _blank_row(engine, state, chunk.n_workers)
+        rows = {name: np.repeat(leaf, room, axis=0) for name, leaf in blank.items()}
+        state = state._replace(rows=state.rows.scatter(np.arange(known, known + room), rows))
     unseen = ~state.rows.gather(chunk.workers, ("seen",))["seen"]
     if not unseen.any():
         return state
     first = np.zeros((unseen.sum(), *shape)) if votes is None else votes[unseen]
-    keys = chunk.worker_keys[unseen]
-    _, rows = _start(engine, state.seed, state.rows.n_workers, state.crowd_votes, first, keys)
+    _, rows = _start(
+        engine,
+        state.seed,
+        state.rows.n_workers,
+        state.crowd_votes,
+        first,
+        chunk.worker_keys[unseen],
+        initial=initial,
+    )
     rows |= {"seen": np.ones(len(first), np.bool_), "step": np.full(len(first), state.step)}
     return state._replace(rows=state.rows.scatter(chunk.workers[unseen], rows))
 
@@ -461,8 +509,11 @@ def _compile(
     encoder: str | Encoder,
     hidden_sizes: tuple[int, ...],
     labels_as: Literal["one_hot", "index"],
+    weight_init: Literal["glorot", "shifted_normal"],
     init_from: Literal["log_frequencies", "frequencies"],
     init_strength: float,
+    init_smoothing: float,
+    newcomer_rows: NewcomerRows,
     optimizer: str,
     learning_rate: float,
     decay: float,
@@ -476,10 +527,18 @@ def _compile(
     """
     p, q = generative, encoder
     if not isinstance(p, GenerativeModel):
-        start = {"init_from": init_from} if p == "confusion_matrix" else {}
+        start: dict[str, Any] = {"init_from": init_from} if p == "confusion_matrix" else {}
+        if p in ("confusion_matrix", "worker_ability"):
+            start |= {"init_smoothing": init_smoothing, "newcomer_rows": newcomer_rows}
         p = GENERATIVE_MODELS[p](init_strength=init_strength, **start)
     if not isinstance(q, Encoder):
-        network = {"hidden_sizes": hidden_sizes, "labels_as": labels_as} if q == "mlp" else {}
+        network: dict[str, Any] = {}
+        if q == "mlp":
+            network = {
+                "hidden_sizes": hidden_sizes,
+                "labels_as": labels_as,
+                "weight_init": weight_init,
+            }
         q = ENCODERS[q](**network)
     descent = OPTIMIZERS[optimizer](learning_rate, decay)
     engine = build_engine(
@@ -498,7 +557,9 @@ def _exceptions(
     encoder: str | Encoder,
     labels_as: str,
     hidden_sizes: Sequence[int],
+    weight_init: str,
     init_strength: float,
+    init_smoothing: float,
     predict_by: str,
 ) -> dict[str, str]:
     """The laws of `trial.checks` that these settings cannot obey, with the reason."""
@@ -511,8 +572,12 @@ def _exceptions(
             reasons["unseen_worker"] = "labels_as='index' lets absent workers speak"
     elif encoder == "mlp" and hidden_sizes:
         reasons["class_names"] = "hidden layers start from weights drawn for each class"
-    if init_strength == 0:
-        reasons["cold_start"] = "init_strength=0 takes a newcomer's first few votes at face value"
+    elif encoder == "mlp" and weight_init == "shifted_normal":
+        reasons["class_names"] = "weight_init='shifted_normal' draws weights for each class"
+    if init_strength == 0 and init_smoothing == 0:
+        reasons["cold_start"] = "init_strength=0 takes a worker's first few votes at face value"
+    if encoder == "tied":
+        reasons["shared_errors"] = "q follows p at once, and p starts from the votes"
     return reasons
 
 

@@ -58,7 +58,7 @@ class State(NamedTuple):
     rows: WorkerRows  # "<account>_counts", "<account>_theta"
     pooled: dict[str, Floats]  # P, the counts with each worker's weight, by account
     class_counts: dict[str, Floats]  # ν (C,), the sum of q over items, by account
-    unexplained: dict[str, Floats]  # (6, C), how far labels of an item go together, by account
+    unexplained: dict[str, Floats]  # (7, C), the sums of `dependence`, by account
     label_shares: Floats  # f (C,), the sum over items of the share of labels that named a class
     speaks: int  # the account whose answers are given, by its place among the recipe's
     seed: int
@@ -67,6 +67,12 @@ class State(NamedTuple):
     def n_classes(self) -> int:
         """C, the classes known so far."""
         return len(self.label_shares)
+
+    def upgraded(self) -> "State":
+        """Add the sums that models saved before the evidence was kept do not have."""
+        shape = (N_SUMS, self.n_classes)
+        sums = {name: _padded(kept, shape) for name, kept in self.unexplained.items()}
+        return self._replace(unexplained=sums)
 
 
 class Info(NamedTuple):
@@ -162,7 +168,13 @@ def speaker(state: State, recipe: Recipe) -> str:
 
 def _decided(state: State, recipe: Recipe) -> State:
     """Ask anew which account is to be believed."""
-    name = speaking(state.pooled, float(state.label_shares.sum()), recipe)
+    name = speaking(
+        state.pooled,
+        state.unexplained,
+        n_items=float(state.label_shares.sum()),
+        n_workers=state.rows.n_workers,
+        recipe=recipe,
+    )
     return state._replace(speaks=recipe.accounts.index(name))
 
 
@@ -241,8 +253,9 @@ def counting(recipe: Recipe) -> Aggregator:
 
 
 _PLAIN_ALONE = {
-    "no_worse_than_majority": "One accuracy a worker says nothing of classes that are taken for "
-    "one another; on ten such classes the votes say more."
+    "no_worse_than_majority": "one accuracy per worker says nothing of classes that are taken for "
+    "one another; on ten such classes the votes say more",
+    "shared_errors": "one accuracy per worker cannot tell to which labels errors go",
 }
 
 
@@ -294,7 +307,7 @@ class _Before(NamedTuple):
     counts: Floats  # (P, …) of the chunk's workers
     others: Floats  # P without those workers, whose part of it changes in each step
     class_counts: Floats  # (C,)
-    unexplained: Floats  # (6, C)
+    unexplained: Floats  # (7, C)
 
 
 def _before(

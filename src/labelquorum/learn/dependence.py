@@ -9,7 +9,8 @@ in the mean if the account is right:
 - u, what is gained by supposing that a fifth of the items are clear, so that everybody errs less
   on them: a mean log-likelihood ratio, which is below 0 for a model that is right.
 
-Six sums a class keep them up to date. `docs/accounts.md` has the formulas.
+Seven sums per class keep them, and the evidence log p(l), up to date. `docs/accounts.md` has the
+formulas.
 """
 
 from typing import Any
@@ -21,9 +22,19 @@ from numpy.typing import NDArray
 
 from labelquorum.learn.batch import Leaf
 
-__all__ = ["CLARITY", "N_SUMS", "clear_gain", "correlation", "gain_of_clear", "heat", "sums"]
+__all__ = [
+    "CLARITY",
+    "N_SUMS",
+    "clear_gain",
+    "correlation",
+    "evidence_gain",
+    "gain_of_clear",
+    "heat",
+    "is_contradicted",
+    "sums",
+]
 
-N_SUMS = 6
+N_SUMS = 7
 """The rows of `sums`."""
 
 CLARITY, CLEAR_SHARE = 3.0, 0.2
@@ -34,8 +45,16 @@ RHO_HALF, GAIN_HALF = 0.04, 0.005
 the development sets (`docs/accuracy.md`)."""
 
 
-def sums(item: Leaf, label: Leaf, weight: Leaf, right: Leaf, class_probs: Leaf, gain: Leaf) -> Leaf:
-    """What a chunk adds to the sums behind both signs, (6, C).
+def sums(
+    item: Leaf,
+    label: Leaf,
+    weight: Leaf,
+    right: Leaf,
+    class_probs: Leaf,
+    gain: Leaf,
+    log_evidence: Leaf,
+) -> Leaf:
+    """What a chunk adds to the sums behind both signs and to the evidence, (7, C).
 
     Parameters
     ----------
@@ -47,6 +66,8 @@ def sums(item: Leaf, label: Leaf, weight: Leaf, right: Leaf, class_probs: Leaf, 
         q, 0 where an item does not count, (M, C).
     gain
         `gain_of_clear`, (M,).
+    log_evidence
+        log p(l_i), (M,).
     """
     n_items, n_classes = class_probs.shape
     residual = ((label[:, None] == np.arange(n_classes)) - right) * weight[:, None]
@@ -57,9 +78,11 @@ def sums(item: Leaf, label: Leaf, weight: Leaf, right: Leaf, class_probs: Leaf, 
     )
     ends = np.cumsum([column.shape[1] for column in columns])[:-1]
     residual, residual_2, spread, spread_2, labels, labels_2 = jnp.split(by_item, ends, axis=1)
-    # Σ_i q_i(c) { Σ_{j ≠ j'} r_j r_j', Σ_{j ≠ j'} √(v_j v_j'), Σ_j r_j, n_i, n_i (n_i − 1), g_i }
+    # Σ_i q_i(c) { Σ_{j ≠ j'} r_j r_j', Σ_{j ≠ j'} √(v_j v_j'), Σ_j r_j, n_i, n_i (n_i − 1), g_i,
+    #              log p(l_i) }
     pairs = residual**2 - residual_2, spread**2 - spread_2, residual, labels, labels**2 - labels_2
-    return jnp.stack([(class_probs * part).sum(axis=0) for part in (*pairs, gain[:, None])])
+    parts = (*pairs, gain[:, None], log_evidence[:, None])
+    return jnp.stack([(class_probs * part).sum(axis=0) for part in parts])
 
 
 def gain_of_clear(log_scores: Leaf, clear_log_scores: Leaf) -> Leaf:
@@ -71,7 +94,7 @@ def gain_of_clear(log_scores: Leaf, clear_log_scores: Leaf) -> Leaf:
 
 def correlation(told: NDArray[np.float64]) -> float:
     """ρ̂, how far residuals of one item go together, by `sums`."""
-    products, spreads, residuals, labels, pairs, _ = told
+    products, spreads, residuals, labels, pairs = told[:5]
     if pairs.sum() < 1:  # where items have one label each, all the rest is rounding
         return 0.0
     # The mean residual of a class is misfit of its rate, not dependence; it is taken off.
@@ -83,6 +106,27 @@ def correlation(told: NDArray[np.float64]) -> float:
 def clear_gain(told: NDArray[np.float64]) -> float:
     """u, what a label gains by the supposition that some items are clear, by `sums`."""
     return float(told[5].sum() / max(told[3].sum(), 1e-12))
+
+
+def is_contradicted(told: NDArray[np.float64]) -> bool:
+    """Whether labels of one item go together more than the account explains.
+
+    An account that is right has ρ̂ of mean 0 and u below 0 in the mean, so their sum, each in units
+    of its half-value, is below 0.
+    """
+    return correlation(told) / RHO_HALF + clear_gain(told) / GAIN_HALF >= 0
+
+
+def evidence_gain(
+    told: NDArray[np.float64], other: NDArray[np.float64], n_parameters: float
+) -> float:
+    """How much better an account explains a label than another, in nats, by `sums` of both.
+
+    Each of the parameters it has beyond the other's fits half a nat of noise.
+    """
+    # ( Σ_i log p(l_i) − Σ_i log p'(l_i) − d/2 ) / Σ_i n_i
+    gain = told[6].sum() - other[6].sum() - n_parameters / 2
+    return float(gain / max(told[3].sum(), 1e-12))
 
 
 def heat(

@@ -40,6 +40,7 @@ from labelquorum.learn.memory import (
     uncount,
     with_history,
 )
+from labelquorum.learn.presets import saved_settings
 from labelquorum.learn.report import Answer, Report, id_index, item_report, worker_report
 from labelquorum.learn.snapshot import Snapshot, read_snapshot, write_snapshot
 from labelquorum.learn.watch import Watch
@@ -430,7 +431,7 @@ class Estimator(Watch):
                     f"{path}: a saved model keeps its {name!r}. Only a generative model or an "
                     "encoder of your own can be given to load."
                 )
-        settings = {**snapshot.header["settings"], **own}
+        settings = {**saved_settings(snapshot.header["settings"]), **own}
         for name, value in settings.items():
             if name not in _settings(cls):
                 raise StateError(

@@ -39,6 +39,7 @@ def mlp(
     hidden_sizes: Sequence[int] = (64, 32),
     labels_as: Literal["one_hot", "index"] = "one_hot",
     vote_scale: float = 1.0,
+    weight_init: Literal["glorot", "shifted_normal"] = "glorot",
 ) -> Encoder:
     """A fully connected network, tanh between layers, softmax at the end.
 
@@ -53,6 +54,12 @@ def mlp(
     vote_scale
         A one-hot network without hidden layers starts as a vote of this weight: each label adds
         it to the logit of its class.
+    weight_init
+        "glorot": uniform weights of Glorot and Bengio (2010), or that vote, and biases 0.
+        "shifted_normal": every weight and every bias is 1/√(2n) + N(0, 0.05²), n the first
+        dimension of its array, as in the authors' code. In the first layer n is the number of
+        inputs: workers, times classes if one-hot. A worker who joins later is drawn with the
+        number of workers known by then.
 
     Examples
     --------
@@ -66,23 +73,34 @@ def mlp(
         )
     if labels_as not in ("one_hot", "index"):
         raise StateError(f"`labels_as` of mlp must be 'one_hot' or 'index'. Got {labels_as!r}.")
-    one_hot = labels_as == "one_hot"
+    if weight_init not in ("glorot", "shifted_normal"):
+        raise StateError(
+            f"`weight_init` of mlp must be 'glorot' or 'shifted_normal'. Got {weight_init!r}."
+        )
+    one_hot, shifted = labels_as == "one_hot", weight_init == "shifted_normal"
+    draw = _shifted_normal if shifted else _glorot
 
     def init(newcomers: Newcomers) -> Params:
         n_classes = newcomers.n_classes
         widths = (*sizes, n_classes)
         keys = jax.random.split(newcomers.shared_key, len(widths))
-        shared: dict[str, Any] = {"b1": jnp.zeros(widths[0])}
+
+        def bias(layer: int, width: int) -> jax.Array:
+            if not shifted:
+                return jnp.zeros(width)
+            return _shifted_normal(jax.random.fold_in(keys[layer - 1], 1), width, (width,))
+
+        shared: dict[str, Any] = {"b1": bias(1, widths[0])}
         for layer, (fan_in, fan_out) in enumerate(pairwise(widths), start=2):
-            shared[f"w{layer}"] = _glorot(keys[layer - 1], fan_in, (fan_in, fan_out))
-            shared[f"b{layer}"] = jnp.zeros(fan_out)
+            shared[f"w{layer}"] = draw(keys[layer - 1], fan_in, (fan_in, fan_out))
+            shared[f"b{layer}"] = bias(layer, fan_out)
         row_shape = (n_classes, widths[0]) if one_hot else (widths[0],)
-        if one_hot and not sizes:
+        if one_hot and not sizes and not shifted:
             vote = vote_scale * jnp.eye(n_classes)
             rows = jnp.broadcast_to(vote, (len(newcomers.keys), *vote.shape))
         else:
             inputs = newcomers.n_workers * (n_classes if one_hot else 1)
-            rows = jax.vmap(lambda key: _glorot(key, inputs, row_shape))(newcomers.keys)
+            rows = jax.vmap(lambda key: draw(key, inputs, row_shape))(newcomers.keys)
         return Params(shared, {"w1": rows})
 
     def class_logits(params: Params, batch: Batch) -> Leaf:
@@ -131,3 +149,8 @@ def _glorot(key: jax.Array, fan_in: Leaf, shape: tuple[int, ...]) -> jax.Array:
     """Uniform weights of Glorot and Bengio (2010), (…, fan_out)."""
     limit = jnp.sqrt(6.0 / (fan_in + shape[-1]))
     return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0) * limit
+
+
+def _shifted_normal(key: jax.Array, fan_in: Leaf, shape: tuple[int, ...]) -> jax.Array:
+    """1/√(2n) + N(0, 0.05²), n the number of inputs: the start of the authors' code."""
+    return 1 / jnp.sqrt(2.0 * fan_in) + 0.05 * jax.random.normal(key, shape)

@@ -55,7 +55,7 @@ class BiLA(Estimator):
     preset
         "default" (two accounts of the stream, solved on counts; the one to be believed speaks),
         "recipe" (the richer of the two alone), "network" (an encoder network and any
-        differentiable generative model, by gradient steps), "www2021" (Algorithm 1 to the letter)
+        differentiable generative model, by gradient steps), "www2021" (our reading of Algorithm 1)
         or "authors" (as the released code behaves). What follows overrides the preset; see
         `labelquorum.learn.bila.bila`.
     history
@@ -108,8 +108,11 @@ class BiLA(Estimator):
         encoder: str | Encoder | None = None,
         hidden_sizes: Sequence[int] | None = None,
         labels_as: str | None = None,
+        weight_init: str | None = None,
         init_from: str | None = None,
         init_strength: float | None = None,
+        init_smoothing: float | None = None,
+        newcomer_rows: str | None = None,
         kl_weight: float | None = None,
         class_prior: str | None = None,
         optimizer: str | None = None,

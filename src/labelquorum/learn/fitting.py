@@ -54,7 +54,7 @@ class Fitted(NamedTuple):
 
     theta: Leaf  # (D, K)
     class_probs: Leaf  # (M, C)
-    unexplained: Leaf  # (6, C)
+    unexplained: Leaf  # (7, C)
     loss: Leaf  # ()
     rounds: Leaf  # (), a whole number
 
@@ -146,7 +146,7 @@ def _unexplained(
     prior: Leaf,
     recipe: Recipe,
 ) -> Leaf:
-    """What an account leaves unexplained of a chunk, (6, C)."""
+    """What an account leaves unexplained of a chunk, and its evidence, (7, C)."""
     said = account.log_likelihood(theta, counts, crowd, packed, recipe)
     powers = account.log_powers(theta, counts, crowd, recipe, CLARITY).T[packed.worker]
     # on a clear item Σ_k log( m_k[c, l]^λ / Σ_z m_k[c, z]^λ )
@@ -154,7 +154,13 @@ def _unexplained(
     gain = gain_of_clear(jnp.log(prior) + said, jnp.log(prior) + clear)
     right = account.right(theta, counts, crowd, recipe).T[packed.worker]
     believed = probs * packed.counted_item[:, None]
-    return sums(packed.item, packed.label, packed.counted_weight, right, believed, gain)
+    # log p(l_i), or log p(l_i, y_i) where the truth is given
+    known = packed.gold[:, None]
+    excluded = (known != MISSING) & (known != np.arange(probs.shape[1]))
+    reached = jnp.where(excluded, -jnp.inf, jnp.log(prior) + said)
+    evidence = jax.nn.logsumexp(reached, axis=1)
+    weight = packed.counted_weight
+    return sums(packed.item, packed.label, weight, right, believed, gain, evidence)
 
 
 @partial(jax.jit, static_argnames=("name", "recipe"))
@@ -167,7 +173,7 @@ def past_unexplained(
     name: str,
     recipe: Recipe,
 ) -> Leaf:
-    """What labels counted before left unexplained, as the account sees it now, (6, C).
+    """What labels counted before left unexplained, as the account sees it now, (7, C).
 
     `others` of the standing is P itself here.
     """

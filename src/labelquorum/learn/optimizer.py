@@ -5,6 +5,7 @@ on each other, and divided by √t.
 """
 
 from collections.abc import Callable
+from math import inf, log
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +26,7 @@ __all__ = [
     "dynamic_bounds",
     "regret_bound",
     "regret_constants",
+    "tf1_rmsprop",
 ]
 
 Bounds = tuple[Callable[[Any], Any], Callable[[Any], Any]]
@@ -94,6 +96,7 @@ def bounded_rmsprop(
     if not 0 <= decay < 1:
         raise StateError(f"`decay` of bounded_rmsprop must lie in [0, 1). Got {decay!r}.")
     step_floor, step_ceiling = dynamic_bounds(decay) if bounds is None else bounds
+    log_decay = log(decay) if decay else -inf
 
     def init(params: optax.Params) -> BoundedRMSPropState:
         return BoundedRMSPropState(jnp.zeros((), jnp.int32), jax.tree.map(jnp.zeros_like, params))
@@ -106,8 +109,8 @@ def bounded_rmsprop(
         second_moment = jax.tree.map(
             lambda v, g: decay * v + (1 - decay) * g * g, state.second_moment, grads
         )
-        # Line 24: μ_t = μ √(1 − γ^t)
-        corrected_rate = learning_rate * jnp.sqrt(1 - decay**t)
+        # Line 24: μ_t = μ √(1 − γ^t); in float32, 1 − 0.999^t would lose four digits at first.
+        corrected_rate = learning_rate * jnp.sqrt(-jnp.expm1(t * log_decay))
 
         def step(v: jax.Array, g: jax.Array) -> jax.Array:
             # Line 25: η_t = Clip(μ_t / √v_t, η_l(t), η_u(t)) / √t
@@ -126,8 +129,21 @@ def bounded_rmsprop(
 def clipped_rmsprop(
     learning_rate: float = 1e-4, decay: float = 0.9, clip: float = 1.0
 ) -> optax.GradientTransformation:
-    """RMSProp at a constant rate with gradients clipped to ±clip, as in the authors' code."""
+    """RMSProp at a constant rate with gradients clipped to ±clip; v starts at 0, ε = 1e-7."""
     return optax.chain(optax.clip(clip), optax.rmsprop(learning_rate, decay=decay, eps=1e-7))
+
+
+def tf1_rmsprop(
+    learning_rate: float = 1e-4, decay: float = 0.9, clip: float = 1.0
+) -> optax.GradientTransformation:
+    """RMSProp as TensorFlow 1 has it by default, with gradients clipped to ±clip: the authors'.
+
+    θ_{t+1} = θ_t − μ g_t / √(v_t + 1e-10), and v starts at 1: the first steps are short.
+    """
+    rmsprop = optax.rmsprop(
+        learning_rate, decay=decay, eps=1e-10, eps_in_sqrt=True, initial_scale=1.0
+    )
+    return optax.chain(optax.clip(clip), rmsprop)
 
 
 def regret_constants(bounds: Bounds, n_steps: int) -> tuple[float, float]:
@@ -187,6 +203,10 @@ def _clipped(learning_rate: float, decay: float) -> Optimizer:
     return Optimizer("rmsprop", clipped_rmsprop(learning_rate, decay), decay)
 
 
+def _tf1(learning_rate: float, decay: float) -> Optimizer:
+    return Optimizer("tf1_rmsprop", tf1_rmsprop(learning_rate, decay), decay)
+
+
 def _adam(learning_rate: float, decay: float) -> Optimizer:
     return Optimizer("adam", optax.adam(learning_rate), None)
 
@@ -194,5 +214,6 @@ def _adam(learning_rate: float, decay: float) -> Optimizer:
 OPTIMIZERS: dict[str, Callable[[float, float], Optimizer]] = {
     "bounded_rmsprop": _bounded,
     "rmsprop": _clipped,
+    "tf1_rmsprop": _tf1,
     "adam": _adam,
 }

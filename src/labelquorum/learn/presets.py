@@ -8,7 +8,7 @@ from labelquorum.learn.encoder import Encoder
 from labelquorum.learn.generative import GenerativeModel
 from labelquorum.learn.hierarchical import COUNTED_PRIORS, Recipe
 
-__all__ = ["COUNTED", "CURVATURE", "PRESETS", "check_parts", "settings_of"]
+__all__ = ["COUNTED", "CURVATURE", "PRESETS", "check_parts", "saved_settings", "settings_of"]
 
 COUNTED: Mapping[str, tuple[str, ...]] = {
     "two_accounts": ("rich", "plain"),
@@ -40,7 +40,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "class_prior": "running",
         "optimizer": "rmsprop",
     },
-    # Algorithm 1 to the letter.
+    # Our reading of Algorithm 1: docs/paper.md has a note on each choice where the text is silent.
     "www2021": {
         "generative": "confusion_matrix",
         "encoder": "mlp",
@@ -48,14 +48,16 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "hidden_sizes": (64, 32),
         "init_from": "log_frequencies",
         "init_strength": 0.0,
+        "init_smoothing": 1.0,
+        "newcomer_rows": "flat",
         "kl_weight": 0.1,
         "class_prior": "warmup",
         "optimizer": "bounded_rmsprop",
-        "learning_rate": 1e-3,
-        "decay": 0.9,
+        "learning_rate": 0.01,
+        "decay": 0.999,
         "minibatch_items": 50,
-        "epochs": 100,
-        "tolerance": 1e-3,
+        "epochs": 20,
+        "tolerance": 0.0,
         "predict_by": "likelihood",
     },
     # As the authors' released code behaves.
@@ -64,11 +66,13 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "encoder": "mlp",
         "labels_as": "index",
         "hidden_sizes": (64, 32),
+        "weight_init": "shifted_normal",
         "init_from": "frequencies",
         "init_strength": 0.0,
+        "newcomer_rows": "flat",
         "kl_weight": 0.1,
         "class_prior": "chunk",
-        "optimizer": "rmsprop",
+        "optimizer": "tf1_rmsprop",
         "learning_rate": 1e-4,
         "decay": 0.9,
         "minibatch_items": 50,
@@ -82,8 +86,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 _BY_GRADIENT = (
     "hidden_sizes",
     "labels_as",
+    "weight_init",
     "init_from",
     "init_strength",
+    "init_smoothing",
+    "newcomer_rows",
     "learning_rate",
     "decay",
     "minibatch_items",
@@ -96,6 +103,24 @@ _BY_COUNTING = tuple(
     name for name in Recipe._fields if name not in ("class_prior", "tolerance", "accounts")
 )
 """Settings that mean something to one kind of p alone."""
+
+
+_BEFORE: Mapping[str, Mapping[str, Any]] = {
+    "www2021": {
+        "init_smoothing": 0.0,
+        "newcomer_rows": "votes",
+        "learning_rate": 1e-3,
+        "decay": 0.9,
+        "epochs": 100,
+        "tolerance": 1e-3,
+    },
+    "authors": {
+        "weight_init": "glorot",
+        "newcomer_rows": "votes",
+        "optimizer": "rmsprop",
+    },
+}
+"""Presets that meant something else before `weight_init` was a setting: what they set then."""
 
 
 def check_parts(
@@ -159,6 +184,26 @@ def settings_of(preset: str, **changes: Any) -> dict[str, Any]:
             f"Leave it out, or start from preset={other!r}."
         )
     return settings
+
+
+def saved_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a saved model or stream, with what its preset meant when it was made.
+
+    A preset is kept by its name, and None stands for what it says. Settings from before a preset
+    was changed lack `weight_init`.
+
+    >>> saved_settings({"preset": "authors", "optimizer": None})["optimizer"]
+    'rmsprop'
+    """
+    kept = dict(settings)
+    if "weight_init" in kept:
+        return kept
+    generative = kept.get("generative") or "confusion_matrix"
+    counted = isinstance(generative, str) and generative in COUNTED
+    for name, value in _BEFORE.get(kept.get("preset", ""), {}).items():
+        if kept.get(name) is None and not (counted and name in _BY_GRADIENT):
+            kept[name] = value
+    return kept
 
 
 def _name(part: str | GenerativeModel | Encoder) -> str:

@@ -255,14 +255,21 @@ def _state_of(known: Known, recipe: Recipe, seed: int) -> State:
     for name, counts in _split(known.rows, names, n_classes).items():
         rows[f"{name}_counts"] = counts
         rows[f"{name}_theta"] = solve_workers(name, counts, known.pooled[name], recipe)
-    n_items = float(known.sums["label_shares"].sum())
+    unexplained = {name: known.sums[f"unexplained/{name}"] for name in names}
+    speaks = speaking(
+        known.pooled,
+        unexplained,
+        n_items=float(known.sums["label_shares"].sum()),
+        n_workers=len(known.rows),
+        recipe=recipe,
+    )
     return State(
         rows=WorkerRows(rows),
         pooled=dict(known.pooled),
         class_counts={name: known.sums[f"class_counts/{name}"] for name in names},
-        unexplained={name: known.sums[f"unexplained/{name}"] for name in names},
+        unexplained=unexplained,
         label_shares=known.sums["label_shares"],
-        speaks=names.index(speaking(known.pooled, n_items, recipe)),
+        speaks=names.index(speaks),
         seed=seed,
     )
 

@@ -147,7 +147,9 @@ def state_from_arrays(state_type: type[StateT], arrays: Mapping[str, NDArray[Any
             values[field] = int(arrays[field])
         else:
             values[field] = leaves if get_origin(kind) is dict else arrays[field]
-    return state_type(**values)
+    state = state_type(**values)
+    upgraded: StateT = state.upgraded() if hasattr(state, "upgraded") else state
+    return upgraded
 
 
 def _encode_ids(name: str, ids: Sequence[Hashable]) -> bytes:

@@ -118,12 +118,18 @@ def build_engine(
 
     @jax.jit
     def start(
-        votes: jax.Array, crowd_votes: jax.Array, worker_keys: jax.Array, seed: int, n_workers: int
+        votes: jax.Array,
+        crowd_votes: jax.Array,
+        worker_keys: jax.Array,
+        seed: int,
+        n_workers: int,
+        initial: bool = True,
     ) -> tuple[Named, Named]:
         key = jax.random.key(seed)
         keys = jax.vmap(lambda bits: jax.random.fold_in(key, bits))(worker_keys)
         shared_key = jax.random.fold_in(key, 0)
-        return split(start_tree(Newcomers(votes, crowd_votes, keys, shared_key, n_workers)))
+        newcomers = Newcomers(votes, crowd_votes, keys, shared_key, n_workers, initial)
+        return split(start_tree(newcomers))
 
     @partial(jax.jit, static_argnames=("n_labels", "epochs", "record"))
     def train(

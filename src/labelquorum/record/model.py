@@ -27,6 +27,7 @@ from labelquorum.learn.door import Estimator
 from labelquorum.learn.drift import fresh_track
 from labelquorum.learn.estimator import estimator
 from labelquorum.learn.memory import Memory, Step, learn_chunk, memory_parts, remember
+from labelquorum.learn.presets import saved_settings
 from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.snapshot import Snapshot, state_arrays, state_from_arrays
 from labelquorum.learn.stopping import THRESHOLDS, stopping_of
@@ -56,7 +57,7 @@ _NOT_HERE = {
 @lru_cache(maxsize=64)
 def model_of(method: str, settings: str) -> Estimator:
     """The model behind a stream, which never learns: its method, its seed, its rules for rows."""
-    model = estimator(method, **decode(settings))
+    model = estimator(method, **saved_settings(decode(settings)))
     if model._aggregator.counts is None:
         raise StateError(
             f"The method {method!r} with these settings cannot be kept in a store: its update "

@@ -56,6 +56,7 @@ def refine(stream: Stream) -> Refined:
     labels are kept, so a stream that discards them has none to compare.
     """
     from labelquorum.learn.estimator import estimator
+    from labelquorum.learn.presets import saved_settings
     from labelquorum.record.model import kept_table
 
     kept = _kept(stream)
@@ -65,7 +66,7 @@ def refine(stream: Stream) -> Refined:
             f"fitted again; its retention is {stream.rules.retention!r}. Set it to 'keep' for "
             "labels to come."
         )
-    model = estimator(stream.configuration.method, **stream._settings)
+    model = estimator(stream.configuration.method, **saved_settings(stream._settings))
     model.fit(kept_table(kept.labels, f"stream {stream.name}"), kept.truths or None)
     intake, result, classes = model._answer.parts
     differ, compared = [], 0

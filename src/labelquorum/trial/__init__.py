@@ -20,6 +20,7 @@ from labelquorum.trial.crowds import (
     oracle_error,
     oracle_probs,
     ordinal_crowd,
+    published_noise_rates,
     truth_by_item,
 )
 from labelquorum.trial.datasets import (
@@ -105,6 +106,7 @@ __all__ = [
     "plot_error_along_stream",
     "plot_skills",
     "plot_stream",
+    "published_noise_rates",
     "read_dataset",
     "reliability",
     "stream",

@@ -156,6 +156,13 @@ def check_cold_start(aggregator: Aggregator) -> None:
     _check_against_majority(aggregator, crowd, chunk_items=16)
 
 
+@_law
+def check_shared_errors(aggregator: Aggregator) -> None:
+    """Where workers err towards the same labels, labels err at most `SLACK` more than the vote."""
+    for crowd in _crowds_with_shared_errors(_n_classes(aggregator)):
+        _check_against_majority(aggregator, crowd, chunk_items=200)
+
+
 # ── states are values ────────────────────────────────────────────────────────────────────
 
 
@@ -360,6 +367,19 @@ def _seeded_crowds(n_classes: int) -> Iterator[Crowd]:
     yield class_conditional_crowd(640, 16, n_classes, 4, seed=_SEED)
     if n_classes > 2:  # the modes of its noise lie at classes 3 and 7
         yield bimodal_crowd(balanced_truth(640, seed=_SEED), spread=0.2, seed=_SEED)
+
+
+def _crowds_with_shared_errors(n_classes: int) -> Iterator[Crowd]:
+    """Crowds drawn at random from those of Figure 4 of Hong et al., WWW 2021."""
+    rng = np.random.default_rng(_SEED)
+    for _ in range(3 if n_classes > 2 else 0):
+        yield bimodal_crowd(
+            balanced_truth(400, seed=int(rng.integers(2**31))),
+            n_workers=int(rng.integers(6, 11)),
+            noise_rate=float(rng.uniform(0.4, 0.8)),
+            missing_rate=float(rng.uniform(0.1, 0.3)),
+            seed=int(rng.integers(2**31)),
+        )
 
 
 def _read(crowd: Crowd, chunk_items: int = _CHUNK_ITEMS) -> list[Chunk]:

@@ -178,7 +178,11 @@ def test_items_that_were_not_fitted_are_answered_by_what_is_known_of_their_worke
 
 def test_it_obeys_the_laws_it_does_not_excuse_itself_from():
     # tests/test_aggregators.py holds it to all laws, and sees that the excused ones are broken.
-    assert set(AGGREGATORS["mmce"]().exceptions) == {"cold_start", "no_worse_than_majority"}
+    assert set(AGGREGATORS["mmce"]().exceptions) == {
+        "cold_start",
+        "no_worse_than_majority",
+        "shared_errors",
+    }
 
 
 @pytest.mark.parametrize("setting", ["worker_penalty", "item_penalty", "strength", "steps"])

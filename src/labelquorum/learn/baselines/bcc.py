@@ -110,7 +110,11 @@ def bcc(
         newcomer=lambda shared: {"log_draws": _newcomer(shared)},
         log_scores=_log_scores,
         confusion=lambda rows, shared: np.exp(rows["log_draws"].astype(np.float64)).mean(axis=1),
-    )._replace(exceptions={})  # its prior carries it through a cold start
+    )._replace(
+        exceptions={  # no "cold_start": its prior carries it
+            "shared_errors": "200 items at a time are too few to tell shared errors from the truth"
+        }
+    )
 
 
 def _log_dirichlet(counts: Floats, rng: np.random.Generator) -> Floats:

@@ -104,7 +104,11 @@ def bwa(
         newcomer=lambda shared: {"precision": shared["newcomer"], "confusion": shared["crowd"]},
         log_scores=_log_scores,
         confusion=lambda rows, shared: rows["confusion"],
-    )._replace(exceptions={})  # its prior carries it through a cold start
+    )._replace(  # no "cold_start": its prior carries it
+        exceptions={
+            "shared_errors": "one accuracy per worker cannot tell to which labels errors go"
+        }
+    )
 
 
 def _prior_variance(shares: Floats, chunk: Chunk) -> Floats:

@@ -120,7 +120,11 @@ def ebcc(
         newcomer=lambda shared: {"counts": shared["prior"]},
         log_scores=_log_scores,
         confusion=_confusion,
-    )._replace(exceptions={})  # its prior carries it through a cold start
+    )._replace(
+        exceptions={  # no "cold_start": its prior carries it
+            "shared_errors": "200 items at a time are too few to tell shared errors from the truth"
+        }
+    )
 
 
 def _scatter(shares: Floats, subtypes: int, rng: np.random.Generator) -> Floats:

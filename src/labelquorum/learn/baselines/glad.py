@@ -120,7 +120,11 @@ def glad(
         newcomer=lambda shared: {"ability": shared["ability_mean"]},
         log_scores=_log_scores,
         confusion=_confusion,
-    )._replace(exceptions={})
+    )._replace(
+        exceptions={
+            "shared_errors": "one accuracy per worker cannot tell to which labels errors go"
+        }
+    )
 
 
 def rounds(

@@ -109,7 +109,11 @@ def ibcc(
         newcomer=lambda shared: {"counts": shared["prior"]},
         log_scores=_log_scores,
         confusion=lambda rows, shared: rows["counts"] / rows["counts"].sum(axis=2, keepdims=True),
-    )._replace(exceptions={})  # its prior carries it through a cold start
+    )._replace(
+        exceptions={  # no "cold_start": its prior carries it
+            "shared_errors": "200 items at a time are too few to tell shared errors from the truth"
+        }
+    )
 
 
 def _log_joint(log_classes: Floats, log_workers: Floats, labels: Incidence) -> Floats:

@@ -205,7 +205,11 @@ def laa(
         shares = state.shares + 0.5
         return np.asarray(shares / shares.sum())
 
-    drawn = {"class_names": "y is drawn by the number of its class"}
+    exceptions = {
+        "shared_errors": "200 items at a time are too few to tell shared errors from the truth"
+    }
+    if expectation == "sampled":
+        exceptions["class_names"] = "y is drawn by the number of its class"
     return Aggregator(
         name="laa",
         state_type=State,
@@ -215,7 +219,7 @@ def laa(
         confusion=confusion,
         class_prior=class_prior,
         forget=forget,
-        exceptions=drawn if expectation == "sampled" else {},
+        exceptions=exceptions,
     )
 
 

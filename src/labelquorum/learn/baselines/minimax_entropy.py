@@ -141,7 +141,8 @@ def minimax_entropy(
         log_scores=log_scores,
         confusion=confusion,
         exceptions={
-            "no_worse_than_majority": "α = γ C² outweighs what 320 items say of ten classes"
+            "no_worse_than_majority": "α = γ C² outweighs what 320 items say of ten classes",
+            "shared_errors": "α = γ C² outweighs what 200 items say of ten classes",
         },
     )
 

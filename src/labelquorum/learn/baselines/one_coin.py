@@ -107,7 +107,11 @@ def one_coin(
         newcomer=lambda shared: {"skill": shared["crowd"]},
         log_scores=_log_scores,
         confusion=_confusion,
-    )._replace(exceptions={})  # one number a worker is soon learned
+    )._replace(  # no "cold_start": one number per worker is soon learned
+        exceptions={
+            "shared_errors": "one accuracy per worker cannot tell to which labels errors go"
+        }
+    )
 
 
 def rounds(

@@ -154,6 +154,9 @@ def stepwise_em(
         confusion=partial(_confusion, settings=settings),
         class_prior=partial(_class_prior, settings=settings),
         forget=_forget,
+        exceptions={
+            "shared_errors": "200 items at a time are too few to tell shared errors from the truth"
+        },
     )
 
 

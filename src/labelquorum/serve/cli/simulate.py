@@ -138,6 +138,16 @@ def simulate(
     missing_rate: Annotated[
         float | None, _number("Of bimodal: the share of labels that are missing.", "0.1", 0, 1)
     ] = None,
+    missing_pattern: Annotated[
+        Literal["random", "halves"] | None,
+        typer.Option(
+            rich_help_panel=CROWD,
+            show_default="random",
+            help="Of bimodal: which labels are missing, any, or as in the paper's published file "
+            "those of every other worker in the first half of the tasks and of the rest in the "
+            "second.",
+        ),
+    ] = None,
     spread: Annotated[
         float | None, _number("Of bimodal: half the range of noise rates.", "0", 0, 1)
     ] = None,
@@ -193,6 +203,7 @@ def simulate(
                 "bias": bias,
                 "noise_rate": noise_rate,
                 "missing_rate": missing_rate,
+                "missing_pattern": missing_pattern,
                 "spread": spread,
                 "seed": seed,
             },
