@@ -193,7 +193,7 @@ def results() -> str:
         name = ", ".join(filter(None, (row["title"], row.get("variant"))))
         how = f"chunks of {row['chunk']}" if "chunk" in row else "offline"
         # The small chunks stand first, and rows that change more than the order are left out.
-        usual = row.get("variant", "") in ("", "file order", "random orders")
+        usual = row.get("variant", "") in ("", "structured crowd", "file order", "random orders")
         if not row["available"] or not usual or (name, "chunk" in row) in told:
             continue
         told.add((name, "chunk" in row))
@@ -575,7 +575,7 @@ def encoder_answers() -> str:
             if {n: v for n, v in record.get("cell", {}).items() if n != "seed"} == wanted
         ]
         if not errors:
-            return "–"
+            raise LookupError(f"{file} has no run of {wanted}. Make it by `{REPRODUCE}`.")
         mean = sum(errors) / len(errors)
         return f"{mean:.1f} ({min(errors):.1f} to {max(errors):.1f})"
 

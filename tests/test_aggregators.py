@@ -46,6 +46,32 @@ def test_every_aggregator_obeys_every_law(method, law, built):
             CHECKS[law](aggregator)
 
 
+def test_the_skill_rule_alone_breaks_shared_errors(monkeypatch):
+    """`BiLA()` chose its worker model so before evidence had a say."""
+    monkeypatch.setattr("labelquorum.learn.accounts.MIN_EVIDENCE_GAIN", float("inf"))
+    with pytest.raises(AssertionError, match="shared_errors"):
+        CHECKS["shared_errors"](bila())
+
+
+def test_each_method_is_excused_from_these_laws_alone(built):
+    excused = {name: set(built[name].exceptions) for name in AGGREGATORS}
+    assert {name: laws for name, laws in excused.items() if laws} == {
+        "bcc": {"shared_errors"},
+        "bwa": {"shared_errors"},
+        "dawid_skene": {"cold_start"},
+        "ebcc": {"shared_errors"},
+        "glad": {"shared_errors"},
+        "ibcc": {"shared_errors"},
+        "laa": {"class_names", "shared_errors"},
+        "minimax_entropy": {"cold_start", "no_worse_than_majority", "shared_errors"},
+        "mmce": {"cold_start", "no_worse_than_majority", "shared_errors"},
+        "one_coin": {"shared_errors"},
+        "sbic": {"new_class"},
+        "stepwise_em": {"shared_errors"},
+        "streaming_vb": {"shared_errors"},
+    }
+
+
 def test_majority_vote_needs_no_excuse():
     assert check_aggregator(majority_vote()) == [(law, "held") for law in CHECKS]
 

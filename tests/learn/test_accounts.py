@@ -21,10 +21,11 @@ from labelquorum.learn.accounts import (
 )
 from labelquorum.learn.aggregator import Part
 from labelquorum.learn.bila import bila
-from labelquorum.learn.counting import speaker
+from labelquorum.learn.counting import _decided, speaker
 from labelquorum.learn.dependence import N_SUMS, correlation, heat
 from labelquorum.learn.fitting import pack, solve_workers, workers_last
 from labelquorum.learn.hierarchical import Recipe
+from labelquorum.learn.rows import WorkerRows
 from labelquorum.learn.snapshot import state_arrays, state_from_arrays
 from labelquorum.trial.crowds import (
     balanced_truth,
@@ -180,16 +181,13 @@ def test_skill_is_0_at_chance_and_1_for_a_crowd_that_never_errs():
     np.testing.assert_allclose(np.exp(log_skill(hits, RECIPE)), [1, 0, 0.5], atol=1e-6)
 
 
-def selected(pooled, n_items=1000, gain=0.0, gain_of_clear=0.0, n_workers=20):
-    """Who speaks where the rich account explains labels better by `gain` nats per label."""
-    n_classes, labels = 2, 10_000
-    rich, plain = np.zeros((2, N_SUMS, n_classes))
-    rich[3] = plain[3] = labels / n_classes
-    n_parameters = n_workers * n_classes + n_classes * (n_classes - 1)
-    rich[6, 0] = gain * labels + n_parameters / 2
-    rich[5, 0] = gain_of_clear * labels
-    sums = {"rich": rich, "plain": plain}
-    return speaking(pooled, sums, n_items=n_items, n_workers=n_workers, recipe=RECIPE)
+def selected(pooled, n_items=1000, nats=0.0, gain_of_clear=0.0):
+    """Who speaks where the rich account explains 10,000 labels better by some nats."""
+    rich, plain = np.zeros((2, N_SUMS, 2))
+    rich[3] = plain[3] = 5000
+    rich[6, 0] = nats
+    rich[5, 0] = gain_of_clear * 10_000
+    return speaking(pooled, {"rich": rich, "plain": plain}, n_items, RECIPE)
 
 
 def test_the_rich_account_speaks_until_skill_falls_by_more_than_is_allowed():
@@ -203,11 +201,49 @@ def test_the_rich_account_speaks_until_skill_falls_by_more_than_is_allowed():
         skill = 0.8 * allowed  # of the rich account, where the plain one finds 0.8
         assert selected(pooled(0.5 + skill / 2 + 1e-4, 0.9), n_items) == "rich"
         assert selected(pooled(0.5 + skill / 2 - 1e-4, 0.9), n_items) == "plain"
-    less_skilled = pooled(0.6, 0.9)
-    enough = MIN_EVIDENCE_GAIN + 1e-3
-    assert selected(less_skilled, gain=enough, gain_of_clear=-1e-4) == "rich"
-    assert selected(less_skilled, gain=enough - 2e-3, gain_of_clear=-1e-4) == "plain"
-    assert selected(less_skilled, gain=enough, gain_of_clear=1e-4) == "plain"
+
+
+def test_the_rich_account_speaks_where_evidence_establishes_it_and_nothing_contradicts_it():
+    # Twenty workers, two classes: P/κ = 40, so d = 42, and 300 + 21 nats make 0.03 per label.
+    rich = np.array([[60.0, 40.0], [40.0, 60.0]])  # worse than the plain account finds them
+    pooled = {"rich": rich, "plain": np.array([[95.0, 95.0], [100.0, 100.0]])}
+    assert RECIPE.worker_cap == 5 and MIN_EVIDENCE_GAIN == 0.03
+    assert selected(pooled, nats=322, gain_of_clear=-1e-4) == "rich"
+    assert selected(pooled, nats=320, gain_of_clear=-1e-4) == "plain"
+    assert selected(pooled, nats=322, gain_of_clear=1e-4) == "plain"
+
+
+def test_the_selection_needs_only_what_all_workers_share():
+    # A store loads the workers of a chunk alone; every chunk has new ones.
+    state = None
+    for number, chunk in enumerate(chunks_of(bimodal_crowd(balanced_truth(150), 6, 0.8), 25)):
+        keys = np.arange(6 * number, 6 * number + 6)
+        moved = chunk._replace(
+            worker=chunk.worker + 6 * number,
+            workers=keys.astype(np.int32),
+            worker_keys=keys.astype(np.uint64),
+            n_workers=6 * number + 6,
+        )
+        state = METHOD.init(moved, 0) if state is None else state
+        state, _ = METHOD.update(state, moved)
+        alone = state._replace(rows=WorkerRows(state.rows.gather(moved.workers)))
+        assert _decided(alone, RECIPE).speaks == state.speaks
+
+
+def test_evidence_is_the_log_likelihood_of_the_labels_and_of_truths_however_late_they_come():
+    crowd = class_conditional_crowd(60, 9, 3, 4, seed=2)
+    (chunk,) = chunks_of(crowd, 60)
+    state, info = METHOD.update(METHOD.init(chunk, 0), chunk)
+    name = speaker(state, RECIPE)
+    assert -state.unexplained[name][6].sum() / 60 == pytest.approx(info.losses[0], rel=0.02)
+    labels = label_table(crowd, text_ids=False)
+    truth = {item: int(true) for item, true in enumerate(crowd.truth[:30])}
+    at_once = lq.BiLA().partial_fit(labels, true_labels=truth)
+    later = lq.BiLA().partial_fit(labels).partial_fit({}, true_labels=truth)
+    for name in ACCOUNTS:
+        with_truth = at_once._memory.state.unexplained[name][6].sum()
+        assert later._memory.state.unexplained[name][6].sum() == pytest.approx(with_truth, rel=0.03)
+        assert with_truth < state.unexplained[name][6].sum()
 
 
 @pytest.mark.parametrize("expected", ["plain", "rich"])

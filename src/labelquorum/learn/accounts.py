@@ -28,6 +28,7 @@ __all__ = [
     "Account",
     "Packed",
     "log_skill",
+    "rich_evidence_gain",
     "speaking",
     "sum_by_item",
 ]
@@ -96,9 +97,7 @@ class Account(NamedTuple):
 def speaking(
     pooled: Mapping[str, Floats],
     unexplained: Mapping[str, Floats],
-    *,
     n_items: float,
-    n_workers: int,
     recipe: Recipe,
 ) -> str:
     """The account whose answers are given, by the pooled counts and the sums of each."""
@@ -108,18 +107,32 @@ def speaking(
     rich, plain = log_skill(np.array(hits), recipe)
     # log J_rich − log J_plain > −(0.1 + 4/items)
     allowed = DROP + NOISE / max(n_items, 1e-12)
-    if rich - plain > -allowed or _is_established(unexplained, n_workers):
+    if rich - plain > -allowed or _is_established(pooled, unexplained, recipe):
         return "rich"
     return "plain"
 
 
-def _is_established(unexplained: Mapping[str, Floats], n_workers: int) -> bool:
-    """Whether the labels themselves speak for the rich account, and nothing against it."""
-    rich, n_classes = unexplained["rich"], unexplained["rich"].shape[1]
-    # d = K C + C (C − 1): a bias per worker and label, and the crowd's matrix
-    n_parameters = n_workers * n_classes + n_classes * (n_classes - 1)
-    gain = evidence_gain(rich, unexplained["plain"], n_parameters)
-    return gain > MIN_EVIDENCE_GAIN and not is_contradicted(rich)
+def rich_evidence_gain(
+    pooled: Mapping[str, Floats], unexplained: Mapping[str, Floats], recipe: Recipe
+) -> float:
+    """How much better the rich account explains a label than the plain one, in nats.
+
+    Only what all workers share is asked, so a store that loads the workers of a chunk alone, and
+    a shard, decide as the whole model does.
+    """
+    n_classes = len(pooled["rich"])
+    # d = Σ_k Σ_c n_k[c] / (κ + n_k[c]) + C (C − 1) = P/κ + C (C − 1): a worker's rows, each by how
+    # far labels determine it, and the crowd's matrix
+    n_parameters = pooled["rich"].sum() / recipe.worker_cap + n_classes * (n_classes - 1)
+    return evidence_gain(unexplained["rich"], unexplained["plain"], n_parameters)
+
+
+def _is_established(
+    pooled: Mapping[str, Floats], unexplained: Mapping[str, Floats], recipe: Recipe
+) -> bool:
+    """Whether the evidence establishes the rich account and nothing contradicts it."""
+    gain = rich_evidence_gain(pooled, unexplained, recipe)
+    return gain > MIN_EVIDENCE_GAIN and not is_contradicted(unexplained["rich"])
 
 
 def log_skill(hits: Floats, recipe: Recipe) -> Floats:

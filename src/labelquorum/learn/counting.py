@@ -168,13 +168,8 @@ def speaker(state: State, recipe: Recipe) -> str:
 
 def _decided(state: State, recipe: Recipe) -> State:
     """Ask anew which account is to be believed."""
-    name = speaking(
-        state.pooled,
-        state.unexplained,
-        n_items=float(state.label_shares.sum()),
-        n_workers=state.rows.n_workers,
-        recipe=recipe,
-    )
+    n_items = float(state.label_shares.sum())
+    name = speaking(state.pooled, state.unexplained, n_items, recipe)
     return state._replace(speaks=recipe.accounts.index(name))
 
 
@@ -320,6 +315,9 @@ def _before(
     if tally.past is None:
         return before
     past, probs = tally.past, tally.past_probs[:, position]
+    # The truth as it was known then: a q of exactly 1 costs log q = 0, given or not.
+    known_then = np.where(probs.max(axis=1) == 1, probs.argmax(axis=1), MISSING)
+    past = past._replace(gold=known_then.astype(np.int32))
     counted = (probs.sum(axis=1) > 0).astype(np.float64)
     packed = pack(past, past.weight, counted)
     padded = np.zeros((len(packed.gold), past.n_classes), np.float32)

@@ -256,13 +256,8 @@ def _state_of(known: Known, recipe: Recipe, seed: int) -> State:
         rows[f"{name}_counts"] = counts
         rows[f"{name}_theta"] = solve_workers(name, counts, known.pooled[name], recipe)
     unexplained = {name: known.sums[f"unexplained/{name}"] for name in names}
-    speaks = speaking(
-        known.pooled,
-        unexplained,
-        n_items=float(known.sums["label_shares"].sum()),
-        n_workers=len(known.rows),
-        recipe=recipe,
-    )
+    n_items = float(known.sums["label_shares"].sum())
+    speaks = speaking(known.pooled, unexplained, n_items, recipe)
     return State(
         rows=WorkerRows(rows),
         pooled=dict(known.pooled),

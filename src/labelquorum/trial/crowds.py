@@ -494,13 +494,15 @@ def _check_noise(
     noise_rate: float | Sequence[float] | Floats, n_workers: int, spread: float
 ) -> float | Floats:
     """Give the noise rate of all, or those of the workers, (K,)."""
-    rates = np.asarray(noise_rate, np.float64)
+    rule = f"a number from 0 to 1, or one for each of the {n_workers} workers"
+    wrong = StateError(f"`noise_rate` of bimodal_crowd must be {rule}. Got {noise_rate!r:.60}.")
+    try:
+        rates = np.asarray(noise_rate, np.float64)
+    except (TypeError, ValueError):
+        raise wrong from None
     if rates.ndim:
         if rates.shape != (n_workers,) or not np.all((rates >= 0) & (rates <= 1)):
-            raise StateError(
-                "`noise_rate` of bimodal_crowd must be a number from 0 to 1, or one for each of "
-                f"the {n_workers} workers. Got {noise_rate!r:.60}."
-            )
+            raise wrong
         if spread:
             raise StateError(
                 "`spread` of bimodal_crowd must be 0 where `noise_rate` has one rate per worker. "

@@ -9,7 +9,6 @@ import pytest
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.ingest.roster import Roster
-from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.baselines.bwa import bwa
 from labelquorum.trial.crowds import class_conditional_crowd
 from labelquorum.trial.datasets import DATA_VARIABLE, read_dataset
@@ -93,11 +92,6 @@ def test_settings_out_of_range_are_refused():
             bwa(**{setting: 0})
     with pytest.raises(StateError, match="`tolerance` of bwa must be a number"):
         bwa(tolerance=-1)
-
-
-def test_it_obeys_every_law():
-    # tests/test_aggregators.py holds it to all laws but those it excuses itself from.
-    assert not AGGREGATORS["bwa"]().exceptions
 
 
 @pytest.mark.parametrize(

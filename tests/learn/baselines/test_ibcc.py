@@ -10,7 +10,6 @@ from scipy.special import digamma, gammaln
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.ingest.roster import Roster
-from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.baselines.ibcc import ibcc
 from labelquorum.trial.crowds import class_conditional_crowd
 from labelquorum.trial.datasets import DATA_VARIABLE, read_dataset
@@ -126,11 +125,6 @@ def test_settings_out_of_range_are_refused():
             ibcc(**{setting: 0})
     with pytest.raises(StateError, match="`tolerance` of ibcc must be a number"):
         ibcc(tolerance=-1)
-
-
-def test_it_obeys_every_law():
-    # tests/test_aggregators.py holds it to all laws but those it excuses itself from.
-    assert not AGGREGATORS["ibcc"]().exceptions
 
 
 @pytest.mark.parametrize(

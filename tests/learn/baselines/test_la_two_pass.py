@@ -7,7 +7,6 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.learn.baselines.la_one_pass import la_one_pass
 from labelquorum.learn.baselines.la_two_pass import la_two_pass
-from labelquorum.trial.checks import CHECKS, check_aggregator
 from labelquorum.trial.crowds import class_conditional_crowd
 
 TWO_PASS = la_two_pass()
@@ -82,7 +81,3 @@ def test_a_label_an_earlier_chunk_held_is_not_counted_again():
 def test_credit_must_be_positive():
     with pytest.raises(StateError, match="`right` of la_two_pass must be a number"):
         la_two_pass(right=-1)
-
-
-def test_it_obeys_every_law():
-    assert check_aggregator(TWO_PASS) == [(law, "held") for law in CHECKS]

@@ -11,7 +11,6 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import concatenate, cut_chunks, make_chunk
 from labelquorum.ingest.events import LabelSpace
 from labelquorum.ingest.roster import Roster
-from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.aggregator import vote_shares
 from labelquorum.learn.baselines import laa as module
 from labelquorum.learn.baselines.laa import laa
@@ -173,11 +172,6 @@ def test_labels_that_weigh_nothing_teach_nothing():
 
 
 # ── laws, settings, real data ────────────────────────────────────────────────────────────
-
-
-def test_it_obeys_every_law_but_that_draws_depend_on_the_number_of_a_class():
-    # tests/test_aggregators.py holds it to all laws, and sees that the excused one is broken.
-    assert set(AGGREGATORS["laa"]().exceptions) == {"class_names", "shared_errors"}
 
 
 def test_over_all_classes_nothing_depends_on_their_names():

@@ -11,7 +11,6 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import cut_chunks, make_chunk
 from labelquorum.ingest.events import LabelSpace
 from labelquorum.ingest.roster import Roster
-from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.aggregator import vote_shares
 from labelquorum.learn.baselines.mmce import mmce
 from labelquorum.learn.wrappers import windowed
@@ -174,15 +173,6 @@ def test_items_that_were_not_fitted_are_answered_by_what_is_known_of_their_worke
 
 
 # ── laws, settings, real data ────────────────────────────────────────────────────────────
-
-
-def test_it_obeys_the_laws_it_does_not_excuse_itself_from():
-    # tests/test_aggregators.py holds it to all laws, and sees that the excused ones are broken.
-    assert set(AGGREGATORS["mmce"]().exceptions) == {
-        "cold_start",
-        "no_worse_than_majority",
-        "shared_errors",
-    }
 
 
 @pytest.mark.parametrize("setting", ["worker_penalty", "item_penalty", "strength", "steps"])

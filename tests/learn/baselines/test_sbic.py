@@ -7,7 +7,6 @@ from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.ingest.events import LabelSpace
 from labelquorum.learn.baselines.sbic import sbic
-from labelquorum.trial.checks import CHECKS, check_aggregator
 from labelquorum.trial.crowds import class_conditional_crowd
 
 SBIC = sbic()
@@ -134,9 +133,3 @@ def test_settings_out_of_range_are_refused():
         sbic(right=0)
     with pytest.raises(StateError, match="`second_class` of sbic must be a number between"):
         sbic(second_class=1)
-
-
-def test_it_obeys_every_law_but_that_of_a_third_class():
-    outcomes = dict(check_aggregator(SBIC))
-    assert outcomes.pop("new_class") == f"excused: {SBIC.exceptions['new_class']}"
-    assert outcomes == dict.fromkeys(set(CHECKS) - {"new_class"}, "held")

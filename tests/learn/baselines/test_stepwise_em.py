@@ -5,7 +5,6 @@ import pytest
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import make_chunk
-from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.baselines.stepwise_em import stepwise_em
 from labelquorum.trial.crowds import class_conditional_crowd
 
@@ -125,8 +124,3 @@ def test_settings_out_of_range_are_refused():
     for setting in ("right", "wrong", "class_strength"):
         with pytest.raises(StateError, match=f"`{setting}` of stepwise_em must be a number"):
             stepwise_em(**{setting: 0})
-
-
-def test_it_obeys_every_law():
-    # tests/test_aggregators.py holds it to all laws but those it excuses itself from.
-    assert not AGGREGATORS["stepwise_em"]().exceptions

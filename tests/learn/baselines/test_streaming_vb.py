@@ -11,7 +11,6 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import cut_chunks, make_chunk
 from labelquorum.ingest.events import LabelSpace, LabelTable
 from labelquorum.ingest.roster import Roster
-from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.baselines.streaming_vb import streaming_vb
 from labelquorum.trial.crowds import class_conditional_crowd
 from labelquorum.trial.datasets import DATA_VARIABLE, read_dataset
@@ -132,11 +131,6 @@ def test_settings_out_of_range_are_refused():
             streaming_vb(**{setting: 0})
     with pytest.raises(StateError, match="`tolerance` of streaming_vb must be a number"):
         streaming_vb(tolerance=-1)
-
-
-def test_it_obeys_every_law():
-    # tests/test_aggregators.py holds it to all laws but those it excuses itself from.
-    assert not AGGREGATORS["streaming_vb"]().exceptions
 
 
 def test_emitted_error_on_rte_is_near_the_published_one():
