@@ -126,7 +126,8 @@ def test_who_waits_for_a_process_that_dies_is_told(pipeline):
     until(lambda: apart._calls)
     os.kill(apart.pid, signal.SIGKILL)
     asker.join(30)
-    assert errors == ["the learner ended while it learned"]
+    # On a loaded machine the kill can come before the request is written: then nobody is there.
+    assert errors in (["the learner ended while it learned"], ["the learner is not there"])
 
 
 def test_a_store_that_could_not_be_joined_is_joined_later_and_all_is_well(tmp_path):
