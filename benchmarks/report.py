@@ -30,10 +30,12 @@ def page(result: dict[str, Any]) -> str:
     )
 
 
-INTRO = """This page is written by a command from measured figures; nothing on it is typed by hand.
-A chunk is 50 items with 10 labels each in 4 classes, unless another size stands there. Latency is
-end to end: from a DataFrame with ids in text to `labels_`. Every part is measured in a process of
-its own, and models that are compared take turns, so that a busy moment of the machine hits all."""
+INTRO = """How fast is `BiLA()`, and does it stay so? A command writes this page from measurements.
+A chunk is 50 tasks with 10 labels each in 4 classes, unless stated. Latency is end to end, from a
+DataFrame with text ids to `labels_`. Every part runs in its own process, and models that are
+compared take turns."""
+CURVE_POINTS = 5
+"""Points of the memory curve that are shown: enough to see whether it rises."""
 
 
 def verdicts(rows: list[dict[str, Any]]) -> str:
@@ -55,9 +57,10 @@ def throughput(part: dict[str, Any]) -> str:
         [str(row["chunk_items"]), *(f"{row[f'{name}_labels_per_second']:,}" for name in names)]
         for row in part["by_chunk"]
     ]
-    header = ["items in a chunk", *(f"`{name}`" for name in names)]
+    header = ["tasks per chunk", *(f"`{name}`" for name in names)]
     return (
-        f"## Labels a second\n\n{part['known_workers']:,} known workers.\n\n{table(header, lines)}"
+        f"## Labels per second\n\n{part['known_workers']:,} known workers.\n\n"
+        f"{table(header, lines)}"
     )
 
 
@@ -65,15 +68,18 @@ def history(part: dict[str, Any]) -> str:
     lines = latency_lines(part["latency"], "history_labels")
     memory = part["memory"]
     header = ["labels streamed before", "level", "p50, ms", "p99, ms"]
+    last = len(memory["curve"]) - 1
+    shown = sorted({round(i * last / (CURVE_POINTS - 1)) for i in range(CURVE_POINTS)})
+    points = [memory["curve"][i] for i in shown]
     curve = table(
         ["labels", "MB"],
-        [[f"{point['labels']:,}", f"{point['resident_mb']:,.1f}"] for point in memory["curve"]],
+        [[f"{point['labels']:,}", f"{point['resident_mb']:,.1f}"] for point in points],
     )
     return (
         f"## Latency against history\n\n{part['known_workers']:,} known workers.\n\n"
         f"{table(header, lines)}\n\n## Resident memory along the stream\n\n"
-        f"{memory['at_tenth_mb']:,.1f} MB after a tenth of it, {memory['at_end_mb']:,.1f} MB at "
-        f"the end.\n\n{curve}"
+        f"{memory['at_tenth_mb']:,.1f} MB after a tenth of the stream, "
+        f"{memory['at_end_mb']:,.1f} MB at the end.\n\n{curve}"
     )
 
 
@@ -83,9 +89,9 @@ def workers(part: dict[str, Any]) -> str:
         "## Latency against known workers\n\nEvery known worker has labelled before; a chunk's "
         "workers are drawn from all of them.\n\n"
         f"{table(['known workers', 'level', 'p50, ms', 'p99, ms'], lines)}\n\n"
-        f"A worker costs {part['state_bytes_per_worker']} bytes in the state, "
-        f"{part['door_resident_bytes_per_worker']} bytes of resident memory with his id and his "
-        f"counts, and {part['file_bytes_per_worker']} bytes in a saved file."
+        f"A worker takes {part['state_bytes_per_worker']} bytes in the state, "
+        f"{part['door_resident_bytes_per_worker']} bytes of resident memory with id and counts, "
+        f"and {part['file_bytes_per_worker']} bytes in a saved file."
     )
 
 
@@ -117,14 +123,13 @@ def refit(part: dict[str, Any]) -> str:
     header += ["final error %: ours", "refit", "majority vote", "oracle"]
     low, high = crowd["skill"]
     return (
-        "## Against refitting\n\nAt every chunk of 50 items Crowd-Kit's `DawidSkene()`, with its "
-        f"defaults, is fitted again on all labels so far; `{part.get('model', 'BiLA()')}` goes on "
-        "from where it was. "
-        f"{part['by_workers'][0]['labels']:,} labels in all, {crowd['labels_per_item']} an item, "
+        f"## Against refitting\n\n`{part.get('model', 'BiLA()')}` updates at every chunk of 50 "
+        "tasks; Crowd-Kit's `DawidSkene()`, with its defaults, is fitted again on all labels so "
+        f"far. {part['by_workers'][0]['labels']:,} labels, {crowd['labels_per_item']} per task, "
         f"{crowd['n_classes']} classes, workers right with probability {low} to {high} on average "
-        "over classes (`class_conditional_crowd`). Ours is a fresh process with a filled "
-        "compilation cache; imports are not counted on either side. The emitted error is of the "
-        "labels given as their chunk arrived, the final error of all items labelled at the end.\n\n"
+        "(`class_conditional_crowd`). Ours has a filled compilation cache; imports are not counted "
+        "on either side. The emitted error is of answers given as their chunk arrived, the final "
+        "error of all tasks at the end.\n\n"
         f"{table(header, lines)}"
     )
 

@@ -12,12 +12,11 @@ from report import HERE, table, verdicts
 
 PAGE = HERE.parent / "docs" / "load.md"
 
-INTRO = """What `labelquorum serve` bears. This page is written by a command from measured figures;
-nothing on it is typed by hand. A real service on a SQLite store in a folder, asked over loopback by
-a client on the same cores; every request has a key, an idempotency key and three labels an item,
-and every chunk is learned from while the load runs. Requests are sent at a set rate whether or not
-earlier ones were answered, and a latency counts from the moment a request was due. Chunks behind
-are those cut and not learned from yet, looked at while the load runs."""
+INTRO = """How much load does `labelquorum serve` take? A command writes this page from
+measurements. The service has a SQLite store; the client runs on the same cores. Every request has
+a key and an idempotency key, tasks get three labels, and every chunk is learned from under load.
+Requests are sent at a fixed rate (open loop), and latency counts from the moment a request was due.
+"Chunks behind" are cut and not learned from yet."""
 
 
 def page(result: dict[str, Any]) -> str:
@@ -39,23 +38,23 @@ def page(result: dict[str, Any]) -> str:
 
 def _loads(loads: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     header = [
-        "labels a request",
+        "labels per request",
         "seconds",
-        "requests a second",
-        "labels a second",
+        "requests per second",
+        "labels per second",
         "refused",
         "p50, ms",
         "p99, ms",
         "longest, ms",
-        "items a chunk",
+        "tasks per chunk",
         "chunks behind: p50",
         "most",
         "MB after a tenth",
         "MB at the end",
-        "CPU a request, µs: service",
-        "who answers questions",
-        "who learns",
-        "load of the machine before",
+        "CPU per request, µs: service",
+        "reader subprocess",
+        "learner subprocess",
+        "machine load before",
     ]
     lines = [
         [
@@ -83,9 +82,9 @@ def _loads(loads: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 def _restart(part: dict[str, Any]) -> str:
     starts = ", ".join(f"{seconds:.2f}" for seconds in part["ready_s"])
     return (
-        f"## Starting on a full store\n\n{part['items']:,} items answered from {part['labels']:,} "
+        f"## Starting on a full store\n\n{part['items']:,} tasks answered from {part['labels']:,} "
         f"labels of {part['workers']:,} workers, {part['store_mb']:,} MB on disk. From the command "
-        f"to `/readyz` saying yes: {starts} seconds. The first page of items then took "
+        f"until `/readyz` is ready: {starts} seconds. The first page of items then took "
         f"{part['first_page_s']:.3f} s; {part['resident_mb']:.0f} MB resident."
     )
 

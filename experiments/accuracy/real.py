@@ -194,9 +194,9 @@ def _method_table(
     part.say(
         "`bila` beside every other method, on the sets that method did: one that ran out of time, "
         "or takes two classes only, did fewer. Figures of the others are those of "
-        "[the benchmark](benchmark.md). A batch method has seen everything before it gives its "
-        "first answer; `refit:` keeps all labels and fits them again at each chunk, is measured on "
-        "small sets only, and is held against no target."
+        "[the benchmark](../../../docs/benchmark.md). A batch method has seen everything before it "
+        "gives its first answer; `refit:` keeps all labels and fits them again at each chunk, is "
+        "measured on small sets only, and is held against no target."
     )
     lines, rows = [], []
     for method, gaps in sorted(compared.items(), key=lambda pair: -(pair[1][1] or 0)):

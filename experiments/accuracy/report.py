@@ -41,7 +41,7 @@ def speed(scores: Scores) -> Part:
             lines.append([f"`{title}`: {row['promise']}", *figures_, holds])
         part.say(f"`{title}` was measured by `{told['command']} --save`.")
     part.add("speed", table(["promise", "measured", "limit", ""], lines), rows)
-    part.say("More is in [Performance](performance.md).")
+    part.say("More is in [Performance](../../../docs/performance.md).")
     return part
 
 
