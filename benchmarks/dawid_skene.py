@@ -17,7 +17,7 @@ from crowdkit.aggregation import DawidSkene as CrowdKitDawidSkene
 from engine import machine
 
 from labelquorum.compat.crowdkit import DawidSkene
-from labelquorum.trial import class_conditional_crowd
+from labelquorum.evaluation import class_conditional_crowd
 
 HERE = Path(__file__).parent
 SAVED = HERE / "results" / "dawid_skene.json"

@@ -259,7 +259,7 @@ REFIT_CHUNK = CHUNK_ITEMS * 5
 
 def against_refit(sizes: Sizes, n_workers: int) -> Result:
     from labelquorum import MajorityVote
-    from labelquorum.trial import oracle_error
+    from labelquorum.evaluation import oracle_error
 
     with tempfile.TemporaryDirectory() as cache:
         if sizes.own_cache:
@@ -281,7 +281,7 @@ def against_refit(sizes: Sizes, n_workers: int) -> Result:
 
 
 def refit_crowd(sizes: Sizes, n_workers: int) -> tuple[Any, Any]:
-    from labelquorum.trial import class_conditional_crowd
+    from labelquorum.evaluation import class_conditional_crowd
 
     crowd = class_conditional_crowd(sizes.refit_items, n_workers, **REFIT_CROWD)
     return crowd, frame(Labels(crowd.item, crowd.worker, crowd.label))

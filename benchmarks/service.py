@@ -29,9 +29,9 @@ import uvloop
 from engine import machine
 from streams import Result, say
 
-from labelquorum.record.chunking import Rules
-from labelquorum.record.parcel import Sent
-from labelquorum.record.store import Store
+from labelquorum.store.label_batch import Sent
+from labelquorum.store.rules import Rules
+from labelquorum.store.store import Store
 
 RESULT = Path(__file__).parent / "results" / "service.json"
 LABELS_PER_ITEM = 3
@@ -346,7 +346,7 @@ def _frame(rows: dict[str, list[str]]) -> Any:
 
 
 def _admin_key(store: Store) -> str:
-    from labelquorum.record.keys import Keys
+    from labelquorum.store.api_keys import Keys
 
     key: str = Keys(store).make("benchmark", "admin")[1]
     return key

@@ -213,8 +213,8 @@ def presets() -> str:
 
     from labelquorum.errors import StateError
     from labelquorum.learn.bila import PRESETS, bila
-    from labelquorum.learn.hierarchical import LIMITS
-    from labelquorum.learn.presets import COUNTED, settings_of
+    from labelquorum.learn.bila.hierarchical import LIMITS
+    from labelquorum.learn.bila.presets import COUNTED, settings_of
 
     def idle(preset: str, name: str) -> bool:
         if PRESETS[preset].get("generative", "two_accounts") not in COUNTED:
@@ -242,7 +242,7 @@ def commands() -> str:
     """The command line, from the program itself."""
     from typer.main import get_command
 
-    from labelquorum.serve.cli import app
+    from labelquorum.cli import app
 
     group: Any = get_command(app)
     parts = [_parameters(group), *_commands(group, "labelquorum")]
@@ -308,8 +308,8 @@ def _default(parameter: Any) -> str:
 
 def routes() -> str:
     """Every route of the service, the key it takes and what it is for."""
-    from labelquorum.serve.server.access import ROUTES
-    from labelquorum.serve.server.app import PARTS
+    from labelquorum.server.app import PARTS
+    from labelquorum.server.auth import ROUTES
 
     said = {
         (method, route.path): (route.endpoint.__doc__ or "").partition("\n")[0]
@@ -338,8 +338,8 @@ def _table(lines: list[list[str]]) -> str:
 
 
 def _benchmark_rows(*kinds: str) -> list[dict[str, Any]]:
-    from labelquorum.trial.benchmark import Protocol
-    from labelquorum.trial.results import Results
+    from labelquorum.evaluation.benchmark import Protocol
+    from labelquorum.evaluation.results import Results
 
     rows = Results(ROOT / "benchmarks" / "online").rows(Protocol())
     return [row for row in rows if not kinds or row["kind"] in kinds]
@@ -347,7 +347,7 @@ def _benchmark_rows(*kinds: str) -> list[dict[str, Any]]:
 
 def benchmark_scores() -> str:
     """Every method's scores, means over the sets that all did."""
-    from labelquorum.trial.results import score_table, shared_sets
+    from labelquorum.evaluation.results import score_table, shared_sets
 
     rows = _benchmark_rows()
     vote = {row["dataset"]: row["emitted_error"] for row in rows if row["method"] == VOTE}
@@ -390,7 +390,7 @@ def benchmark_caps() -> str:
 
 def benchmark_errors(*kinds: str) -> str:
     """Emitted errors of some kinds of methods, set by set."""
-    from labelquorum.trial.results import error_table
+    from labelquorum.evaluation.results import error_table
 
     rows = _benchmark_rows(*kinds)
     return error_table(rows, sorted({row["method"] for row in rows}))
@@ -398,7 +398,7 @@ def benchmark_errors(*kinds: str) -> str:
 
 def benchmark_memory() -> str:
     """Peak memory of each method on a data set, the least first."""
-    from labelquorum.trial.results import Results
+    from labelquorum.evaluation.results import Results
 
     rows = Results(ROOT / "benchmarks" / "memory").rows()
     measured = [row for row in rows if row.get("peak_memory_mb") is not None]

@@ -15,8 +15,14 @@ from pathlib import Path
 import numpy as np
 
 import labelquorum as lq
-from labelquorum.serve.demo.crowd import CLASSES, KINDS, WORKERS, Scene, simulate
-from labelquorum.trial import label_table, oracle, plot_confusion, plot_error_along_stream, stream
+from labelquorum.demo.crowd import CLASSES, KINDS, WORKERS, Scene, simulate
+from labelquorum.evaluation import (
+    label_table,
+    oracle,
+    plot_confusion,
+    plot_error_along_stream,
+    stream,
+)
 
 IMAGES = Path(__file__).resolve().parent / "images"
 N_ITEMS, CHUNK_ITEMS = 10_000, 50

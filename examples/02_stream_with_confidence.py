@@ -10,7 +10,7 @@ import sys
 import pandas as pd
 
 import labelquorum as lq
-from labelquorum.trial import class_conditional_crowd
+from labelquorum.evaluation import class_conditional_crowd
 
 n_tasks = int(sys.argv[1]) if sys.argv[1:] else 2000
 sure_enough = 0.9

@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import pandas as pd
 
 import labelquorum as lq
-from labelquorum.learn.batch import Batch, sum_by_item
-from labelquorum.learn.generative import Newcomers, Params
-from labelquorum.trial import class_conditional_crowd, error_rate, oracle_error
+from labelquorum import Batch, Newcomers, Params, sum_by_item
+from labelquorum.evaluation import class_conditional_crowd, error_rate, oracle_error
 
 n_tasks = int(sys.argv[1]) if sys.argv[1:] else 2000
 

@@ -13,9 +13,8 @@ import sys
 from pathlib import Path
 
 import labelquorum as lq
-from labelquorum.record.chunking import Rules
-from labelquorum.record.store import Store
-from labelquorum.trial import class_conditional_crowd, label_table
+from labelquorum import Rules, Store
+from labelquorum.evaluation import class_conditional_crowd, label_table
 
 incoming, state = (Path(name) for name in (sys.argv[1:] or ["spark-incoming", "spark-state"]))
 

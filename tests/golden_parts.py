@@ -33,13 +33,13 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import labelquorum as lq
+from labelquorum.cli import app as command_line
 
 # ── adapter: all that depends on where modules are; a move changes these lines and no others ──
-from labelquorum.learn.estimator import method_names
-from labelquorum.record.chunking import Rules
-from labelquorum.record.store import Store
-from labelquorum.serve.cli import app as command_line
-from labelquorum.serve.server.app import create_app
+from labelquorum.learn.estimators import method_names
+from labelquorum.server.app import create_app
+from labelquorum.store.rules import Rules
+from labelquorum.store.store import Store
 
 
 def asgi_app(store: Store) -> Any:

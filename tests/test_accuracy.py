@@ -162,7 +162,7 @@ def test_a_mean_over_families_counts_a_family_once_and_needs_every_set(modules):
 
 
 def test_the_plan_streams_the_ten_sets_and_names_sets_the_registry_knows(modules):
-    from labelquorum.trial import known_datasets
+    from labelquorum.evaluation import known_datasets
 
     plan = modules("cells").read_plan("plan.toml")
     assert len(plan.sets["ten"]) == 10

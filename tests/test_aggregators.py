@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from labelquorum.errors import StateError
+from labelquorum.evaluation import checks
+from labelquorum.evaluation.checks import CHECKS, check_aggregator
 from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.aggregator import Aggregator
-from labelquorum.learn.baselines.majority_vote import majority_vote
-from labelquorum.learn.presets import PRESETS, settings_of
+from labelquorum.learn.bila.presets import PRESETS, settings_of
+from labelquorum.learn.methods.majority_vote import majority_vote
 from labelquorum.learn.wrappers import refit
-from labelquorum.trial import checks
-from labelquorum.trial.checks import CHECKS, check_aggregator
 
 bila = AGGREGATORS["bila"]
 
@@ -48,7 +48,7 @@ def test_every_aggregator_obeys_every_law(method, law, built):
 
 def test_the_skill_rule_alone_breaks_shared_errors(monkeypatch):
     """`BiLA()` chose its worker model so before evidence had a say."""
-    monkeypatch.setattr("labelquorum.learn.accounts.MIN_EVIDENCE_GAIN", float("inf"))
+    monkeypatch.setattr("labelquorum.learn.bila.worker_models.MIN_EVIDENCE_GAIN", float("inf"))
     with pytest.raises(AssertionError, match="shared_errors"):
         CHECKS["shared_errors"](bila())
 

@@ -16,19 +16,19 @@ import pytest
 
 import labelquorum
 from labelquorum import BiLA, MajorityVote
-from labelquorum.ingest.events import COLUMN_ALIASES
-from labelquorum.ingest.formats import FORMATS
-from labelquorum.ingest.roster import Tally
+from labelquorum.ingest.labels import COLUMN_ALIASES
+from labelquorum.ingest.readers import FORMATS
+from labelquorum.ingest.vocabulary import Tally
 from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.aggregator import Aggregator
-from labelquorum.learn.batch import Batch
 from labelquorum.learn.bila import PRESETS
-from labelquorum.learn.encoder import ENCODERS
-from labelquorum.learn.estimator import ESTIMATORS
-from labelquorum.learn.generative import GENERATIVE_MODELS, Newcomers
-from labelquorum.learn.optimizer import OPTIMIZERS
-from labelquorum.learn.presets import COUNTED
-from labelquorum.learn.report import Explanation
+from labelquorum.learn.bila.encoder import ENCODERS
+from labelquorum.learn.bila.generative import GENERATIVE_MODELS, Newcomers
+from labelquorum.learn.bila.minibatch import Batch
+from labelquorum.learn.bila.optimizer import OPTIMIZERS
+from labelquorum.learn.bila.presets import COUNTED
+from labelquorum.learn.estimators import ESTIMATORS
+from labelquorum.learn.reports import Explanation
 
 ROOT = Path(__file__).parent.parent
 REFRESH = "Run python3 run.py python docs/generate.py, and read what it changed."
@@ -229,7 +229,7 @@ def test_the_pictures_are_those_a_script_makes_and_all_are_shown():
 
 
 def test_the_script_takes_pages_that_the_demo_takes():
-    from labelquorum.serve.demo.browser import shots_of
+    from labelquorum.demo.browser import shots_of
 
     pictures = load_script(ROOT / "docs" / "pictures.py")
     assert set(pictures.SHOWN) <= {shot.name for shot in shots_of("s", "t", "w")}
@@ -261,7 +261,7 @@ REGISTRIES = {
 
 def test_the_reference_names_every_public_name():
     assert set(labelquorum.__all__) <= words_in_code("docs/reference.md")
-    assert set(importlib.import_module("labelquorum.trial").__all__) <= set(
+    assert set(importlib.import_module("labelquorum.evaluation").__all__) <= set(
         words_in_code("docs/reference.md")
     )
 
@@ -347,7 +347,7 @@ def test_the_reference_tells_every_name_a_column_may_have():
 
 
 def test_the_reference_names_every_reader():
-    formats = importlib.import_module("labelquorum.ingest.formats")
+    formats = importlib.import_module("labelquorum.ingest.readers")
     readers = {name for name in formats.__all__ if name.startswith(("read_", "iter_"))}
     assert readers <= words_in_code("docs/reference.md")
     assert set(FORMATS) <= words_in_code("docs/reference.md")
@@ -361,7 +361,7 @@ def test_the_reference_names_every_field_of_the_parts_one_can_write(kind):
 def test_the_reference_names_every_command_and_option():
     from typer.main import get_command
 
-    from labelquorum.serve.cli import app
+    from labelquorum.cli import app
 
     text = section("docs/reference.md", "Commands")
     for name, command in get_command(app).commands.items():
@@ -401,7 +401,7 @@ def test_the_reference_tells_what_a_saved_file_holds(tmp_path):
 
 
 def resolve(dotted):
-    """Find what a name such as `learn.bila.bila.update` stands for; inner functions by source."""
+    """Find what a name such as `learn.bila.counts.update` stands for; inner functions by source."""
     parts = dotted.split(".")
     for depth in range(len(parts), 0, -1):
         try:
@@ -418,7 +418,7 @@ def resolve(dotted):
 
 
 def test_every_function_named_in_the_paper_page_exists():
-    names = set(re.findall(r"`((?:ingest|learn|trial)\.[\w.]+)`", page("docs/paper.md")))
+    names = set(re.findall(r"`((?:ingest|learn|evaluation)\.[\w.]+)`", page("docs/paper.md")))
     assert len(names) > 25
     for name in names:
         resolve(name)
@@ -433,7 +433,7 @@ def test_every_function_named_in_a_derivation_exists(name):
 
 
 def test_the_recipe_page_names_every_constant():
-    from labelquorum.learn.hierarchical import Recipe
+    from labelquorum.learn.bila.hierarchical import Recipe
 
     assert set(Recipe._fields) <= words_in_code("docs/recipe.md")
 
@@ -467,9 +467,9 @@ def test_every_line_of_algorithm_1_has_a_row():
 
 def test_a_line_of_algorithm_1_named_in_the_code_is_where_the_page_says():
     told = {row[0]: row[2] for row in rows(section("docs/paper.md", "Algorithm 1"))}
-    for path in (ROOT / "src" / "labelquorum" / "learn").glob("*.py"):
+    for path in (ROOT / "src" / "labelquorum" / "learn").rglob("*.py"):
         for line in re.findall(r"# Alg\. 1 line (\d+):", path.read_text(encoding="utf-8")):
-            assert f"learn.{path.stem}" in told[line] or "same function" in told[line], (path, line)
+            assert f".{path.stem}." in told[line] or "same function" in told[line], (path, line)
 
 
 def test_notes_are_numbered_and_name_settings_that_exist():
@@ -551,9 +551,9 @@ def iter_pipes(
 FOLLOWED = """
 import numpy as np
 import labelquorum as lq
-from labelquorum.ingest.formats import iter_labels, read_labels
+from labelquorum.ingest.readers import iter_labels, read_labels
 from labelquorum.learn import AGGREGATORS
-from labelquorum.trial.checks import CHECKS, check_aggregator
+from labelquorum.evaluation.checks import CHECKS, check_aggregator
 
 assert lq.__file__.startswith(COPY), lq.__file__
 
@@ -564,7 +564,7 @@ assert model.fit_predict(answers).to_dict() == {t: t % 3 for t in range(12)}
 assert model.confusion_.shape == (4, 3, 3)
 np.testing.assert_allclose(model.confusion_.sum(axis=2), 1, rtol=1e-5)
 
-# a baseline: every law holds
+# a method: every law holds
 assert check_aggregator(AGGREGATORS["plurality"]()) == [(name, "held") for name in CHECKS]
 
 # a format: a good file and a bad one
@@ -592,22 +592,22 @@ def test_the_three_recipes_work_when_followed_to_the_letter(tmp_path):
     shutil.copytree(ROOT / "src" / "labelquorum", package, ignore=ignored)
 
     # To add a generative model p: a function, and a line in the registry.
-    generative = package / "learn" / "generative.py"
+    generative = package / "learn" / "bila" / "generative.py"
     insert(generative, "GENERATIVE_MODELS: dict", GENERATIVE)
     insert(generative, '    "worker_ability": worker_ability,\n', '    "one_skill": one_skill,\n')
 
-    # To add a baseline: copy majority_vote.py, and a line in the registry.
-    baselines = package / "learn" / "baselines"
-    source = (baselines / "majority_vote.py").read_text(encoding="utf-8")
+    # To add a method: copy majority_vote.py, and a line in the registry.
+    methods = package / "learn" / "methods"
+    source = (methods / "majority_vote.py").read_text(encoding="utf-8")
     renamed = source.replace("majority_vote", "plurality")
-    (baselines / "plurality.py").write_text(renamed, encoding="utf-8")
+    (methods / "plurality.py").write_text(renamed, encoding="utf-8")
     registry = package / "learn" / "__init__.py"
     insert(registry, '    "majority_vote": majority_vote,\n', '    "plurality": plurality,\n')
-    importing = "from labelquorum.learn.baselines.plurality import plurality\n"
-    insert(registry, "from labelquorum.learn.bila import bila\n", importing)
+    importing = "from labelquorum.learn.methods.plurality import plurality\n"
+    insert(registry, "from labelquorum.learn.bila import bila as build_bila\n", importing)
 
     # To add an input format: two readers, a line in the registry, a good and a bad file.
-    formats = package / "ingest" / "formats.py"
+    formats = package / "ingest" / "readers.py"
     insert(formats, "class Format(NamedTuple):", FORMAT)
     line = '    ".pipes": Format(read_pipes, iter_pipes),\n'
     insert(formats, '    ".parquet": Format(read_parquet, iter_parquet),\n', line)

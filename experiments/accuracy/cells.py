@@ -19,17 +19,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import labelquorum.trial as trial
+import labelquorum.evaluation as evaluation
 from labelquorum import LabelError, estimator
-from labelquorum.trial import Crowd, Dataset, dataset_info, list_datasets, read_dataset
-from labelquorum.trial.benchmark import digest
-from labelquorum.trial.crowds import HONEST
-from labelquorum.trial.prequential import stream
+from labelquorum.evaluation import Crowd, Dataset, dataset_info, list_datasets, read_dataset
+from labelquorum.evaluation.benchmark import digest
+from labelquorum.evaluation.replay import stream
+from labelquorum.evaluation.simulate.crowds import HONEST
 
 HERE = Path(__file__).parent
 LONG = 20  # seconds; such cells come last
-MEASURING = ("draws", "bayes", "crowds", "roles", "metrics", "prequential", "datasets")
-"""Modules of `labelquorum.trial` that a figure depends on."""
+MEASURING = ("metrics", "replay", "datasets/load")
+MEASURING += tuple(f"simulate/{name}" for name in ("draws", "oracle", "crowds", "roles"))
+"""Modules of `labelquorum.evaluation` that a figure depends on."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,11 @@ def read_plan(name: str) -> Plan:
 @cache
 def code_digest() -> str:
     """What tells the code that was measured from another; comments and docstrings do not count."""
-    package = Path(trial.__file__).parents[1]
-    files = [HERE / "cells.py", package / "learn" / "baselines" / "majority_vote.py"]
-    files += [package / "trial" / f"{name}.py" for name in MEASURING]
+    package = Path(evaluation.__file__).parents[1]
+    files = [HERE / "cells.py", package / "learn" / "methods" / "majority_vote.py"]
+    files += [package / "evaluation" / f"{name}.py" for name in MEASURING]
     files += [*package.glob("ingest/*.py"), *package.glob("learn/*.py")]
+    files += [*package.glob("learn/bila/*.py"), *package.glob("learn/analysis/*.py")]
     whole = sha256()
     for file in sorted(files, key=lambda file: file.parts[-3:]):
         tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -191,14 +193,14 @@ def draw_crowd(told: Mapping[str, Any], seed: int) -> Crowd:
     given.pop("title", None)
     if kind == "bimodal":
         name, n_items = given.pop("truth", ""), given.pop("n_items")
-        truth = trial.balanced_truth(n_items)
+        truth = evaluation.balanced_truth(n_items)
         if has_data(name):
             truth = np.array([int(str(true)) for true in _read(name).truth.values()])[:n_items]
-        crowd = trial.bimodal_crowd(truth, seed=seed, **given)
+        crowd = evaluation.bimodal_crowd(truth, seed=seed, **given)
     else:
         if "skill" in given:
             given["skill"] = tuple(given["skill"])
-        crowd = getattr(trial, f"{kind}_crowd")(seed=seed, **given)
+        crowd = getattr(evaluation, f"{kind}_crowd")(seed=seed, **given)
     for role in roles:
         crowd = _with_role(crowd, role, seed)
     return crowd
@@ -206,7 +208,7 @@ def draw_crowd(told: Mapping[str, Any], seed: int) -> Crowd:
 
 def _with_role(crowd: Crowd, told: Mapping[str, Any], seed: int) -> Crowd:
     given = {name: value for name, value in told.items() if name not in ("title", "role", "extra")}
-    changed: Crowd = getattr(trial, f"with_{told['role']}")(crowd, seed=seed, **given)
+    changed: Crowd = getattr(evaluation, f"with_{told['role']}")(crowd, seed=seed, **given)
     return changed
 
 
@@ -247,12 +249,12 @@ def measure(
 
 
 def _oracle(crowd: Crowd) -> dict[str, Any]:
-    probs = trial.oracle_probs(crowd)
+    probs = evaluation.oracle_probs(crowd)
     return {
-        "emitted": _round(100 * trial.oracle_error(crowd)),
-        "log_loss": _round(trial.log_loss(probs, crowd.truth)),
-        "ece": _round(100 * trial.calibration_error(probs, crowd.truth)),
-        "bins": _bins(trial.reliability(probs, crowd.truth)),
+        "emitted": _round(100 * evaluation.oracle_error(crowd)),
+        "log_loss": _round(evaluation.log_loss(probs, crowd.truth)),
+        "ece": _round(100 * evaluation.calibration_error(probs, crowd.truth)),
+        "bins": _bins(evaluation.reliability(probs, crowd.truth)),
         "scored": len(crowd.truth),
         "labels": len(crowd.label),
     }
@@ -263,7 +265,7 @@ def _run(cell: Cell, method: str, crowd: Crowd | None) -> dict[str, Any]:
     if crowd is None:
         table, truth = _read(cell.data).table, _read(cell.data).truth
     else:
-        table = trial.label_table(crowd, text_ids=False)
+        table = evaluation.label_table(crowd, text_ids=False)
         truth = dict(enumerate(crowd.truth.tolist()))
     n_items = len(set(table.item_ids))
     # Labels that come singly meet items that are still open; whole items are closed at once.

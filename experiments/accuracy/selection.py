@@ -19,20 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from cells import HERE, has_data, read_plan
 
-from labelquorum.ingest.chunks import cut_chunks
-from labelquorum.ingest.events import LabelSpace, LabelTable
-from labelquorum.ingest.roster import Roster
-from labelquorum.learn.accounts import ACCOUNTS as WORKER_MODELS
-from labelquorum.learn.accounts import (
-    DROP,
-    MIN_EVIDENCE_GAIN,
-    NOISE,
-    log_skill,
-    rich_evidence_gain,
-)
-from labelquorum.learn.bila import bila
-from labelquorum.learn.dependence import is_contradicted
-from labelquorum.trial import (
+from labelquorum.evaluation import (
     Crowd,
     class_conditional_crowd,
     label_table,
@@ -42,7 +29,20 @@ from labelquorum.trial import (
     with_drifters,
     with_judges,
 )
-from labelquorum.trial.draws import draw_labels, draw_workers
+from labelquorum.evaluation.simulate.draws import draw_labels, draw_workers
+from labelquorum.ingest.chunks import cut_chunks
+from labelquorum.ingest.labels import LabelSpace, LabelTable
+from labelquorum.ingest.vocabulary import Roster
+from labelquorum.learn.bila import bila
+from labelquorum.learn.bila.dependence import is_contradicted
+from labelquorum.learn.bila.worker_models import ACCOUNTS as WORKER_MODELS
+from labelquorum.learn.bila.worker_models import (
+    DROP,
+    MIN_EVIDENCE_GAIN,
+    NOISE,
+    log_skill,
+    rich_evidence_gain,
+)
 
 N_CROWDS, N_ORDERS, CHUNK_ITEMS = 240, 2, 50
 MOST_ITEMS = 8000  # of a development set: the choice is settled long before

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from cells import Measured, Plan, Summary, standard_error
 
-from labelquorum.trial import dataset_info
+from labelquorum.evaluation import dataset_info
 
 MET, NOT_MET, NOT_MEASURED = "met", "not met", "not measured"
 RANDOM = {"order": "random"}

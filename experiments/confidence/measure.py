@@ -12,19 +12,19 @@ from pathlib import Path
 import numpy as np
 
 import labelquorum as lq
-from labelquorum.ingest.chunks import make_chunk
-from labelquorum.ingest.events import LabelTable
-from labelquorum.learn.bila import PRESETS, bila
-from labelquorum.learn.hierarchical import Recipe, crowd_matrix
-from labelquorum.learn.surroundings import fisher_rows, matrices
-from labelquorum.trial import (
+from labelquorum.evaluation import (
     chunks,
     class_conditional_crowd,
     one_coin_crowd,
     ordinal_crowd,
     with_judges,
 )
-from labelquorum.trial.draws import draw_labels, generator
+from labelquorum.evaluation.simulate.draws import draw_labels, generator
+from labelquorum.ingest.chunks import make_chunk
+from labelquorum.ingest.labels import LabelTable
+from labelquorum.learn.analysis.posterior import fisher_rows, matrices
+from labelquorum.learn.bila import PRESETS, bila
+from labelquorum.learn.bila.hierarchical import Recipe, crowd_matrix
 
 RESULTS = Path(__file__).parent / "results"
 COMMAND = "python3 run.py python experiments/confidence/measure.py"

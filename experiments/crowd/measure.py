@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 import labelquorum as lq
-from labelquorum.ingest.events import LabelTable
-from labelquorum.trial import (
+from labelquorum.evaluation import (
     chunks,
     class_conditional_crowd,
     one_coin_crowd,
@@ -27,6 +26,7 @@ from labelquorum.trial import (
     with_sleepers,
     with_spammers,
 )
+from labelquorum.ingest.labels import LabelTable
 
 COMMAND = "python3 run.py python experiments/crowd/measure.py"
 RESULTS = Path(__file__).parent / "results"

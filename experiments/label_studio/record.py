@@ -3,7 +3,7 @@
     python3 run.py python experiments/label_studio/record.py
 
 starts a Label Studio, has two people annotate, and writes each payload with its headers to
-`tests/serve/label_studio/`. Secrets and whatever tells of the machine are taken out.
+`tests/server/label_studio/`. Secrets and whatever tells of the machine are taken out.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 from studio import VERSION, Studio, choice, say
 
 ROOT = Path(__file__).resolve().parents[2]
-FIXTURES = ROOT / "tests" / "serve" / "label_studio"
+FIXTURES = ROOT / "tests" / "server" / "label_studio"
 CONFIG = """<View><Text name="text" value="$text"/>
 <Choices name="bird" toName="text" choice="single">
 <Choice value="owl"/><Choice value="wren"/></Choices>

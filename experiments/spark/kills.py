@@ -24,10 +24,10 @@ from time import monotonic
 from typing import Any
 
 import labelquorum as lq
-from labelquorum.record.chunking import Rules
-from labelquorum.record.faults import POINTS, arm
-from labelquorum.record.store import Store
-from labelquorum.trial import class_conditional_crowd, label_table
+from labelquorum.evaluation import class_conditional_crowd, label_table
+from labelquorum.store.failpoints import POINTS, arm
+from labelquorum.store.rules import Rules
+from labelquorum.store.store import Store
 
 HERE = Path(__file__).resolve().parent
 COMMAND = "python3 run.py spark experiments/spark/kills.py --save"

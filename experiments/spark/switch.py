@@ -21,11 +21,11 @@ from typing import Any
 import lake
 
 import labelquorum as lq
-from labelquorum.ingest.formats import read_labels
-from labelquorum.record.chunking import Rules
-from labelquorum.record.learner import Here, Learner
-from labelquorum.record.store import Store
-from labelquorum.serve.spark.spread import Spread
+from labelquorum.ingest.readers import read_labels
+from labelquorum.spark.learner import Spread
+from labelquorum.store.learner import Here, Learner
+from labelquorum.store.rules import Rules
+from labelquorum.store.store import Store
 
 HERE = Path(__file__).resolve().parent
 COMMAND = "python3 run.py spark experiments/spark/switch.py --save"

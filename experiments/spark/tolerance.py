@@ -18,7 +18,7 @@ import pyarrow
 
 import labelquorum as lq
 from labelquorum.errors import LabelQuorumError
-from labelquorum.trial import count_dataset, list_datasets, read_dataset
+from labelquorum.evaluation import count_dataset, list_datasets, read_dataset
 
 HERE = Path(__file__).resolve().parent
 COMMAND = "LABELQUORUM_DATA=DIR python3 run.py spark experiments/spark/tolerance.py --save"

@@ -20,7 +20,7 @@ import pyarrow.parquet
 from lake import CLASSES, truth_of
 
 import labelquorum as lq
-from labelquorum.record.chunking import Rules
+from labelquorum.store.rules import Rules
 
 __all__ = ["WAYS"]
 

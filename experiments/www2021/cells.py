@@ -14,7 +14,7 @@ import numpy as np
 from plan import SYNTHETIC, Cell
 
 from labelquorum import LabelError, estimator
-from labelquorum.trial import (
+from labelquorum.evaluation import (
     Crowd,
     balanced_truth,
     bimodal_crowd,
@@ -24,7 +24,7 @@ from labelquorum.trial import (
     published_noise_rates,
     read_dataset,
 )
-from labelquorum.trial.prequential import stream
+from labelquorum.evaluation.replay import stream
 
 MAX_CURVE_POINTS = 64  # of a run that does not stream the initial set again; those are all kept
 

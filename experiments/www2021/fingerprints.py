@@ -18,7 +18,7 @@ import numpy as np
 from cells import Watched, build, draw_crowd, run
 from plan import Cell, Plan
 
-from labelquorum.trial import (
+from labelquorum.evaluation import (
     Crowd,
     balanced_truth,
     class_conditional_crowd,

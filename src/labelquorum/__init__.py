@@ -5,11 +5,20 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from labelquorum.errors import LabelError, LabelQuorumError, StateError, StoreError
-from labelquorum.ingest.events import LabelEvent, LabelSpace
+from labelquorum.ingest.labels import LabelEvent, LabelSpace
 
 if TYPE_CHECKING:
-    from labelquorum.learn.encoder import Encoder
-    from labelquorum.learn.estimator import (
+    from labelquorum import spark
+    from labelquorum.client import Client
+    from labelquorum.evaluation.checks import check_aggregator
+    from labelquorum.ingest.chunks import cut_chunks, make_chunk
+    from labelquorum.ingest.labels import LabelTable
+    from labelquorum.ingest.lint import examine
+    from labelquorum.ingest.readers import iter_csv, read_labels, read_wide
+    from labelquorum.learn.bila.encoder import Encoder
+    from labelquorum.learn.bila.generative import GenerativeModel, Newcomers, Params
+    from labelquorum.learn.bila.minibatch import Batch, sum_by_item
+    from labelquorum.learn.estimators import (
         BCC,
         BWA,
         EBCC,
@@ -31,11 +40,9 @@ if TYPE_CHECKING:
         estimator,
         load,
     )
-    from labelquorum.learn.generative import GenerativeModel
-    from labelquorum.learn.merging import merge
-    from labelquorum.serve import spark
-    from labelquorum.serve.client import Client
-    from labelquorum.trial.checks import check_aggregator
+    from labelquorum.learn.merge import merge
+    from labelquorum.store.rules import Rules
+    from labelquorum.store.store import Store
 
 __all__ = [
     "BCC",
@@ -47,6 +54,7 @@ __all__ = [
     "MACE",
     "MMCE",
     "SBIC",
+    "Batch",
     "BiLA",
     "Client",
     "DawidSkene",
@@ -58,52 +66,77 @@ __all__ = [
     "LabelEvent",
     "LabelQuorumError",
     "LabelSpace",
+    "LabelTable",
     "MajorityVote",
     "MinimaxEntropy",
+    "Newcomers",
     "OneCoin",
+    "Params",
+    "Rules",
     "StateError",
     "StepwiseEM",
+    "Store",
     "StoreError",
     "StreamingVB",
     "__version__",
     "check_aggregator",
+    "cut_chunks",
     "estimator",
+    "examine",
+    "iter_csv",
     "load",
+    "make_chunk",
     "merge",
+    "read_labels",
+    "read_wide",
     "spark",
+    "sum_by_item",
 ]
 
 __version__ = version("labelquorum")
 
 # What needs JAX or httpx is imported when first used, so that `labelquorum --help` answers at once.
 _LATER = {
-    "BiLA": "labelquorum.learn.estimator",
-    "BCC": "labelquorum.learn.estimator",
-    "BWA": "labelquorum.learn.estimator",
-    "EBCC": "labelquorum.learn.estimator",
-    "GLAD": "labelquorum.learn.estimator",
-    "IBCC": "labelquorum.learn.estimator",
-    "LAA": "labelquorum.learn.estimator",
-    "MACE": "labelquorum.learn.estimator",
-    "MMCE": "labelquorum.learn.estimator",
-    "SBIC": "labelquorum.learn.estimator",
-    "DawidSkene": "labelquorum.learn.estimator",
-    "LAOnePass": "labelquorum.learn.estimator",
-    "LATwoPass": "labelquorum.learn.estimator",
-    "MinimaxEntropy": "labelquorum.learn.estimator",
-    "OneCoin": "labelquorum.learn.estimator",
-    "StepwiseEM": "labelquorum.learn.estimator",
-    "StreamingVB": "labelquorum.learn.estimator",
-    "estimator": "labelquorum.learn.estimator",
-    "Encoder": "labelquorum.learn.encoder",
-    "GenerativeModel": "labelquorum.learn.generative",
-    "MajorityVote": "labelquorum.learn.estimator",
-    "Client": "labelquorum.serve.client",
-    "check_aggregator": "labelquorum.trial.checks",
-    "load": "labelquorum.learn.estimator",
-    "merge": "labelquorum.learn.merging",
+    "Batch": "labelquorum.learn.bila.minibatch",
+    "LabelTable": "labelquorum.ingest.labels",
+    "Newcomers": "labelquorum.learn.bila.generative",
+    "Params": "labelquorum.learn.bila.generative",
+    "Rules": "labelquorum.store.rules",
+    "Store": "labelquorum.store.store",
+    "cut_chunks": "labelquorum.ingest.chunks",
+    "examine": "labelquorum.ingest.lint",
+    "iter_csv": "labelquorum.ingest.readers",
+    "make_chunk": "labelquorum.ingest.chunks",
+    "read_labels": "labelquorum.ingest.readers",
+    "read_wide": "labelquorum.ingest.readers",
+    "sum_by_item": "labelquorum.learn.bila.minibatch",
+    "BiLA": "labelquorum.learn.estimators",
+    "BCC": "labelquorum.learn.estimators",
+    "BWA": "labelquorum.learn.estimators",
+    "EBCC": "labelquorum.learn.estimators",
+    "GLAD": "labelquorum.learn.estimators",
+    "IBCC": "labelquorum.learn.estimators",
+    "LAA": "labelquorum.learn.estimators",
+    "MACE": "labelquorum.learn.estimators",
+    "MMCE": "labelquorum.learn.estimators",
+    "SBIC": "labelquorum.learn.estimators",
+    "DawidSkene": "labelquorum.learn.estimators",
+    "LAOnePass": "labelquorum.learn.estimators",
+    "LATwoPass": "labelquorum.learn.estimators",
+    "MinimaxEntropy": "labelquorum.learn.estimators",
+    "OneCoin": "labelquorum.learn.estimators",
+    "StepwiseEM": "labelquorum.learn.estimators",
+    "StreamingVB": "labelquorum.learn.estimators",
+    "estimator": "labelquorum.learn.estimators",
+    "Encoder": "labelquorum.learn.bila.encoder",
+    "GenerativeModel": "labelquorum.learn.bila.generative",
+    "MajorityVote": "labelquorum.learn.estimators",
+    "Client": "labelquorum.client",
+    "check_aggregator": "labelquorum.evaluation.checks",
+    "load": "labelquorum.learn.estimators",
+    "merge": "labelquorum.learn.merge",
 }
-_MODULES = {"spark": "labelquorum.serve.spark"}
+_MODULES = {"spark": "labelquorum.spark"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """`python -m labelquorum` is the command `labelquorum`."""
 
-from labelquorum.serve.cli import main
+from labelquorum.cli import main
 
 if __name__ == "__main__":
     main()

@@ -12,7 +12,7 @@ from pandas.testing import assert_frame_equal, assert_series_equal
 from labelquorum.compat import crowdkit as ours
 from labelquorum.compat.crowdkit import GLAD, MACE, DawidSkene, MajorityVote, OneCoinDawidSkene
 from labelquorum.errors import LabelError, StateError
-from labelquorum.trial import class_conditional_crowd
+from labelquorum.evaluation import class_conditional_crowd
 
 CLASSES = ["DawidSkene", "GLAD", "MACE", "MajorityVote", "OneCoinDawidSkene"]
 CLOSE = {"rtol": 1e-7, "atol": 1e-9}

@@ -8,7 +8,7 @@ import os
 
 import pytest
 from faults.kills import arena as made_arena
-from record.conftest import clock, database, databases, server, store, where  # noqa: F401
+from store.conftest import clock, database, databases, server, store, where  # noqa: F401
 
 
 @pytest.fixture(scope="session")

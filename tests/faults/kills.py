@@ -16,11 +16,12 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from faults import source
 
-from labelquorum.record import tables
-from labelquorum.record.faults import POINTS
-from labelquorum.record.learner import Here
-from labelquorum.record.parcel import Receipt
-from labelquorum.record.store import Store
+from labelquorum.store import codec
+from labelquorum.store.database import schema
+from labelquorum.store.failpoints import POINTS
+from labelquorum.store.label_batch import Receipt
+from labelquorum.store.learner import Here
+from labelquorum.store.store import Store
 
 ZYGOTE = Path(__file__).with_name("zygote.py")
 OUTSIDE = "from outside"
@@ -137,18 +138,18 @@ def check_kept(where, sent, acknowledged):
     Gives how many labels were sent, lost and doubled, and the state, if it is also that of the
     recorded cuts given to a fresh store.
     """
-    labels = tables.labels.c
+    labels = schema.labels.c
     with Store.open(where, learner=Here()) as store:
         stream = store.stream("s")
         with store.read() as connection:
             cells = (labels.item, labels.worker, labels.label)
             rows = {
-                row.row: (row.chunk, *map(tables.decode, row[2:]))
+                row.row: (row.chunk, *map(codec.decode, row[2:]))
                 for row in connection.execute(sa.select(labels.row, labels.chunk, *cells))
             }
             receipts = {
-                row.key: tables.decode(row.receipt)
-                for row in connection.execute(sa.select(tables.batches))
+                row.key: codec.decode(row.receipt)
+                for row in connection.execute(sa.select(schema.batches))
             }
         chunks, state = source.recorded(store), stream.state_hash()
         grace, late = stream.rules.grace, stream.count()["late_labels"]

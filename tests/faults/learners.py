@@ -1,6 +1,6 @@
 """Learners for tests in which learning is not what is tested, or is what fails."""
 
-from labelquorum.record.learner import Here
+from labelquorum.store.learner import Here
 
 
 class Remembering:

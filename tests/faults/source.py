@@ -8,10 +8,11 @@ from random import Random
 
 import sqlalchemy as sa
 
-from labelquorum.ingest.events import LabelTable
-from labelquorum.record import tables
-from labelquorum.record.chunking import Rules
-from labelquorum.record.store import Store
+from labelquorum.ingest.labels import LabelTable
+from labelquorum.store import codec
+from labelquorum.store.database import schema
+from labelquorum.store.rules import Rules
+from labelquorum.store.store import Store
 
 CLASSES = ["a", "b", "c"]
 RULES = Rules(labels_per_item=3, chunk_items=4, max_wait=None, max_chunk_wait=None, grace=1e9)
@@ -71,7 +72,7 @@ def fingerprint(store):
     """SHA-256 of every row of every table."""
     digest = sha256()
     with store.read() as connection:
-        for table in tables.metadata.sorted_tables:
+        for table in schema.metadata.sorted_tables:
             for row in connection.execute(sa.select(table).order_by(*table.primary_key)):
                 digest.update(repr((table.name, *row)).encode())
     return digest.hexdigest()
@@ -79,12 +80,12 @@ def fingerprint(store):
 
 def recorded(store):
     """The labels of each chunk, in the order they came; they must have been kept."""
-    labels = tables.labels.c
+    labels = schema.labels.c
     by_chunk = {}
     with store.read() as connection:
         cells = (labels.chunk, labels.item, labels.worker, labels.label)
         for chunk, *row in connection.execute(sa.select(*cells).order_by(labels.row)):
-            by_chunk.setdefault(chunk, []).append(tuple(map(tables.decode, row)))
+            by_chunk.setdefault(chunk, []).append(tuple(map(codec.decode, row)))
     return by_chunk
 
 

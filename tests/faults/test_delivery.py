@@ -22,14 +22,14 @@ from faults.source import (
 )
 
 from labelquorum.errors import ConflictError, StoreError
-from labelquorum.record.chunking import DAY
-from labelquorum.record.store import Store
+from labelquorum.store.rules import DAY
+from labelquorum.store.store import Store
 
 TODO = batches_of(labels_of(30))
 SHARE = 0.3  # of requests that are sent again
 HOLD = """
 import sys
-from labelquorum.record.store import Store
+from labelquorum.store.store import Store
 store = Store.open(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()

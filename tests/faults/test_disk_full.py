@@ -9,8 +9,8 @@ from faults.learners import Remembering
 from faults.source import batches_of, drive, ended, labels_of, opened, table_of
 
 from labelquorum.errors import FullError
-from labelquorum.record import sqlite
-from labelquorum.record.store import Store
+from labelquorum.store.database import sqlite_wal
+from labelquorum.store.store import Store
 
 TODO = batches_of(labels_of(40), 8)
 CI = "LABELQUORUM_CI"
@@ -19,7 +19,7 @@ CI = "LABELQUORUM_CI"
 @pytest.fixture
 def disk(tmp_path, monkeypatch):
     """A disk of 3 MiB, and a log that is small for it."""
-    monkeypatch.setattr(sqlite, "LOG_BYTES", 500_000)
+    monkeypatch.setattr(sqlite_wal, "LOG_BYTES", 500_000)
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]

@@ -10,8 +10,8 @@ from faults.learners import Remembering
 from faults.source import batches_of, drive, ended, labels_of, opened
 
 from labelquorum.errors import StoreError
-from labelquorum.record import sqlite, tables
-from labelquorum.record.store import Store
+from labelquorum.store.database import schema, sqlite_wal
+from labelquorum.store.store import Store
 
 TODO = batches_of(labels_of(4), 8)
 HEAD = 24  # bytes, before each page in the log
@@ -50,7 +50,7 @@ def held_by(folder):
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder, copy)
     with Store.open(copy) as store, store.read() as connection:
-        return set(connection.scalars(sa.select(tables.batches.c.key)))
+        return set(connection.scalars(sa.select(schema.batches.c.key)))
 
 
 def drive_until_done(folder, failing):
@@ -92,7 +92,7 @@ def start(tmp_path_factory):
 def test_whichever_call_fails_nothing_false_is_acknowledged(
     start, tmp_path, monkeypatch, size, record_property, stays, stride
 ):
-    monkeypatch.setattr(sqlite, "LOG_BYTES", size(100_000, 20_000))
+    monkeypatch.setattr(sqlite_wal, "LOG_BYTES", size(100_000, 20_000))
     empty, end = start
     number, n_failed, n_raised = 1, 0, 0
     while True:

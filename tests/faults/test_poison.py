@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from labelquorum.errors import LabelError
-from labelquorum.record.learner import Here
-from labelquorum.record.store import Store
+from labelquorum.store.learner import Here
+from labelquorum.store.store import Store
 
 NAN = float("nan")
 AT_ONCE = RULES.changed(labels_per_item=1, chunk_items=1)
@@ -158,9 +158,9 @@ def test_a_chunk_that_fails_thrice_is_set_aside_and_the_stream_goes_on(tmp_path,
 FLOOD = """
 import sys
 from labelquorum.errors import LimitError
-from labelquorum.ingest.events import LabelTable
-from labelquorum.record.chunking import Rules
-from labelquorum.record.store import Store
+from labelquorum.ingest.labels import LabelTable
+from labelquorum.store.rules import Rules
+from labelquorum.store.store import Store
 
 folder, n_workers, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 

@@ -14,8 +14,8 @@ from faults.learners import Remembering
 from faults.source import batches_of, drive, ended, labels_of, opened, table_of
 
 from labelquorum.errors import StoreError
-from labelquorum.record import faults
-from labelquorum.record.store import Store
+from labelquorum.store import failpoints
+from labelquorum.store.store import Store
 
 TODO = batches_of(labels_of(12))
 SOCKET = ".s.PGSQL.5432"
@@ -142,13 +142,13 @@ def break_at(point, times, action):
         if name == point and passed.count(point) == times:
             action()
 
-    faults.arm(hook)
+    failpoints.arm(hook)
 
 
 @pytest.fixture(autouse=True)
 def disarmed():
     yield
-    faults.arm(None)
+    failpoints.arm(None)
 
 
 def drive_through(store, end):
@@ -168,7 +168,7 @@ def drive_through(store, end):
     return refusals, time.monotonic() - began
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
+@pytest.mark.parametrize("point", failpoints.POINTS)
 def test_a_backend_that_is_terminated_at_any_point_loses_nothing(database, end, point):
     engine = sa.create_engine(
         sa.make_url(database).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT"

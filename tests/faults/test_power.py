@@ -9,8 +9,8 @@ from faults.files import Disk, Platter, Step, engine_on, rng
 from faults.source import batches_of, drive, ended, fingerprint, labels_of
 
 from labelquorum.errors import StoreError
-from labelquorum.record import sqlite
-from labelquorum.record.store import FILE, Store
+from labelquorum.store.database import sqlite_wal
+from labelquorum.store.store import FILE, Store
 
 TODO = batches_of(labels_of(60), 4)
 TRIALS = 300
@@ -45,7 +45,7 @@ class Run:
 def small_log():
     """Shorten the log often meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite, "LOG_BYTES", 600_000)
+        patch.setattr(sqlite_wal, "LOG_BYTES", 600_000)
         yield
 
 
@@ -159,8 +159,8 @@ def test_whoever_else_writes_the_log_into_the_file_breaks_no_seal(run, tmp_path)
 
 
 def test_a_log_that_is_damaged_after_it_was_brought_into_the_file_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite, "LOG_BYTES", 100_000)
-    monkeypatch.setattr(sqlite, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(sqlite_wal, "LOG_BYTES", 100_000)
+    monkeypatch.setattr(sqlite_wal, "READ_SECONDS", 0.0)
     whole, draw = tmp_path / "whole", rng("a log that is read")
 
     def labels(n):

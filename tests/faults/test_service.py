@@ -15,7 +15,7 @@ from faults.kills import check_kept
 from faults.source import CLASSES, RULES, batches_of, labels_of, table_of
 
 import labelquorum as lq
-from labelquorum.record.store import Store
+from labelquorum.store.store import Store
 
 SENDERS = 4
 
@@ -54,7 +54,7 @@ class Service:
         """Kill the process that learns; the service starts another."""
         pid = self._process.pid
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            if b"labelquorum.serve.learning" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"labelquorum.server.learning_loop" in Path(f"/proc/{child}/cmdline").read_bytes():
                 os.kill(int(child), signal.SIGKILL)
                 return 1
         return 0

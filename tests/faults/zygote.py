@@ -22,9 +22,9 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1]))
 from faults import source
 
-from labelquorum.record.faults import arm
-from labelquorum.record.parcel import Receipt, Sent
-from labelquorum.record.store import Store
+from labelquorum.store.failpoints import arm
+from labelquorum.store.label_batch import Receipt, Sent
+from labelquorum.store.store import Store
 
 REPLAYED = 0.3  # of what was acknowledged is sent again
 

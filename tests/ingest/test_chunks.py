@@ -22,7 +22,7 @@ from labelquorum.ingest.chunks import (
     with_news,
     withdrawn,
 )
-from labelquorum.ingest.events import MISSING, LabelTable
+from labelquorum.ingest.labels import MISSING, LabelTable
 
 ids = (
     st.integers(-(2**70), 2**70)

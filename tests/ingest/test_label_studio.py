@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from labelquorum import LabelError, LabelEvent
 from labelquorum.ingest.label_studio import read_label_studio
 
-RECORDED = Path(__file__).parents[1] / "serve" / "label_studio"
+RECORDED = Path(__file__).parents[1] / "server" / "label_studio"
 NAMES = sorted(path.stem for path in RECORDED.glob("*.json"))
 
 

@@ -11,9 +11,9 @@ from sklearn.base import clone
 
 import labelquorum as lq
 from labelquorum.errors import LabelError, StateError
-from labelquorum.ingest.formats import read_wide
-from labelquorum.learn.snapshot import read_snapshot
-from labelquorum.trial import class_conditional_crowd
+from labelquorum.evaluation import class_conditional_crowd
+from labelquorum.ingest.readers import read_wide
+from labelquorum.learn.model_file import read_snapshot
 
 COLUMNS = ["task", "worker", "label"]
 ESTIMATORS = [lq.BiLA, lq.MajorityVote]

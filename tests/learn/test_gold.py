@@ -6,7 +6,7 @@ import pytest
 
 import labelquorum as lq
 from labelquorum.errors import LabelError, StateError
-from labelquorum.trial import class_conditional_crowd
+from labelquorum.evaluation import class_conditional_crowd
 
 
 @pytest.fixture(scope="module")

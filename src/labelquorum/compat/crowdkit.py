@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import pandas as pd
 
+from labelquorum._types import Floats
 from labelquorum.compat.tables import (
     COLUMNS,
     EPSILON,
@@ -32,8 +33,8 @@ from labelquorum.compat.tables import (
     said_cells,
 )
 from labelquorum.errors import LabelError, StateError
-from labelquorum.learn.baselines import dawid_skene, glad, mace, one_coin
-from labelquorum.learn.offline import Floats, Incidence, probs_of_labels, sum_votes
+from labelquorum.learn.methods import dawid_skene, glad, mace, one_coin
+from labelquorum.learn.methods._batch import Incidence, probs_of_labels, sum_votes
 
 __all__ = ["GLAD", "MACE", "DawidSkene", "MajorityVote", "OneCoinDawidSkene"]
 
@@ -156,7 +157,7 @@ class DawidSkene(_Aggregator):
 
     Examples
     --------
-    >>> from labelquorum.trial import class_conditional_crowd, error_rate
+    >>> from labelquorum.evaluation import class_conditional_crowd, error_rate
     >>> crowd = class_conditional_crowd(1000, 30, 3, labels_per_item=5, seed=0)
     >>> labels = pd.DataFrame({"task": crowd.item, "worker": crowd.worker, "label": crowd.label})
     >>> print(f"{error_rate(DawidSkene(100).fit_predict(labels), crowd.truth):.1%}")
@@ -290,7 +291,7 @@ class GLAD(_Aggregator):
         """Learn by expectation maximisation from the columns task, worker, label.
 
         Each M step is Crowd-Kit's own search by conjugate gradients, so that stopping early gives
-        its values; `labelquorum.learn.baselines.glad` gets to the same end much faster.
+        its values; `labelquorum.learn.methods.glad` gets to the same end much faster.
         """
         self.loss_history_ = []
         given = self.labels_priors

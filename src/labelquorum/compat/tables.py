@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from labelquorum._types import Floats
 from labelquorum.errors import LabelError, StateError
-from labelquorum.learn.baselines import dawid_skene
-from labelquorum.learn.offline import Floats, Incidence, incidence
+from labelquorum.learn.methods import dawid_skene
+from labelquorum.learn.methods._batch import Incidence, incidence
 
 __all__ = [
     "COLUMNS",

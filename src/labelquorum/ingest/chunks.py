@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelquorum.errors import LabelError
-from labelquorum.ingest.events import MISSING, LabelTable
+from labelquorum.ingest.labels import MISSING, LabelTable
 
 __all__ = [
     "Chunk",

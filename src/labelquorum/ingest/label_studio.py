@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from labelquorum.errors import LabelError
-from labelquorum.ingest.events import LabelEvent
-from labelquorum.ingest.rules import shown
+from labelquorum.ingest.labels import LabelEvent
+from labelquorum.ingest.validate import shown
 
 __all__ = ["Heard", "Version", "read_label_studio"]
 

@@ -3,29 +3,28 @@
 from collections.abc import Callable
 
 from labelquorum.learn.aggregator import Aggregator
-from labelquorum.learn.baselines.bcc import bcc
-from labelquorum.learn.baselines.bwa import bwa
-from labelquorum.learn.baselines.dawid_skene import dawid_skene
-from labelquorum.learn.baselines.ebcc import ebcc
-from labelquorum.learn.baselines.glad import glad
-from labelquorum.learn.baselines.ibcc import ibcc
-from labelquorum.learn.baselines.la_one_pass import la_one_pass
-from labelquorum.learn.baselines.la_two_pass import la_two_pass
-from labelquorum.learn.baselines.laa import laa
-from labelquorum.learn.baselines.mace import mace
-from labelquorum.learn.baselines.majority_vote import majority_vote
-from labelquorum.learn.baselines.minimax_entropy import minimax_entropy
-from labelquorum.learn.baselines.mmce import mmce
-from labelquorum.learn.baselines.one_coin import one_coin
-from labelquorum.learn.baselines.sbic import sbic
-from labelquorum.learn.baselines.stepwise_em import stepwise_em
-from labelquorum.learn.baselines.streaming_vb import streaming_vb
-from labelquorum.learn.bila import bila
+from labelquorum.learn.bila import bila as build_bila
+from labelquorum.learn.methods.bcc import bcc
+from labelquorum.learn.methods.bwa import bwa
+from labelquorum.learn.methods.dawid_skene import dawid_skene
+from labelquorum.learn.methods.ebcc import ebcc
+from labelquorum.learn.methods.glad import glad
+from labelquorum.learn.methods.ibcc import ibcc
+from labelquorum.learn.methods.la import la_one_pass, la_two_pass
+from labelquorum.learn.methods.laa import laa
+from labelquorum.learn.methods.mace import mace
+from labelquorum.learn.methods.majority_vote import majority_vote
+from labelquorum.learn.methods.minimax_entropy import minimax_entropy
+from labelquorum.learn.methods.mmce import mmce
+from labelquorum.learn.methods.one_coin import one_coin
+from labelquorum.learn.methods.sbic import sbic
+from labelquorum.learn.methods.stepwise_em import stepwise_em
+from labelquorum.learn.methods.streaming_vb import streaming_vb
 
 __all__ = ["AGGREGATORS"]
 
 AGGREGATORS: dict[str, Callable[..., Aggregator]] = {
-    "bila": bila,
+    "bila": build_bila,
     "majority_vote": majority_vote,
     "dawid_skene": dawid_skene,
     "bcc": bcc,

@@ -71,7 +71,7 @@ class Aggregator(NamedTuple):
     """Three pure functions, two views of the state, and what the laws must excuse.
 
     `confusion(state, workers)` gives P(worker says z | truth c), (P, C, C); `class_prior(state)`
-    gives (C,). `exceptions` names a law of `trial.checks` this aggregator does not obey, with
+    gives (C,). `exceptions` names a law of `evaluation.checks` this aggregator does not obey, with
     the reason. `counts` is there where the state is counts.
 
     Some methods have two more views. `draws(state, workers, n_draws, rng, n_chunks)` gives

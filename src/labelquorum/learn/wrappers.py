@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk, make_chunk
-from labelquorum.ingest.events import MISSING
+from labelquorum.ingest.labels import MISSING
 from labelquorum.learn.aggregator import Aggregator, Draws
-from labelquorum.learn.snapshot import state_arrays, state_from_arrays
+from labelquorum.learn.model_file import state_arrays, state_from_arrays
 
 __all__ = ["WRAPPERS", "RefitState", "refit", "split_name", "windowed"]
 

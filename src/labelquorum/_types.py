@@ -1,0 +1,11 @@
+"""Aliases of array types that several packages share."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Floats", "Ints"]
+
+Floats = NDArray[np.float64]
+
+
+Ints = NDArray[np.int64]

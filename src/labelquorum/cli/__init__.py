@@ -1,0 +1,125 @@
+"""The command line: data to standard output, everything else to standard error.
+
+A file a noun: `settings` (the options commands share), `answers` (`aggregate`), `stream`,
+`reports` (`workers`, `doctor`), `datasets`, `evaluate`, `simulate`, `run`, `serve` (and `keys`),
+`store` (`streams`, `backup`, `restore`, `export`, `refine`, `forget`), `plot` (and `report`),
+`demo`. What takes long to import is imported by the command that needs it, so that `--help` is
+there at once.
+"""
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from labelquorum.cli.aggregate import aggregate
+from labelquorum.cli.datasets import datasets
+from labelquorum.cli.demo import demo
+from labelquorum.cli.evaluate import evaluate
+from labelquorum.cli.inspect import doctor, workers
+from labelquorum.cli.options import tell
+from labelquorum.cli.plot import plot, report
+from labelquorum.cli.run import run
+from labelquorum.cli.serve import keys, serve
+from labelquorum.cli.simulate import simulate
+from labelquorum.cli.store import backup, export, forget, refine, restore, streams
+from labelquorum.cli.stream import stream
+from labelquorum.errors import LabelQuorumError
+
+__all__ = ["app", "main"]
+
+
+class _OneSentence(TyperGroup):
+    """Commands that say what went wrong in a sentence, not in a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except LabelQuorumError as error:
+            tell(str(error))
+        except BrokenPipeError:  # whoever read our output has gone: no news for anybody
+            raise
+        except OSError as error:
+            where = "" if error.filename is None else f"{error.filename}: "
+            tell(f"{where}{error.strerror or error}. Check the path and try again.")
+        raise typer.Exit(1)
+
+
+app = typer.Typer(
+    cls=_OneSentence,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: labelquorum aggregate labels.csv -o consensus.csv. "
+    "Every command has its own --help.",
+)
+app.command(
+    epilog="Example: labelquorum aggregate labels.csv -o consensus.csv --model crowd.lq",
+)(aggregate)
+app.command(
+    epilog="Example: tail -n 0 -f labels.jsonl | labelquorum stream --model crowd.lq",
+)(stream)
+app.command(epilog="Example: labelquorum workers crowd.lq --limit 10")(workers)
+app.command(epilog="Example: labelquorum doctor labels.csv")(doctor)
+app.command(epilog="Example: labelquorum datasets --download rte web --data my-data")(datasets)
+app.command(
+    epilog="Example: labelquorum simulate -o labels.csv --truth truth.csv --spammers 0.2",
+)(simulate)
+app.command(
+    epilog="Example: labelquorum evaluate mydata --methods bila,dawid_skene --orders 10 --json",
+)(evaluate)
+app.command(epilog="Example: labelquorum serve data --port 8000")(serve)
+app.add_typer(keys, name="keys")
+
+app.command(epilog="Example: labelquorum run birds incoming --store data --chunk-items 20")(run)
+app.command(epilog="Example: labelquorum streams data")(streams)
+app.command(
+    epilog="Example: labelquorum export birds --store data -o birds.parquet",
+)(export)
+app.command(epilog="Example: labelquorum refine birds --store data -o differ.csv")(refine)
+app.command(epilog="Example: labelquorum backup data -o monday.backup")(backup)
+app.command(epilog="Example: labelquorum restore monday.backup data-again")(restore)
+app.command(
+    epilog="Example: labelquorum plot workers birds --store data -o workers.svg",
+)(plot)
+app.command(epilog="Example: labelquorum report birds --store data -o birds.html")(report)
+app.command(epilog="Example: labelquorum forget ann --stream birds --store data")(forget)
+
+
+app.command(epilog="Example: labelquorum demo --headless --output pictures")(demo)
+
+
+@app.command(epilog="Example: labelquorum version")
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version
+
+    typer.echo(version("labelquorum"))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def labelquorum(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
+        ),
+    ] = False,
+) -> None:
+    """Find the consensus of many noisy workers, and how far each can be trusted.
+
+    Labels come as files or as a stream: one row a label, with the columns
+    task, worker and label. What is learned about the workers can be saved
+    and taken up again.
+    """
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

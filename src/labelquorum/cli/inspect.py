@@ -1,0 +1,199 @@
+"""`labelquorum workers` and `labelquorum doctor`: tables for people, JSON for programs."""
+
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from labelquorum.cli.options import (
+    Abstain,
+    AsJson,
+    Classes,
+    MaybeLabels,
+    open_source,
+    parse_abstain,
+    parse_classes,
+)
+from labelquorum.errors import StateError
+from labelquorum.ingest.labels import LabelSpace
+
+if TYPE_CHECKING:
+    from labelquorum.ingest.lint import Finding
+    from labelquorum.learn.estimator import Estimator
+
+__all__ = ["doctor", "workers"]
+
+Row = Mapping[str, Any]
+
+SHOWN = 20  # workers in a table
+BROKEN = "broken"  # what `store.check` calls a fault of the store itself
+STYLES = {"ok": "green", "note": "cyan", "warning": "yellow"}
+
+
+def workers(
+    model: Annotated[Path, typer.Argument(help="A saved model.", show_default=False)],
+    sort: Annotated[
+        Literal["skill", "labels"],
+        typer.Option(help="By skill, the worst first, or by labels, the most first."),
+    ] = "skill",
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            show_default=f"{SHOWN}, or all as JSON",
+            help="At most so many, half from either end; 0 for all.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the worst and the best workers of a saved model.
+
+    Skill is how often a worker is right, as the model sees it, and between
+    which bounds that is known with 95 % where the method tells them
+    (skill_low, skill_high); agreement, how often his label was the consensus;
+    worst class, the one on which most of his errors fall.
+    """
+    from labelquorum.learn.estimators import load
+
+    estimator = load(model)
+    table = estimator.report().workers
+    rows = [
+        {
+            "worker": worker,
+            "skill": _number(row["annotator_quality"]),
+            "labels": int(row["num_examples_labeled"]),
+            "agreement": _number(row["agreement_with_consensus"]),
+            "worst_class": row["worst_class"],
+        }
+        for worker, row in zip(table.index.tolist(), table.to_dict("records"), strict=True)
+    ]
+    rows.sort(key=lambda row: row["skill"] if sort == "skill" else -row["labels"])
+    if limit is None:
+        limit = 0 if as_json else SHOWN
+    more = max(0, len(rows) - limit) if limit else 0
+    head = rows[: (len(rows) - more + 1) // 2]
+    tail = rows[len(head) + more :]
+    bounds = _bounds(estimator, [row["worker"] for row in head + tail])
+    head, tail = ([row | bounds.get(row["worker"], {}) for row in part] for part in (head, tail))
+    if as_json:
+        _print_json(head + tail)
+    else:
+        _print_workers(head, tail, more)
+
+
+def doctor(
+    labels: MaybeLabels = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            "-s",
+            metavar="STORE",
+            show_default=False,
+            help="Examine a store instead: a folder, or the URL of a PostgreSQL database.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    classes: Classes = None,
+    abstain: Abstain = None,
+) -> None:
+    """Say what is odd in files of labels, or in a store, a sentence each.
+
+    Duplicates, missing labels, tasks with one label, workers who share no
+    task with others, who always give one answer, ids that look alike, and
+    more. Several files are taken as one input. Odd is not wrong: the exit
+    code is 0 if the files can be read.
+
+    Of a store: whether its file is sound and its rules are kept, the version
+    of SQLite, who writes to it, free space, and what of each stream waits, is
+    stuck or quarantined. The exit code is 1 if the store itself is broken.
+    """
+    if (store is None) == (not labels):
+        raise typer.BadParameter("Name files of labels, or a store with --store.")
+    findings = _examine_files(labels or [], classes, abstain) if store is None else _examine(store)
+    if as_json:
+        _print_json([finding._asdict() for finding in findings])
+    else:
+        console = Console(soft_wrap=True, highlight=False)
+        for finding in findings:
+            mark = Text(f"{finding.severity:8}", STYLES[finding.severity])
+            console.print(mark + Text(finding.sentence))
+    if store is not None and any(finding.name == BROKEN for finding in findings):
+        raise typer.Exit(1)
+
+
+def _examine_files(
+    labels: Sequence[str], classes: str | None, abstain: str | None
+) -> list["Finding"]:
+    from labelquorum.ingest.lint import examine
+    from labelquorum.ingest.readers import iter_labels
+
+    known = parse_classes(classes)
+    fixed = None if known is None else tuple(known)
+    space = LabelSpace(fixed, on_bad="skip", abstain=parse_abstain(abstain))
+    return examine(chain.from_iterable(iter_labels(open_source(n), space) for n in labels))
+
+
+def _examine(store: str) -> list["Finding"]:
+    from labelquorum.store.check import examine_store
+
+    return examine_store(store)
+
+
+def _bounds(estimator: "Estimator", workers: Sequence[Hashable]) -> dict[Hashable, dict[str, Any]]:
+    """Between what the skills of these workers lie; nothing of a method that does not tell."""
+    try:
+        table = estimator.skill_intervals(workers=workers)
+    except StateError:
+        return {}
+    ends = zip(workers, table["low"].tolist(), table["high"].tolist(), strict=True)
+    return {
+        worker: {"skill_low": _number(low), "skill_high": _number(high)}
+        for worker, low, high in ends
+    }
+
+
+def _print_workers(head: Sequence[Row], tail: Sequence[Row], more: int) -> None:
+    table = Table("worker", box=SIMPLE_HEAD)
+    bounded = any("skill_low" in row for row in head)
+    for name in ("skill", *(["95 %"] if bounded else []), "labels", "agreement"):
+        table.add_column(name, justify="right")
+    table.add_column("worst class")
+    for row in head:
+        table.add_row(*_cells(row))
+    if more:
+        table.add_row(f"… {more:,} more", style="dim")
+    for row in tail:
+        table.add_row(*_cells(row))
+    Console().print(table)
+
+
+def _cells(row: Row) -> list[Text]:
+    agreement = "" if row["agreement"] is None else f"{row['agreement']:.1%}"
+    numbers = [f"{row['skill']:.1%}", f"{row['labels']:,}", agreement]
+    if "skill_low" in row:
+        numbers.insert(1, f"{row['skill_low']:.0%}–{row['skill_high']:.0%}")
+    return [Text(cell) for cell in (_plain(row["worker"]), *numbers, _plain(row["worst_class"]))]
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False).encode())
+
+
+def _plain(identity: Hashable) -> str:
+    """Write an id for a terminal, without what would move its cursor."""
+    text = str(identity)
+    return text if text.isprintable() else repr(text)
+
+
+def _number(value: float) -> float | None:
+    """A number as JSON knows it; NaN is none."""
+    return None if isnan(value) else round(float(value), 6)

@@ -1,0 +1,276 @@
+"""The options that commands share, and the model they describe."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from labelquorum.ingest.labels import LabelSpace, OnBad, Repeats
+
+if TYPE_CHECKING:
+    from labelquorum.learn.estimator import Estimator
+
+__all__ = [
+    "Abstain",
+    "AsJson",
+    "Classes",
+    "Labels",
+    "MaybeLabels",
+    "Method",
+    "ModelFile",
+    "OnBadRow",
+    "OnRepeat",
+    "OpenItems",
+    "Preset",
+    "Seed",
+    "Summary",
+    "WarmupItems",
+    "in_a_folder",
+    "label_space",
+    "open_model",
+    "open_source",
+    "parse_abstain",
+    "parse_classes",
+    "tell",
+]
+
+MODEL, ROWS = "Model", "Rows"
+
+
+def in_a_folder(path: Path | None) -> Path | None:
+    """Refuse a file that could not be written, before hours of work."""
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"There is no folder {str(path.parent)!r}. Make it first.")
+    return path
+
+
+_LABELS = typer.Argument(
+    metavar="LABELS",
+    show_default=False,
+    help="Files with one row a label and the columns task, worker, label: .csv, .jsonl or "
+    ".parquet; .wide.csv has a row a task and a column a worker. .gz may follow; "
+    "- is standard input.",
+)
+Labels = Annotated[list[str], _LABELS]
+MaybeLabels = Annotated[list[str] | None, _LABELS]
+ModelFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        "-m",
+        dir_okay=False,
+        callback=in_a_folder,
+        rich_help_panel=MODEL,
+        help="File of the model. If it is there, go on from it; save what was learned to it.",
+    ),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=MODEL,
+        show_default="bila",
+        help="How to aggregate, such as bila or majority_vote.",
+    ),
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=MODEL,
+        show_default="default",
+        help="Settings of bila: default, recipe (the richer of its two accounts alone), network "
+        "(by gradient steps), www2021 (the paper) or authors (their code).",
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        min=0, rich_help_panel=MODEL, show_default="0", help="Everything random follows from it."
+    ),
+]
+OpenItems = Annotated[
+    int | None,
+    typer.Option(
+        "--open-items",
+        min=0,
+        rich_help_panel=MODEL,
+        show_default="10000",
+        help="Recent tasks kept open for late labels and corrections; 0 discards at once.",
+    ),
+]
+WarmupItems = Annotated[
+    int | None,
+    typer.Option(
+        "--warmup-items",
+        min=0,
+        rich_help_panel=MODEL,
+        show_default="0",
+        help="Hold chunks until so many tasks are there, then answer them together.",
+    ),
+]
+Classes = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=ROWS,
+        show_default="any label",
+        metavar="A,B,…",
+        help="The only labels there may be: cat,dog as text, or JSON such as [0, 1].",
+    ),
+]
+OnRepeat = Annotated[
+    Repeats | None,
+    typer.Option(
+        "--repeats",
+        rich_help_panel=ROWS,
+        show_default="last",
+        help="Which labels count when a worker labels a task again.",
+    ),
+]
+OnBadRow = Annotated[
+    OnBad,
+    typer.Option("--on-bad", rich_help_panel=ROWS, help="Stop at a bad row, or skip and count it."),
+]
+Abstain = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=ROWS,
+        metavar="LABEL",
+        show_default="none",
+        help='The label for "I do not know": text, or JSON in brackets such as [-1].',
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def tell(sentence: str) -> None:
+    """Speak to the person; standard output is left to the data."""
+    typer.echo(sentence, err=True)
+
+
+def open_source(name: str) -> Any:
+    """Give what a reader takes: a path, or standard input for "-"."""
+    return sys.stdin.buffer if name == "-" else name
+
+
+def open_model(
+    path: Path | None,
+    *,
+    method: str | None,
+    preset: str | None,
+    classes: str | None,
+    repeats: Repeats | None,
+    abstain: str | None,
+    **settings: int | None,
+) -> "Estimator":
+    """Load the model if its file is there, else make one that has learned nothing.
+
+    A saved model keeps the settings it was made with: options that say otherwise are refused.
+    """
+    from labelquorum.learn.bila import PRESETS
+    from labelquorum.learn.estimators import ESTIMATORS, load
+
+    options: dict[str, Any] = {
+        "method": _choose("--method", method, ESTIMATORS),
+        "preset": _choose("--preset", preset, PRESETS),
+        "classes": parse_classes(classes),
+        "repeats": repeats,
+        "abstain": parse_abstain(abstain),
+        **settings,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    if path is not None and path.exists():
+        model = load(path)
+        whose = f"{path} was made"
+    else:
+        kind = ESTIMATORS[given.pop("method", "bila")]
+        model = kind(**{name: given[name] for name in given if name in kind().get_params()})
+        whose = f"The method {kind.method} works"
+    made = {"method": model.method, **model.get_params()}
+    for name, value in given.items():
+        if name not in made or made[name] != value:
+            has = f"with the {name} {made[name]!r}" if name in made else f"without {name}"
+            raise typer.BadParameter(
+                f"{whose} {has}. Leave the option out, or name another model file.",
+                param_hint=f"'--{name.replace('_', '-')}'",
+            )
+    return model
+
+
+def label_space(model: "Estimator", on_bad: OnBad) -> LabelSpace:
+    """Say how rows are read: as the model wants, but for the bad ones, as this run wants."""
+    classes = None if model.classes is None else tuple(model.classes)
+    return LabelSpace(classes, model.repeats, on_bad, model.abstain)
+
+
+class Summary:
+    """Counts what became of the rows, chunk after chunk; nothing is dropped in silence."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._skipped: Counter[str] = Counter()
+
+    def add(self, model: "Estimator") -> None:
+        """Count the chunk a model has just learned from."""
+        counts = model.tally_._asdict()
+        self._skipped.update(counts.pop("skipped"))
+        self._counts.update(counts, answers=len(model.labels_))
+
+    def sentence(self, model: "Estimator") -> str:
+        """Tell the counts that are not zero."""
+        known = self._counts["answers"] > 0
+        told = {
+            "Tasks answered": self._counts["answers"],
+            "Labels": self._counts["rows"],
+            "Workers known": len(model.workers_) if known else 0,
+            "Classes": len(model.classes_),
+            **{f"Left out, {reason}": count for reason, count in self._skipped.most_common()},
+            "Repeated labels": self._counts["repeated"],
+            "Corrected labels": self._counts["corrected"],
+            "Tasks with late labels": self._counts["late_items"],
+            "Closed tasks that came back": self._counts["returned_items"],
+            "Labels that wait for the warm-up": model.held_labels_,
+        }
+        sentences = [f"{name}: {count:,}." for name, count in told.items() if count]
+        return " ".join(
+            sentences if self._counts["rows"] else ["There were no labels.", *sentences]
+        )
+
+
+def parse_classes(text: str | None) -> list[Hashable] | None:
+    """Read a list of classes: text with commas, or JSON."""
+    if text is None:
+        return None
+    if text.startswith("["):
+        return _parse_json("--classes", text)
+    return [name.strip() for name in text.split(",")]
+
+
+def parse_abstain(text: str | None) -> Hashable:
+    """Read the label of an abstention: text, or JSON in brackets."""
+    if text is None or not text.startswith("["):
+        return text
+    return _parse_json("--abstain", text)[0]
+
+
+def _parse_json(option: str, text: str) -> list[Hashable]:
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if not values or not all(isinstance(value, str | int | float) for value in values):
+        raise typer.BadParameter(
+            f"What starts with a bracket must be a JSON list of text and numbers. Got {text}",
+            param_hint=f"'{option}'",
+        )
+    return list(values)
+
+
+def _choose(option: str, value: str | None, known: Iterable[str]) -> str | None:
+    if value is not None and value not in known:
+        raise typer.BadParameter(
+            f"{value!r} is not one of {', '.join(known)}.", param_hint=f"'{option}'"
+        )
+    return value

@@ -1,0 +1,304 @@
+"""`labelquorum streams`, `backup`, `restore`, `export`, `refine`, `forget`: what a store holds."""
+
+import json
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from labelquorum.cli.options import AsJson, in_a_folder, tell
+
+if TYPE_CHECKING:
+    from labelquorum.store.refit import Refined
+
+__all__ = [
+    "StoreOption",
+    "StreamName",
+    "backup",
+    "export",
+    "forget",
+    "refine",
+    "restore",
+    "streams",
+]
+
+Format = Literal["csv", "jsonl", "parquet"]
+What = Literal["answers", "workers", "chunks", "labels"]
+
+WHERE = "A folder, or the URL of a PostgreSQL database."
+SUFFIXES: dict[str, Format] = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+
+StoreOption = Annotated[
+    str, typer.Option("--store", "-s", metavar="STORE", show_default=False, help=WHERE)
+]
+StoreName = Annotated[str, typer.Argument(metavar="STORE", show_default=False, help=WHERE)]
+StreamName = Annotated[
+    str, typer.Argument(metavar="STREAM", show_default=False, help="The name of a stream.")
+]
+Raw = Annotated[
+    bool,
+    typer.Option(
+        "--raw", help="Leave CSV cells as they are, also those that a spreadsheet would run."
+    ),
+]
+
+
+def streams(store: StoreName, as_json: AsJson = False) -> None:
+    """List the streams of a store, with what waits and what is answered.
+
+    It reads beside a running service, and changes nothing.
+    """
+    from labelquorum.store.store import Store
+
+    with Store.look(store) as opened:
+        rows = [
+            {"stream": name, "method": one.configuration.method, **one.count()}
+            for name, one in ((name, opened.stream(name)) for name in opened.streams())
+        ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False).encode())
+        return
+    names = ("answered_items", "waiting_items", "waiting_labels", "held_labels", "late_labels")
+    table = Table("stream", box=SIMPLE_HEAD)
+    for name in names:
+        table.add_column(name.replace("_", " ").replace("items", "tasks"), justify="right")
+    for row in rows:
+        table.add_row(Text(str(row["stream"])), *(f"{row[name]:,}" for name in names))
+    Console().print(table)
+
+
+def backup(
+    store: StoreName,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            dir_okay=False,
+            callback=in_a_folder,
+            show_default=False,
+            help="The one file to write; what was there before is replaced.",
+        ),
+    ],
+) -> None:
+    """Copy a whole store to one file, also while a service writes to it.
+
+    The copy is one committed state, checked page by page, and takes the place
+    of an older file only when it is whole and on the disk. It is a SQLite file
+    whatever the store is. It holds all that the store holds, raw labels and
+    people's ids among it: keep it as safe.
+    """
+    from labelquorum.store import backup as backups
+
+    backups.backup(store, output)
+    tell(f"Wrote {output}, {output.stat().st_size / 1e6:,.1f} MB.")
+
+
+def restore(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", show_default=False, help="What backup wrote.")
+    ],
+    store: StoreName,
+) -> None:
+    """Make a store from a backup, in an empty folder or an empty database.
+
+    Either kind of store can be made from either. What is not empty is left as
+    it is, and an error says so.
+    """
+    from labelquorum.store import backup as backups
+    from labelquorum.store.store import Store
+
+    backups.restore(file, store)
+    with Store.look(store) as opened:
+        tell(f"Streams restored: {len(opened.streams()):,}. They are in {opened.where}.")
+
+
+def export(
+    name: StreamName,
+    store: StoreOption,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            dir_okay=False,
+            callback=in_a_folder,
+            help="Where to write, .csv, .jsonl or .parquet; standard output as CSV unless given.",
+        ),
+    ] = None,
+    encoding: Annotated[
+        Format | None,
+        typer.Option("--format", show_default="by the suffix", help="How to write."),
+    ] = None,
+    what: Annotated[
+        What,
+        typer.Option(help="Answers, what is known of workers, chunks, or labels still held."),
+    ] = "answers",
+    raw: Raw = False,
+) -> None:
+    """Write what a stream holds as CSV, JSON lines or Parquet.
+
+    Answers have the columns task, label, confidence, labels (how many), chunk,
+    and except in CSV the probability of every class (prob_…). It reads one
+    state beside a running service, row by row, so it may be larger than memory.
+
+    Ids come from strangers, and a spreadsheet runs a cell that starts with = +
+    - or @. In CSV such text gets an apostrophe before it; numbers stay as they
+    are. Use --raw when a program reads the file.
+    """
+    from labelquorum.ingest.writers import replacing, write_rows
+    from labelquorum.store.export import exported
+    from labelquorum.store.store import Store
+
+    chosen = encoding or _format_of(output)
+    if chosen == "parquet" and output is None:
+        raise typer.BadParameter("Parquet goes to a file. Name it.", param_hint="'--output'")
+
+    with Store.look(store) as opened:
+        stream = opened.stream(name)
+
+        def write(target: IO[bytes]) -> int:
+            wide, typed = chosen != "csv", chosen == "parquet"
+            with exported(stream, what, probabilities=wide, typed=typed) as found:
+                return write_rows(found.rows, found.columns, target, chosen, raw)
+
+        if output is None:
+            n_rows = write(sys.stdout.buffer)
+            sys.stdout.flush()
+        else:
+            with replacing(output) as beside, beside.open("wb") as file:
+                n_rows = write(file)
+    tell(f"Rows: {n_rows:,}." + (f" Wrote {output}." if output else ""))
+
+
+def refine(
+    name: StreamName,
+    store: StoreOption,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            dir_okay=False,
+            callback=in_a_folder,
+            help="Where to write the tasks that differ, .csv, .jsonl or .parquet.",
+        ),
+    ] = None,
+    raw: Raw = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit all kept labels again at once, and compare with what was answered.
+
+    An answer was given with what was known when its chunk came; all labels
+    together know more. This tells how many answers would differ, and which.
+    Nothing is changed. Labels must be kept for it (--retention keep).
+    """
+    from labelquorum.ingest.writers import replacing, write_rows
+    from labelquorum.store.refit import Refit, refine
+    from labelquorum.store.store import Store
+
+    chosen = _format_of(output)
+    with Store.look(store) as opened, Console(stderr=True).status("Fitting all labels…"):
+        found = refine(opened.stream(name))
+    rows = [one._asdict() for one in found.differ]
+    if output is not None:
+        columns = {n: {type(row[n]) for row in rows} or {str} for n in Refit._fields}
+        with replacing(output) as beside, beside.open("wb") as file:
+            write_rows(rows, columns, file, chosen, raw)
+    if as_json:
+        told = {**found._asdict(), "differ": rows, "by_class": found.by_class()}
+        typer.echo(json.dumps(told, indent=2, ensure_ascii=False).encode())
+    else:
+        _print_refined(found)
+    if found.discarded:
+        tell(
+            f"Labels of {found.discarded:,} chunks were discarded, so {found.compared:,} of "
+            f"{found.answered:,} answers could be compared."
+        )
+    elif found.compared < found.answered:
+        tell(
+            f"{found.compared:,} of {found.answered:,} answers could be compared: of the others "
+            "not all labels are kept, for a worker was forgotten."
+        )
+    if output is not None:
+        tell(f"Wrote {output}.")
+
+
+def _print_refined(found: "Refined") -> None:
+    n_differ, compared = len(found.differ), found.compared
+    share = f" ({n_differ / compared:.1%})" if compared else ""
+    typer.echo(f"Answers compared: {compared:,}. Answers that differ: {n_differ:,}{share}.")
+    if not n_differ:
+        return
+    before = sum(one.confidence for one in found.differ) / n_differ
+    after = sum(one.refit_confidence for one in found.differ) / n_differ
+    typer.echo(f"Their mean confidence: {before:.1%} as answered, {after:.1%} refitted.")
+    table = Table("answered", "refitted", box=SIMPLE_HEAD)
+    table.add_column("tasks", justify="right")
+    for label, refitted, count in found.by_class():
+        table.add_row(Text(str(label)), Text(str(refitted)), f"{count:,}")
+    Console().print(table)
+
+
+def forget(
+    worker: Annotated[
+        str, typer.Argument(metavar="WORKER", show_default=False, help="The worker's id.")
+    ],
+    name: Annotated[
+        str,
+        typer.Option("--stream", metavar="STREAM", show_default=False, help="Name of a stream."),
+    ],
+    store: StoreOption,
+) -> None:
+    """Remove a worker from a stream: a person's right.
+
+    His row, his labels that wait or are kept, his part in tasks that are still
+    open, and his id are gone. Chunks that were cut are applied first. What he
+    contributed to shared numbers and to answers stays: it names nobody.
+    Backups taken before still hold him; make new ones and delete the old.
+    """
+    from labelquorum.store.store import Store
+
+    with Store.open(store) as opened:
+        n_labels = _forget(opened.stream(name), worker)
+        opened.compact()
+    tell(f"Worker {worker!r} is forgotten. Labels that were deleted: {n_labels:,}.")
+
+
+def _forget(stream: Any, worker: str) -> int:
+    """Forget who has this id: as text or, if nobody has, as the number it reads as."""
+    from labelquorum.errors import LabelError
+
+    try:
+        return int(stream.forget(worker))
+    except LabelError:
+        try:
+            number = json.loads(worker)
+        except ValueError:
+            number = None
+        if not isinstance(number, int | float):
+            raise
+        return int(stream.forget(number))
+
+
+def _format_of(output: Path | None) -> Format:
+    """Tell from its suffix how a file is to be written; standard output is CSV."""
+    if output is None:
+        return "csv"
+    if output.suffix.lower() not in SUFFIXES:
+        raise typer.BadParameter(
+            f"The suffix says how to write, and must be one of {', '.join(SUFFIXES)}, unless "
+            f"--format is given. Got {output.name!r}.",
+            param_hint="'--output'",
+        )
+    return SUFFIXES[output.suffix.lower()]

@@ -1,0 +1,325 @@
+"""Requests to the service, retried until answered or timed out; and labels as their bodies.
+
+What the service may have taken although its answer got lost can be asked again, because every
+request that changes something either carries a key or says how things shall be. Labels are cut
+into batches and written as lines of JSON, packed where that is worth it.
+"""
+
+import gzip
+import json
+import random
+import time
+from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from ipaddress import ip_address
+from itertools import chain, count, islice
+from math import isfinite
+from typing import Any, NamedTuple
+
+import httpx
+
+from labelquorum.errors import (
+    ConflictError,
+    LabelError,
+    LabelQuorumError,
+    LimitError,
+    StateError,
+    StoreError,
+)
+from labelquorum.ingest.labels import LabelSpace, LabelTable
+from labelquorum.ingest.readers import iter_labels
+from labelquorum.ingest.validate import COLUMNS, shown
+
+__all__ = ["BATCH_ROWS", "AbsentError", "Event", "Wire", "batches", "packed", "plain"]
+
+LATER = frozenset({429, 502, 503, 504, 507})
+"""Answers that mean: not now."""
+FIRST_WAIT, LONGEST_WAIT = 0.1, 10.0
+CONNECT_SECONDS = 5.0
+SILENT_SECONDS = 60.0
+"""Events that are silent for so long have lost their connection."""
+
+
+class AbsentError(StoreError):
+    """The service has nothing of this name."""
+
+
+class Event(NamedTuple):
+    """Something that happened in a stream."""
+
+    id: str
+    """Give it to `follow` as `after` to go on from there."""
+    kind: str
+    data: Any
+
+
+class Wire:
+    """One service and one key."""
+
+    def __init__(self, url: str, key: str, timeout: float) -> None:
+        try:
+            parsed = httpx.URL(url)
+        except (httpx.InvalidURL, TypeError) as error:
+            raise StateError(f"`url` of Client is no address ({error}). Got {url!r}.") from error
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise StateError(f"`url` of Client must be such as http://127.0.0.1:8000. Got {url!r}.")
+        if not key or not str(key).isascii() or not str(key).isprintable():
+            raise StateError("`key` of Client must be a key that the service gave.")
+        if not isfinite(timeout) or timeout <= 0:
+            raise StateError(f"`timeout` of Client must be a number > 0. Got {timeout!r}.")
+        self.url, self.timeout = str(url).rstrip("/"), timeout
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key}"},
+            trust_env=not _is_here(parsed.host),  # no proxy stands between a machine and itself
+        )
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._http.close()
+
+    def call(
+        self,
+        verb: str,
+        path: str,
+        *,
+        refusal: type[LabelQuorumError] = StateError,
+        lost: list[str] | None = None,
+        **request: Any,
+    ) -> httpx.Response:
+        """Ask until there is an answer, or the time is over; refusals are raised.
+
+        Parameters
+        ----------
+        verb, path
+            What is asked for.
+        refusal
+            What is raised where the service finds fault with what it was sent.
+        lost
+            Where to tell of answers that got lost: the service may have done what it was asked.
+        request
+            What else httpx takes.
+        """
+        deadline = time.monotonic() + self.timeout
+        for attempt in count():
+            left = max(deadline - time.monotonic(), 0.1)
+            limit = httpx.Timeout(left, connect=min(CONNECT_SECONDS, left))
+            try:
+                reply = self._http.request(verb, path, timeout=limit, **request)
+            except httpx.RequestError as error:
+                said, asked_to_wait = _words(error), None
+                if lost is not None:
+                    lost.append(said)
+            else:
+                if reply.status_code not in LATER:
+                    return _checked(reply, self.url, refusal)
+                said, asked_to_wait = _sentence(reply), _retry_after(reply)
+            wait = _pause(attempt, asked_to_wait)
+            if time.monotonic() + wait > deadline:
+                raise StoreError(
+                    f"{self.url}: no answer within {self.timeout:g} seconds, which is `timeout` of "
+                    f"Client. The last was: {said} Ask again later; nothing is counted twice under "
+                    "the same key."
+                )
+            time.sleep(wait)
+        raise AssertionError("unreachable")
+
+    def events(self, path: str, after: str | None) -> Iterator[Event]:
+        """What happens, as it happens; a connection that is lost is taken up where it was."""
+        lost_since: float | None = None
+        attempt = 0
+        while True:
+            headers = {"Accept": "text/event-stream"}
+            if after is not None:
+                headers["Last-Event-ID"] = after
+            asked_to_wait = None
+            said = "the events ended."
+            limit = httpx.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS)
+            try:
+                with self._http.stream("GET", path, headers=headers, timeout=limit) as reply:
+                    if reply.status_code in LATER:
+                        reply.read()
+                        said, asked_to_wait = _sentence(reply), _retry_after(reply)
+                    elif reply.status_code != 200:
+                        reply.read()
+                        _checked(reply, self.url, StateError)
+                    else:
+                        for identity, event in _parse(reply.iter_lines()):
+                            after, lost_since, attempt = identity or after, None, 0
+                            if event is not None:
+                                yield event
+            except httpx.RequestError as error:
+                said = _words(error)
+            now = time.monotonic()
+            lost_since = now if lost_since is None else lost_since
+            wait = _pause(attempt, asked_to_wait)
+            if now + wait - lost_since > self.timeout:
+                raise StoreError(
+                    f"{self.url}: events could not be followed for {self.timeout:g} seconds, which "
+                    f"is `timeout` of Client. The last was: {said} "
+                    f"Follow again with after={after!r}."
+                )
+            time.sleep(wait)
+            attempt += 1
+
+
+def _pause(attempt: int, asked_to_wait: float | None) -> float:
+    """How long to wait before the next attempt: longer each time, and never all together."""
+    most = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(attempt, 30))
+    return max(asked_to_wait or 0.0, random.uniform(most / 2, most))
+
+
+def _retry_after(reply: httpx.Response) -> float | None:
+    """For how many seconds the service asked to be left alone."""
+    told = reply.headers.get("Retry-After")
+    if told is None:
+        return None
+    try:
+        seconds = float(told)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(told).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, seconds) if isfinite(seconds) else None
+
+
+def _checked(reply: httpx.Response, url: str, refusal: type[LabelQuorumError]) -> httpx.Response:
+    """The answer, or the error it stands for."""
+    status = reply.status_code
+    if reply.is_success:
+        return reply
+    kinds: dict[int, type[LabelQuorumError]] = {
+        401: StoreError,
+        403: StoreError,
+        404: AbsentError,
+        409: ConflictError,
+        413: LimitError,
+    }
+    kind = kinds.get(status, refusal if 400 <= status < 500 else StoreError)
+    raise kind(f"{url}: {_sentence(reply)}")
+
+
+def _sentence(reply: httpx.Response) -> str:
+    """What the service said was wrong."""
+    try:
+        body: Any = reply.json()
+    except ValueError:
+        body = None
+    said = body.get("errors") if isinstance(body, Mapping) else None
+    if isinstance(said, list) and said and all(isinstance(one, str) for one in said):
+        more = f" There are {len(said) - 1} more such." if len(said) > 1 else ""
+        return f"{said[0]}{more}"
+    return f"the answer was {reply.status_code} {reply.reason_phrase}, and no more."
+
+
+def _words(error: httpx.RequestError) -> str:
+    return f"{str(error) or type(error).__name__}.".replace("..", ".")
+
+
+def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Event | None]]:
+    """Server-sent events, each with the id to go on from; one that is cut off is none.
+
+    A service may tell where it stands without telling an event.
+    """
+    identity, kind, data = "", "message", list[str]()
+    for line in lines:
+        if not line:
+            event = Event(identity, kind, _value("\n".join(data))) if data else None
+            yield identity, event
+            kind, data = "message", []
+            continue
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "id":
+            identity = value
+        elif field == "event":
+            kind = value
+        elif field == "data":
+            data.append(value)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _is_here(host: str) -> bool:
+    """Tell whether a name is that of this very machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+# ── labels as request bodies ─────────────────────────────────────────────────────────────
+
+
+BATCH_ROWS = 5_000
+_WORTH_PACKING = 1_000  # bytes
+_MOST_PACKED = 50  # the service takes what is packed tighter than 100 to 1 for a bomb
+
+
+def batches(labels: Any, space: LabelSpace) -> Iterator[LabelTable]:
+    """Labels in tables that one request can take."""
+    for table in iter_labels(_lines(labels), space, BATCH_ROWS):
+        columns = {name: getattr(table, name) for name in COLUMNS.values()}
+        for start in range(0, max(1, len(table.item_ids)), BATCH_ROWS):
+            part: dict[str, Any] = {
+                name: None if column is None else column[start : start + BATCH_ROWS]
+                for name, column in columns.items()
+            }
+            yield LabelTable(**part, skipped={} if start else table.skipped)
+
+
+def _lines(labels: Any) -> Any:
+    """Dicts, one a label, as lines of JSON; anything else as it is."""
+    is_tuple = isinstance(labels, tuple) and not isinstance(labels, LabelTable)
+    is_stream = isinstance(labels, Iterator) and not hasattr(labels, "read")
+    if not (is_tuple or is_stream or isinstance(labels, list)):
+        return labels
+    rest = iter(labels)
+    first = list(islice(rest, 1))
+    if not first:
+        return LabelTable([], [], [])
+    rows = chain(first, rest)
+    return map(_line, rows) if isinstance(first[0], Mapping) else rows
+
+
+def _line(row: Any) -> str:
+    try:
+        return json.dumps(dict(row), default=plain)
+    except (TypeError, ValueError) as error:
+        raise LabelError(
+            f"A label is a dict of text and numbers. Got {shown(row)} ({error}). Correct it."
+        ) from error
+
+
+def _ndjson(table: LabelTable) -> bytes:
+    names = [role for role, column in COLUMNS.items() if getattr(table, column) is not None]
+    columns = [getattr(table, COLUMNS[role]) for role in names]
+    rows = (
+        {role: value for role, value in zip(names, row, strict=True) if value is not None}
+        for row in zip(*columns, strict=True)
+    )
+    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()
+
+
+def packed(table: LabelTable) -> tuple[bytes, dict[str, str]]:
+    """The body of a request that sends a table, and its headers; packed where that is worth it."""
+    body = _ndjson(table)
+    headers = {"Content-Type": "application/x-ndjson"}
+    if len(body) >= _WORTH_PACKING:
+        packed = gzip.compress(body, 5, mtime=0)
+        if len(body) <= _MOST_PACKED * len(packed):
+            return packed, {**headers, "Content-Encoding": "gzip"}
+    return body, headers
+
+
+def plain(value: Any) -> Any:
+    """NumPy's scalars and dates, as JSON can hold them."""
+    if hasattr(value, "item"):
+        return value.item()
+    return value.isoformat() if hasattr(value, "isoformat") else value

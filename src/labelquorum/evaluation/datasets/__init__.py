@@ -1,0 +1,1 @@
+"""Real data sets: the registry of facts, reading, checking, converting, downloading."""

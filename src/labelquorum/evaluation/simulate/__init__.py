@@ -1,0 +1,1 @@
+"""Simulated crowds: the truth and every confusion matrix are known."""

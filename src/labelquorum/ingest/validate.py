@@ -1,0 +1,385 @@
+"""The rules every reader keeps: what a row is, what an id may be, and what becomes of a bad row.
+
+A reader collects columns as it finds them; `checked` makes a sound `LabelTable` of them.
+
+- A row has a task, a worker and a label, each text or a finite number, and a weight, where
+  there is one, that is a number from 0 to 1,000,000. Where the classes are given, the label is one.
+- A row that breaks a rule is an error that names its place or, with `on_bad="skip"`, is
+  left out and counted by reason. An abstention is left out and counted, never an error.
+- Ids and labels keep their type, and text is kept as written, outer blanks included. NumPy's
+  scalars become Python's. 1 and 1.0 are one id to Python and both are spelled 1, so that a
+  column of integers which pandas widened to floats for one NaN comes back as integers.
+- A group or a timestamp may be missing. Text that reads as a number is a timestamp by value;
+  a date becomes ISO text.
+
+A file of one's own may hold any text. What comes over a network is kept, logged and shown, so
+`check_names` keeps out names that could break a line, a terminal or a page.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from heapq import nsmallest
+from itertools import compress
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from labelquorum.errors import LabelError
+from labelquorum.ingest.labels import COLUMN_ALIASES, LabelSpace, LabelTable, is_missing
+
+__all__ = [
+    "ANY_LABEL",
+    "COLUMNS",
+    "NAMED_ROWS",
+    "NAME_BYTES",
+    "NEEDED",
+    "SKIP",
+    "Fault",
+    "check_names",
+    "checked",
+    "fault_of_name",
+    "find_columns",
+    "match_columns",
+    "role_of",
+    "shown",
+]
+
+ANY_LABEL = LabelSpace()
+"""Any class, and the first bad row is an error: what holds unless a reader is told otherwise."""
+
+COLUMNS = {
+    "task": "item_ids",
+    "worker": "worker_ids",
+    "label": "labels",
+    "weight": "weights",
+    "group": "groups",
+    "timestamp": "timestamps",
+}
+"""The field of a `LabelTable` for each role a column may have."""
+
+NEEDED = ("task", "worker", "label")
+"""The roles no table can do without."""
+
+MOST_WEIGHT = 1e6
+"""A label may count for this many; more would drown all others, and float32 with them."""
+
+SKIP = "Correct it, or choose on_bad='skip' to leave such rows out and count them."
+"""The next step after most bad rows."""
+
+CLASSES = SKIP.replace(",", ", add it to the classes if they are yours to choose,", 1)
+"""The next step after a label of no class."""
+
+NAMED_ROWS = 20
+"""So many bad rows are named by one error."""
+
+_ROLES = {alias: role for role, aliases in COLUMN_ALIASES.items() for alias in aliases}
+_UNUSABLE = object()  # stands for a cell that cannot be an id, such as a list
+_LARGEST_EXACT = 2**53  # beyond it a float does not tell one integer from the next
+_SHOWN_CLASSES = 20
+_SHOWN_CHARACTERS = 80
+
+
+class Fault(NamedTuple):
+    """A bad row: its line, the reason it is counted under, and what an error says of it."""
+
+    line: int
+    reason: str
+    sentence: str
+
+
+def find_columns(names: Sequence[object], source: str, remedy: str) -> dict[str, int]:
+    """Say at which position a header has the task, the worker, the label and the optional ones."""
+    found = match_columns(names, remedy)
+    if isinstance(found, Fault):
+        raise LabelError(f"{source}: {found.sentence}")
+    return found
+
+
+def match_columns(names: Sequence[object], remedy: str) -> dict[str, int] | Fault:
+    """Match names with columns, by any alias and in any case, or say why they do not."""
+    found: dict[str, int] = {}
+    for position, name in enumerate(names):
+        role = role_of(name)
+        if role in found:
+            rule = f"{names[found[role]]!r} and {name!r} both name the {role}, and only one may"
+            return Fault(1, "malformed row", f"{rule}. Remove or rename one of them.")
+        if role is not None:
+            found[role] = position
+    if len(names) == 1 and isinstance(names[0], str):
+        for separator, called in ((";", "semicolons"), ("\t", "tabs")):
+            if separator in names[0]:
+                rule = f"columns must be separated by commas, and {names[0]!r} has {called}"
+                return Fault(1, "malformed row", f"{rule}. Save the file with commas.")
+    for role in NEEDED:
+        if role not in found:
+            *others, last = (repr(alias) for alias in COLUMN_ALIASES[role])
+            rule = f"nothing names the {role}, which may be called {', '.join(others)} or {last}"
+            return Fault(1, f"missing {role}", f"{rule}. Got {list(names)!r}. {remedy}")
+    return found
+
+
+def role_of(name: object) -> str | None:
+    """Say what a column of this name holds; None where it is no concern of ours."""
+    return _ROLES.get(name.strip().lower()) if isinstance(name, str) else None
+
+
+def checked(raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = ()) -> LabelTable:
+    """Make a table keep the rules: the one gate every reader goes through.
+
+    Rules are tested on the distinct values of a column, not row by row, so a sound table
+    costs little.
+
+    Parameters
+    ----------
+    raw
+        The columns as found.
+    space
+        What a label may be, and what happens to bad rows.
+    faults
+        Rows that are not in `raw` because they could not be split into cells.
+    """
+    bad: dict[int, str] = {}  # row: the first rule it breaks
+    columns: dict[str, Any] = {}
+    for role in (*NEEDED, "group"):
+        name = COLUMNS[role]
+        if getattr(raw, name) is not None:
+            columns[name], reasons = _check_ids(role, getattr(raw, name))
+            if role == "label":
+                _check_classes(columns[name], reasons, space)
+            if role == "group" and reasons:  # a label need not have one
+                columns[name] = [None if is_missing(value) else value for value in columns[name]]
+                reasons.pop(None, None)
+            if reasons:
+                for row, value in enumerate(columns[name]):
+                    if value in reasons:
+                        bad.setdefault(row, reasons[value])
+    if raw.weights is not None:
+        columns["weights"], wrong = _check_weights(raw.weights)
+        for row in wrong:
+            bad.setdefault(row, "bad weight")
+    if raw.timestamps is not None:
+        columns["timestamps"] = [_moment(value) for value in raw.timestamps]
+
+    if not bad and not faults:
+        return raw._replace(**columns)
+    if space.on_bad == "error":
+        _raise_bad(raw, space, bad, faults)
+    good = [row not in bad for row in range(len(raw.labels))]
+    columns["lines"] = range(len(good)) if raw.lines is None else raw.lines
+    skipped = Counter(raw.skipped) + Counter(bad.values()) + Counter(f.reason for f in faults)
+    columns = {name: list(compress(column, good)) for name, column in columns.items()}
+    return raw._replace(**columns, skipped=dict(skipped))
+
+
+def _check_ids(role: str, column: Sequence[Any]) -> tuple[list[Any], dict[Hashable, str]]:
+    """Bring a column to plain values, and say which of them break a rule, and why."""
+    values = column if isinstance(column, list) else list(column)
+    kinds = set(map(type, values))
+    if not kinds <= {str, int, bool}:
+        values = [_plain(value) for value in values]
+        kinds = set(map(type, values))
+    if kinds <= {int, bool, float}:
+        return values, {}
+    distinct = set(values)
+    if kinds == {str} and all(map(str.strip, distinct)) and _is_utf8("".join(distinct)):
+        return values, {}
+    reasons: dict[Hashable, str] = {}
+    for value in distinct:
+        if is_missing(value):
+            reasons[value] = f"missing {role}"
+        elif value is _UNUSABLE or not _is_utf8(value):
+            reasons[value] = f"bad {role}"
+    return values, reasons
+
+
+def _check_classes(
+    labels: Sequence[Hashable], reasons: dict[Hashable, str], space: LabelSpace
+) -> None:
+    """Add to the reasons the labels that are an abstention or none of the classes."""
+    if space.abstain is not None:
+        if is_missing(space.abstain):  # an empty label is how this crowd abstains
+            empty = [label for label, reason in reasons.items() if reason == "missing label"]
+            reasons.update(dict.fromkeys(empty, "abstained"))
+        else:
+            reasons[space.abstain] = "abstained"
+    if space.classes is not None:
+        unknown = set(labels).difference(space.classes, reasons)
+        reasons.update(dict.fromkeys(unknown, "unknown class"))
+
+
+def _plain(value: Any) -> Hashable:
+    """One cell as Python text or number; None where it is missing."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str | int):
+        return value
+    if isinstance(value, float) and isfinite(value):
+        whole = value.is_integer() and abs(value) < _LARGEST_EXACT
+        return int(value) if whole else value
+    if getattr(value, "__hash__", None) is not None and is_missing(value):
+        return None
+    return _UNUSABLE
+
+
+def _is_utf8(value: object) -> bool:
+    """Tell text that can be written out again from text that holds half a character."""
+    try:
+        return not isinstance(value, str) or value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def _check_weights(column: Sequence[Any]) -> tuple[list[float], list[int]]:
+    """Bring weights to floats, and say which rows hold none from 0 to `MOST_WEIGHT`."""
+    values = [_number(value) for value in column]
+    weights = np.array(values, dtype=np.float64)
+    return values, np.flatnonzero(~((weights >= 0) & (weights <= MOST_WEIGHT))).tolist()
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
+
+
+def _moment(value: Any) -> Any:
+    """One timestamp: a number where it is text that reads as one, so that 9 comes before 10.
+
+    A date becomes ISO text of one width, which sorts by time and can be saved.
+    """
+    if isinstance(value, datetime) and not is_missing(value):
+        moment = value if value.tzinfo is None else value.astimezone(UTC)
+        return moment.isoformat(timespec="microseconds")
+    if isinstance(value, date) and not is_missing(value):
+        return value.isoformat()
+    number = _number(value) if isinstance(value, str) else float("nan")
+    return number if isfinite(number) else None if is_missing(value) else value
+
+
+def _raise_bad(
+    raw: LabelTable,
+    space: LabelSpace,
+    bad: Mapping[int, str],
+    faults: Sequence[Fault],
+) -> None:
+    """Raise an error that names the first bad rows, if there are any."""
+    lines = range(len(raw.labels)) if raw.lines is None else raw.lines
+    rows = nsmallest(NAMED_ROWS, (row for row, reason in bad.items() if reason != "abstained"))
+    found = [Fault(lines[row], bad[row], _sentence(raw, space, row, bad[row])) for row in rows]
+    if found or faults:
+        first = nsmallest(NAMED_ROWS, [*faults, *found])
+        raise LabelError(*_told(f"{raw.source} {raw.unit} {f.line}: {f.sentence}" for f in first))
+
+
+def _told(sentences: Iterable[str]) -> tuple[str, list[str]]:
+    first, *others = sentences
+    return first, others
+
+
+def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str) -> str:
+    """Say which rule a row breaks, what it holds, and what to do."""
+    if reason == "unknown class":
+        label, classes = _plain(raw.labels[row]), list(space.classes or ())
+        some = classes[:_SHOWN_CLASSES] + ["…"] * (len(classes) > _SHOWN_CLASSES)
+        twins = [c for c in classes if str(c) == str(label)]
+        hint = "".join(
+            f" The class {twin!r} is {_kind(twin)} and the label {_kind(label)}: write both alike."
+            for twin in twins
+        )
+        return f"label {shown(label)} is not one of the classes {some!r}.{hint} {CLASSES}"
+    fault, role = reason.split()
+    got = ", ".join(
+        f"{role} {shown(getattr(raw, COLUMNS[role])[row])}"
+        for role in dict.fromkeys((*NEEDED, role))
+    )
+    if fault == "missing":
+        rule = f"the {role} is missing, and every row needs a task, a worker and a label"
+    elif role == "weight":
+        rule = "the weight is not a number from 0 to 1,000,000"
+    else:
+        rule = f"the {role} is neither text (UTF-8) nor a finite number"
+    return f"{rule}. Got {got}. {SKIP}"
+
+
+def _kind(value: object) -> str:
+    return "text" if isinstance(value, str) else f"of type {type(value).__name__}"
+
+
+def shown(value: object) -> str:
+    """Write a value for a message, not too long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+# ── names that strangers send ────────────────────────────────────────────────────────────
+
+
+NAME_BYTES = 256
+"""No name is longer, written as UTF-8."""
+
+_NAMES = ("task", "worker", "label", "group", "timestamp")
+_SURELY_SHORT = NAME_BYTES // 4  # characters; none has more than four bytes
+_LARGEST_BITS = 850  # of a whole number; more would not fit into the bytes as digits
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def fault_of_name(name: Hashable) -> str | None:
+    """Say which rule a name breaks; None where it keeps them all."""
+    if isinstance(name, str):
+        if not name.isprintable() and _CONTROL.search(name):
+            return "has a control character in it"
+        if len(name) > _SURELY_SHORT and len(_escaped(name).encode()) > NAME_BYTES:
+            return f"is longer than {NAME_BYTES} bytes"
+    elif isinstance(name, int) and name.bit_length() > _LARGEST_BITS:
+        return f"is longer than {NAME_BYTES} bytes"
+    return None
+
+
+def check_names(table: LabelTable, space: LabelSpace) -> LabelTable:
+    """Make a table keep the rules for names; rows that break them are treated as bad rows are.
+
+    Parameters
+    ----------
+    table
+        Labels that were checked.
+    space
+        What happens to bad rows.
+    """
+    bad: dict[int, tuple[str, str]] = {}
+    for role in _NAMES:
+        column: Sequence[Any] | None = getattr(table, COLUMNS[role])
+        if column is None:
+            continue
+        faults = {name: why for name in set(column) if (why := fault_of_name(name))}
+        if faults:
+            for row, name in enumerate(column):
+                if name in faults:
+                    bad.setdefault(row, (role, faults[name]))
+    if not bad:
+        return table
+    if space.on_bad == "error":
+        told = []
+        for row in sorted(bad)[:NAMED_ROWS]:
+            role, why = bad[row]
+            got = shown(getattr(table, COLUMNS[role])[row])
+            told.append(f"{table.where(row)}: the {role} {why}. Got {got}. {SKIP}")
+        raise LabelError(told[0], told[1:])
+    good = [row not in bad for row in range(len(table.labels))]
+    kept: dict[str, Any] = {
+        name: list(compress(column, good))
+        for name in (*COLUMNS.values(), "lines")
+        if (column := getattr(table, name)) is not None
+    }
+    if table.lines is None:
+        kept["lines"] = [row for row, is_good in enumerate(good) if is_good]
+    skipped = Counter(table.skipped) + Counter(f"bad {role}" for role, _ in bad.values())
+    return table._replace(**kept, skipped=dict(skipped))
+
+
+def _escaped(name: str) -> str:
+    """As JSON text has it, less the quotes around."""
+    return name.replace("\\", "\\\\").replace('"', '\\"')

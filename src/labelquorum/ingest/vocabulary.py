@@ -1,0 +1,366 @@
+"""The roster: which workers and classes are known, and how a table becomes a chunk.
+
+`Roster.read` is pure: it says what a table would add. `Roster.admit` adds it, once the chunk
+was learned from. Between the two anything may fail and nothing is lost.
+"""
+
+from array import array
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum.errors import LabelError
+from labelquorum.ingest.chunks import Chunk, id_key, id_order, make_chunk
+from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable, is_missing
+from labelquorum.ingest.open_items import Ledger, Note, OpenItem
+
+__all__ = ["Intake", "Roster", "Tally"]
+
+
+class Tally(NamedTuple):
+    """What became of the rows of a table; nothing is dropped in silence."""
+
+    rows: int = 0
+    """Rows that were read and had an item, a worker and a label."""
+    repeated: int = 0
+    """Labels set aside because the same worker labelled the same item more than once."""
+    corrected: int = 0
+    """Labels of open items that gave way to another one of the same worker."""
+    late_items: int = 0
+    """Items that were open and got more labels, or other ones."""
+    returned_items: int = 0
+    """Items that were closed and came back: counted as new evidence."""
+    gold_items: int = 0
+    """Items whose true label is given."""
+    skipped: Mapping[str, int] = {}
+    """Bad rows left out while reading, by reason."""
+
+
+class Intake(NamedTuple):
+    """A table read against the roster: the chunk, and what it would add."""
+
+    chunk: Chunk
+    item_ids: list[Hashable]  # in the chunk's order
+    order: NDArray[np.intp]  # (N,) positions in order of first appearance
+    new_workers: list[Hashable]
+    new_classes: list[Hashable]
+    notes: list[Note] | None  # one an item, in the chunk's order
+    tally: Tally
+    returned: NDArray[np.bool_]  # (N,) items that were closed before
+
+
+class _Kept(NamedTuple):
+    """The rows that count, and what they are to the labels held before."""
+
+    rows: NDArray[np.intp]
+    known: NDArray[np.bool_]  # says nothing that was not held already
+    replaced: NDArray[np.int64]  # the held label it corrects, or MISSING
+    replaced_weight: NDArray[np.float64]
+
+
+class Roster:
+    """Workers and classes by the user's own ids, in the order they became known."""
+
+    def __init__(
+        self,
+        space: LabelSpace | None = None,
+        workers: Sequence[Hashable] = (),
+        classes: Sequence[Hashable] = (),
+    ) -> None:
+        self.space = LabelSpace() if space is None else space
+        self.worker_ids = list(workers)
+        self.classes = list(self.space.classes or classes)
+        # A worker who was forgotten leaves an empty place: None.
+        self._worker_index = {w: k for k, w in enumerate(self.worker_ids) if w is not None}
+        self._class_index = {label: c for c, label in enumerate(self.classes)}
+        self._worker_keys = array("Q", map(id_key, self.worker_ids))
+
+    def worker_index(self, worker_id: Hashable) -> int | None:
+        """The index of a known worker."""
+        return self._worker_index.get(worker_id)
+
+    def forget(self, worker_id: Hashable) -> int:
+        """Let go of a worker's id; his index stays empty, and should he return he is new."""
+        k = self._worker_index.pop(worker_id)
+        self.worker_ids[k] = None
+        return k
+
+    def read(
+        self,
+        table: LabelTable,
+        ledger: Ledger | None = None,
+        gold: Mapping[Hashable, Hashable] | None = None,
+        also: Sequence[Hashable] = (),
+    ) -> Intake:
+        """Turn a table into a chunk, with the labels still held of its open items.
+
+        Parameters
+        ----------
+        ledger
+            The open items; none unless given.
+        gold
+            True labels by item. An open item that is not in the table joins it where its true
+            label is news; other items that are not in the table are left out.
+        also
+            Open items that join it in any case.
+        """
+        held = Ledger(0) if ledger is None else ledger
+        # Canonical order: items by id, whatever the order of rows.
+        appearance = list(dict.fromkeys([*table.item_ids, *also] if also else table.item_ids))
+        appearance += self._news_of_gold(gold or {}, appearance, held)
+        item_ids = sorted(appearance, key=id_order)
+        position = {item_id: i for i, item_id in enumerate(item_ids)}
+        truth = {i: gold[d] for i, d in enumerate(item_ids) if d in gold} if gold else {}
+        workers, new_workers = _index(table.worker_ids, self._worker_index, len(self.worker_ids))
+        said, new_classes = _index(
+            [*table.labels, *truth.values()] if truth else table.labels,
+            self._class_index,
+            len(self.classes),
+        )
+        labels, true_labels = said[: len(workers)], said[len(workers) :]
+        if new_classes and self.space.classes is not None:
+            self._refuse_classes(table, new_classes, gold or {})
+        n_workers = len(self.worker_ids) + len(new_workers)
+        n_classes = len(self.classes) + len(new_classes)
+
+        late = held.among(item_ids)
+        open_items = [(position[d], entry) for d in late if (entry := held.get(d))]
+        open_items.sort(key=itemgetter(0))
+        n_held = sum(len(entry.worker) for _, entry in open_items)
+        item = np.fromiter(map(position.__getitem__, table.item_ids), np.int64, len(workers))
+        weight = None if table.weights is None else np.asarray(table.weights)
+        if open_items:  # earlier labels of open items come before the table's own rows
+            weight = np.ones(len(workers)) if weight is None else weight
+            item = np.concatenate([*(np.full(len(e.worker), i) for i, e in open_items), item])
+            workers = np.concatenate([*(e.worker for _, e in open_items), workers])
+            labels = np.concatenate([*(e.label for _, e in open_items), labels])
+            weight = np.concatenate([*(e.weight for _, e in open_items), weight])
+        pair = item * max(n_workers, 1) + workers
+        kept, tally = self._apply_repeats(table, pair, labels, weight, n_held)
+
+        item_keys = np.fromiter(map(id_key, item_ids), np.uint64, len(item_ids))
+        returned = held.was_closed(item_keys)
+        returned[[i for i, _ in open_items]] = False
+        chunk = make_chunk(
+            *(column if kept is None else column[kept.rows] for column in (item, workers, labels)),
+            weight=weight if kept is None or weight is None else weight[kept.rows],
+            known=None if kept is None else kept.known,
+            replaced=None if kept is None else kept.replaced,
+            replaced_weight=None if kept is None else kept.replaced_weight,
+            item_keys=item_keys,
+            n_items=len(item_ids),
+            n_workers=n_workers,
+            n_classes=n_classes,
+        )
+        known_of_items = _of_items(open_items, truth, true_labels, (len(item_ids), n_classes))
+        chunk = chunk._replace(
+            worker_keys=self._keys_of(chunk.workers, new_workers),
+            counted_probs=known_of_items[0],
+            gold=known_of_items[1],
+        )
+        return Intake(
+            chunk=chunk,
+            item_ids=item_ids,
+            order=np.fromiter(map(position.__getitem__, appearance), np.intp, len(appearance)),
+            new_workers=new_workers,
+            new_classes=new_classes,
+            notes=_notes(table, item_ids, held, late),
+            tally=tally._replace(
+                late_items=len(open_items),
+                returned_items=int(returned.sum()),
+                gold_items=0 if chunk.gold is None else int((chunk.gold != MISSING).sum()),
+                skipped=table.skipped,
+            ),
+            returned=returned,
+        )
+
+    def _news_of_gold(
+        self, gold: Mapping[Hashable, Hashable], items: list[Hashable], ledger: Ledger
+    ) -> list[Hashable]:
+        """Open items outside the table whose true label was not given before, or otherwise."""
+        joined = []
+        for item_id in ledger.among(set(gold).difference(items)) if gold else ():
+            entry = ledger.get(item_id)
+            if entry and self._class_index.get(gold[item_id]) != entry.gold:
+                joined.append(item_id)
+        return sorted(joined, key=id_order)
+
+    def _refuse_classes(
+        self, table: LabelTable, unknown: list[Hashable], gold: Mapping[Hashable, Hashable]
+    ) -> None:
+        for row, label in enumerate(table.labels):
+            if label in unknown:
+                raise LabelError(
+                    f"{table.where(row)}: label {label!r} is not one of the classes "
+                    f"{self.classes!r}. Fix the label, or pass the full list as classes=."
+                )
+        task, label = next((d, label) for d, label in gold.items() if label in unknown)
+        raise LabelError(
+            f"true_labels of task {task!r}: {label!r} is not one of the classes "
+            f"{self.classes!r}. Fix it, or pass the full list as classes=."
+        )
+
+    def admit(self, intake: Intake) -> None:
+        """Make an intake's new workers and classes known."""
+        for worker in intake.new_workers:
+            self._worker_index[worker] = len(self.worker_ids)
+            self.worker_ids.append(worker)
+        for label in intake.new_classes:
+            self._class_index[label] = len(self.classes)
+            self.classes.append(label)
+        self._worker_keys.extend(map(id_key, intake.new_workers))
+
+    def _keys_of(
+        self, workers: NDArray[np.int32], new_workers: list[Hashable]
+    ) -> NDArray[np.uint64]:
+        known = np.frombuffer(self._worker_keys, np.uint64)  # a view: nothing is copied
+        if not new_workers:
+            return known[workers]
+        fresh = np.fromiter(map(id_key, new_workers), np.uint64, len(new_workers))
+        n_old = np.searchsorted(workers, len(known))  # workers are sorted, new ones last
+        return np.concatenate([known[workers[:n_old]], fresh[workers[n_old:] - len(known)]])
+
+    def _apply_repeats(
+        self,
+        table: LabelTable,
+        pair: NDArray[np.int64],
+        labels: NDArray[np.int64],
+        weight: NDArray[np.float64] | None,
+        n_held: int,
+    ) -> tuple[_Kept | None, Tally]:
+        """Choose the rows that count among those of equal (item, worker) pair.
+
+        The first `n_held` rows are the labels held of open items; None where all rows are new.
+        """
+        tally = Tally(rows=len(table.item_ids))
+        ordered = np.sort(pair)
+        repeats = self.space.repeats != "all" and bool((ordered[1:] == ordered[:-1]).any())
+        if not repeats and not n_held:
+            return None, tally
+        weight = np.ones(len(pair)) if weight is None else weight
+        everything = np.arange(len(pair))
+        known = everything < n_held
+        replaced = np.full(len(pair), MISSING)
+        replaced_weight = np.zeros(len(pair))
+        if not repeats:
+            return _Kept(everything, known, replaced, replaced_weight), tally
+        arrival = np.concatenate([everything[:n_held], n_held + _arrival(table)])
+        by_pair = np.lexsort((arrival, pair))
+        same = pair[by_pair][1:] == pair[by_pair][:-1]
+        if self.space.repeats == "error":
+            row = int(by_pair[1:][same].min()) - n_held
+            raise LabelError(
+                f"{table.where(row)}: worker {table.worker_ids[row]!r} has labelled task "
+                f"{table.item_ids[row]!r} already, and repeats='error' allows one label each. "
+                "Remove one, or choose repeats='last', 'first' or 'all'."
+            )
+        wins = np.ones(len(by_pair), bool)
+        if self.space.repeats == "last":
+            wins[:-1] = ~same
+        else:
+            wins[1:] = ~same
+        winner = np.empty_like(everything)  # of each row's pair
+        groups = np.concatenate([[0], np.cumsum(~same)])
+        winner[by_pair] = by_pair[wins][groups]
+        is_kept = np.zeros(len(pair), bool)
+        is_kept[by_pair[wins]] = True
+        keep, lost = np.flatnonzero(is_kept), np.flatnonzero(~is_kept)
+        # A held label that gives way to another one is corrected; all else only repeats.
+        gave_way = lost[lost < n_held]
+        by = winner[gave_way]
+        again = (labels[gave_way] == labels[by]) & (weight[gave_way] == weight[by])
+        known[by[again]] = True
+        replaced[by[~again]] = labels[gave_way[~again]]
+        replaced_weight[by[~again]] = weight[gave_way[~again]]
+        corrected = int((~again).sum())
+        tally = tally._replace(corrected=corrected, repeated=len(lost) - corrected)
+        return _Kept(keep, known[keep], replaced[keep], replaced_weight[keep]), tally
+
+
+def _index(
+    values: Sequence[Hashable], known: Mapping[Hashable, int], first: int
+) -> tuple[NDArray[np.int64], list[Hashable]]:
+    """Number values by a known index, new ones from `first` on in canonical order."""
+    with suppress(KeyError):  # most chunks have nobody new
+        return np.fromiter(map(known.__getitem__, values), np.int64, len(values)), []
+    new = sorted(set(values).difference(known), key=id_order)
+    index = {value: first + n for n, value in enumerate(new)}
+    codes = [known[value] if value in known else index[value] for value in values]
+    return np.array(codes, np.int64), new
+
+
+def _arrival(table: LabelTable) -> NDArray[np.intp]:
+    """The rank of each row in time: by timestamp where there is one, else as they came."""
+    ranks = np.arange(len(table.item_ids))
+    if table.timestamps is None:
+        return ranks
+    stamps: Sequence[Any] = table.timestamps
+
+    def time(row: int) -> tuple[bool, Any]:
+        return (False, 0) if is_missing(stamps[row]) else (True, stamps[row])
+
+    try:  # rows without a timestamp come first, as they came
+        in_time = sorted(range(len(stamps)), key=time)
+    except TypeError as error:
+        raise LabelError(
+            f"{table.source}: column 'timestamp' must hold values that can be compared "
+            f"({error}). Give every row one kind of timestamp, or leave the column out."
+        ) from error
+    ranks[np.array(in_time, np.intp)] = np.arange(len(ranks))
+    return ranks
+
+
+def _later(one: Any, other: Any) -> Any:
+    if one is None or other is None:
+        return other if one is None else one
+    try:
+        return max(one, other)
+    except TypeError:  # of another kind than before: the newer row tells
+        return other
+
+
+def _of_items(
+    open_items: list[tuple[int, OpenItem]],
+    truth: Mapping[int, Hashable],
+    true_labels: NDArray[np.int64],
+    shape: tuple[int, int],
+) -> tuple[NDArray[np.float32] | None, NDArray[np.int32] | None]:
+    """By what open items were counted, (N, A, C), and the truth where it is given, (N,)."""
+    n_items, n_classes = shape
+    n_accounts = max((len(entry.counted_probs) for _, entry in open_items), default=0)
+    counted = np.zeros((n_items, n_accounts, n_classes), np.float32) if open_items else None
+    gold = np.full(n_items, MISSING, np.int32)
+    for i, entry in open_items:
+        if counted is not None:
+            counted[i, :, : entry.counted_probs.shape[1]] = entry.counted_probs
+        gold[i] = entry.gold
+    gold[list(truth)] = true_labels
+    return counted, gold if (gold != MISSING).any() else None
+
+
+def _notes(
+    table: LabelTable, item_ids: list[Hashable], ledger: Ledger, late: set[Hashable]
+) -> list[Note] | None:
+    """Each item's first group and latest timestamp; what an open item has stays."""
+    if table.groups is None and table.timestamps is None:
+        if not late:
+            return None
+        return [held.note if (held := ledger.get(d)) else Note() for d in item_ids]
+    empty = [None] * len(table.item_ids)
+    groups: dict[Hashable, Hashable] = {}
+    latest: dict[Hashable, Any] = {}
+    by_time = np.argsort(_arrival(table), kind="stable").tolist()
+    for row in by_time:
+        item_id = table.item_ids[row]
+        groups.setdefault(item_id, (table.groups or empty)[row])
+        latest[item_id] = (table.timestamps or empty)[row]
+    for item_id in late:
+        if held := ledger.get(item_id):
+            group, moment = groups.get(item_id), latest.get(item_id)
+            groups[item_id] = group if held.note.group is None else held.note.group
+            latest[item_id] = _later(held.note.timestamp, moment)
+    return [Note(groups[item_id], latest[item_id]) for item_id in item_ids]

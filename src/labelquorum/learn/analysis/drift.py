@@ -1,0 +1,338 @@
+"""Drift: a bounded history of how each worker goes with the others, and where it broke.
+
+A worker's track has `BINS` bins, the newest last. A bin is five numbers: labels, the sum of their
+agreement, of its squares, the agreement the crowd would have had in those chunks, and the chunk at
+its end; a bin that is not used is zero. New bins are one chunk each. Once all are used, the
+adjacent pair is merged that is the smallest beside what came after it, so that the track is fine
+where it is new and coarse where it is old (an exponential histogram). No raw label is kept.
+`docs/crowd.md` has the formulas.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import sqrt
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum._types import Floats
+
+__all__ = [
+    "BINS",
+    "WIDTH",
+    "Bin",
+    "Change",
+    "changes",
+    "curve",
+    "extend",
+    "fresh_track",
+    "joined",
+    "left_out",
+    "limit",
+    "scores",
+    "taken_back",
+]
+
+BINS = 16
+"""Bins of a track."""
+
+LABELS, AGREED, SQUARES, CROWD, CHUNK = range(5)
+"""What stands in a bin."""
+
+WIDTH = 5
+"""Numbers of a bin."""
+
+LIMIT = 7.0
+"""The log-likelihood ratio beyond which a change is believed, at level 0.95: chosen on crowds
+whose workers do not change (`docs/crowd.md`)."""
+
+LEVEL = 0.95
+
+LEAST_DROP = 0.1
+"""By so much the agreement must move for a change to be worth telling."""
+
+FEWEST = 8.0
+"""Labels there must be on either side of a change."""
+
+PRIOR_LABELS = 10.0
+"""For so many labels it counts that agreement may vary like a coin."""
+
+LEAST_VARIED = 0.1
+"""Agreement varies by no less of what a coin does."""
+
+MOST_CHANGES = 4
+
+NEARLY = 1e-3
+
+TINY = 1e-30
+
+Track = NDArray[np.float32]  # (…, BINS, WIDTH)
+
+
+class Change(NamedTuple):
+    """Where a worker became another."""
+
+    chunk: int  # the first of the new time
+    before: float  # agreement
+    after: float
+    score: float  # the log-likelihood ratio
+
+
+class Bin(NamedTuple):
+    """A stretch of a worker's time."""
+
+    chunk: int  # at its end
+    labels: float
+    agreement: float
+    crowd: float  # the crowd's agreement in the same chunks
+    low: float  # between these bounds the agreement is known
+    high: float
+
+
+def fresh_track(n_workers: int) -> Track:
+    """The tracks of workers of whom nothing is known, (K, BINS, WIDTH)."""
+    return np.zeros((n_workers, BINS, WIDTH), np.float32)
+
+
+# ── making a track ───────────────────────────────────────────────────────────────────────
+
+
+def left_out(
+    probs: NDArray[Any], log_evidence: NDArray[Any], heat: NDArray[Any], label: NDArray[Any]
+) -> Floats:
+    """How far each label goes with what all others say of its item, (B,), from 0 to 1.
+
+    It is the probability of what he said once his own label is taken out of the answer.
+
+    Parameters
+    ----------
+    probs, heat
+        The answer of each label's item, (B, C) or (C,), and what its log scores were divided by.
+    log_evidence
+        What each label said for each class, (B, C).
+    label
+        (B,).
+    """
+    said = np.clip(np.nan_to_num(log_evidence.astype(np.float64)), -60, 60)
+    # q_{-j} ∝ q / exp(log_evidence_j / heat), at the label itself
+    log_q = np.log(np.maximum(probs, TINY)) - said / heat[:, None]
+    log_q = np.where(probs > 0, log_q, -np.inf)
+    left = np.exp(log_q - log_q.max(axis=1, keepdims=True, initial=-1e9))
+    own = left[np.arange(len(label)), label]
+    return np.asarray(own / np.maximum(left.sum(axis=1), TINY))
+
+
+def extend(track: Track, news: NDArray[Any], chunk: float) -> Track:
+    """Add a chunk to the tracks of some workers.
+
+    Parameters
+    ----------
+    track
+        (P, BINS, WIDTH).
+    news
+        What the chunk has of each of them, (P, WIDTH - 1): labels, their agreement, its squares,
+        and as much agreement as the crowd's would have been. Who has no labels stays as he is.
+    chunk
+        Its number, from 1.
+    """
+    spoke = np.flatnonzero(news[:, LABELS] > 0)
+    bins = np.zeros((len(spoke), BINS + 1, WIDTH), np.float32)
+    bins[:, :-1] = track[spoke]
+    number = np.maximum(chunk, bins[:, :, CHUNK].max(axis=1))  # one that failed may come late
+    place = np.arange(len(spoke)), np.count_nonzero(bins[:, :, CHUNK], axis=1)
+    bins[*place, :CHUNK] = news[spoke]
+    bins[*place, CHUNK] = number
+    longer = track.copy()
+    longer[spoke] = _merged(bins)
+    return longer
+
+
+def joined(tracks: Sequence[Track], base: Track | None = None) -> Track:
+    """The tracks of workers as several models have them, (K, BINS, WIDTH) each, as one.
+
+    Chunks stand in the order of their numbers, whichever model they are of. What the models have
+    from their base is not counted twice.
+    """
+    parts = list(tracks)
+    if base is not None:
+        parts = [base, *(_beyond(track, base) for track in tracks)]
+    bins = np.concatenate(parts, axis=1)
+    when = np.where(bins[:, :, CHUNK] > 0, bins[:, :, CHUNK], np.inf)
+    bins = np.take_along_axis(bins, np.argsort(when, axis=1, kind="stable")[:, :, None], axis=1)
+    while bins.shape[1] > BINS:
+        bins = _merged(bins)
+    return np.asarray(bins, np.float32)
+
+
+def _beyond(track: Track, base: Track) -> Track:
+    """What tracks have that the base they went on from has not, (K, BINS, WIDTH)."""
+    later = track[:, :, CHUNK] > base[:, :, CHUNK].max(axis=1, keepdims=True)
+    bins = np.where(later[:, :, None], track, 0).astype(np.float64)
+    sums = track[:, :, :CHUNK].sum(axis=1) - base[:, :, :CHUNK].sum(axis=1)
+    # A bin may have begun before the base ended: so much of it is not new.
+    over = bins[:, :, :CHUNK].sum(axis=1) - np.maximum(sums, 0)
+    row, oldest = np.arange(len(bins)), later.argmax(axis=1)
+    some = later.any(axis=1)
+    less = np.maximum(bins[row, oldest, :CHUNK] - over, 0)
+    bins[row[some], oldest[some], :CHUNK] = less[some]
+    return bins.astype(np.float32)
+
+
+def _merged(bins: NDArray[Any]) -> NDArray[Any]:
+    """One bin less, an unused one, or else one that two others become, (P, M - 1, WIDTH).
+
+    What is given is used up.
+    """
+    n_workers, n_bins = bins.shape[:2]
+    drop = np.full(n_workers, n_bins - 1)
+    full = np.flatnonzero(bins[:, -1, CHUNK] > 0)
+    if len(full):
+        size = bins[full, :, LABELS].astype(np.float64)
+        so_far = np.cumsum(size, axis=1)
+        joint, after = size[:, :-1] + size[:, 1:], so_far[:, -1:] - so_far[:, 1:]
+        # the pair whose size is the smallest beside what came after it; the newest has nothing
+        pair = (joint / np.maximum(after, TINY))[:, :-1].argmin(axis=1)
+        bins[full, pair + 1, :CHUNK] += bins[full, pair, :CHUNK]
+        drop[full] = pair
+    place = np.arange(n_bins - 1)
+    kept = n_bins * np.arange(n_workers)[:, None] + place + (place >= drop[:, None])
+    return np.asarray(bins.reshape(-1, bins.shape[2]).take(kept, axis=0))
+
+
+def taken_back(track: Track, labels: float, agreed: float) -> Track:
+    """A worker's track (BINS, WIDTH) without some labels; it is not kept when they came.
+
+    So they are taken from all bins alike, which moves no change.
+    """
+    total = float(track[:, LABELS].sum())
+    if total <= labels:
+        return np.zeros_like(track)
+    less = track.astype(np.float64)
+    share = less[:, LABELS] / total
+    rate = less[:, CROWD] / np.maximum(less[:, LABELS], TINY)
+    less[:, SQUARES] *= 1 - labels / total
+    less[:, LABELS] -= labels * share
+    less[:, AGREED] = np.clip(less[:, AGREED] - agreed * share, 0, less[:, LABELS])
+    less[:, CROWD] = rate * less[:, LABELS]
+    return less.astype(np.float32)
+
+
+# ── reading a track ──────────────────────────────────────────────────────────────────────
+
+
+def curve(track: Track, level: float = LEVEL) -> list[Bin]:
+    """A worker's agreement over time, with Wilson's bounds; `track` is (BINS, WIDTH)."""
+    told = []
+    for labels, agreed, _, crowd, chunk in track[track[:, CHUNK] > 0].astype(float).tolist():
+        if labels <= 0:
+            continue
+        rate = agreed / labels
+        low, high = wilson(rate, labels, level)
+        told.append(Bin(int(chunk), labels, rate, crowd / labels, low, high))
+    return told
+
+
+def wilson(share: float, n: float, level: float = LEVEL) -> tuple[float, float]:
+    """Between which bounds a share of n is known, after Wilson (1927)."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    reach = z * sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+    return max(middle - reach, 0.0), min(middle + reach, 1.0)
+
+
+def scores(track: Track) -> Floats:
+    """The log-likelihood ratio of a change after each bin, (P, BINS - 1), negative for a fall.
+
+    Both the agreement and the agreement beside the crowd's must have moved, in one direction: the
+    smaller of the two ratios counts.
+    """
+    bins = track.astype(np.float64)
+    labels, agreed, squares, crowd = (bins[..., column] for column in range(CHUNK))
+    total = labels.sum(axis=-1, keepdims=True)
+    usual = crowd.sum(axis=-1, keepdims=True) / np.maximum(total, TINY)
+    # a hard stretch for all is taken out of every label: δ = crowd − its mean
+    harder = crowd / np.maximum(labels, TINY) - usual
+    beside = agreed - labels * harder
+    beside_squares = squares - 2 * harder * agreed + labels * harder**2
+    raw, adjusted = _ratio(labels, agreed, squares), _ratio(labels, beside, beside_squares)
+    same_way = np.sign(raw) == np.sign(adjusted)
+    smaller = np.sign(raw) * np.minimum(np.abs(raw), np.abs(adjusted))
+    return np.asarray(np.where(same_way, smaller, 0.0))
+
+
+def _ratio(labels: Floats, agreed: Floats, squares: Floats) -> Floats:
+    """The signed log-likelihood ratio of two rates against one, for every split, (…, M - 1)."""
+    total, sum_all = labels.sum(-1, keepdims=True), agreed.sum(-1, keepdims=True)
+    n_before, a_before = np.cumsum(labels, -1)[..., :-1], np.cumsum(agreed, -1)[..., :-1]
+    n_after, a_after = total - n_before, sum_all - a_before
+    before, after = a_before / np.maximum(n_before, TINY), a_after / np.maximum(n_after, TINY)
+    within = squares.sum(-1, keepdims=True) - n_before * before**2 - n_after * after**2
+    one, before, after = (
+        np.clip(p, NEARLY, 1 - NEARLY) for p in (sum_all / np.maximum(total, TINY), before, after)
+    )
+    # n₁ KL(p₁ ‖ p) + n₂ KL(p₂ ‖ p), as if every label agreed or did not
+    ratio = n_before * _divergence(before, one) + n_after * _divergence(after, one)
+    # φ, how far agreement varies beside that of a coin, which it is taken for beforehand
+    coin = n_before * before * (1 - before) + n_after * after * (1 - after)
+    prior = PRIOR_LABELS * one * (1 - one)
+    varies = np.maximum((within + prior) / (coin + prior), LEAST_VARIED)
+    rise = after - before
+    enough = (n_before >= FEWEST) & (n_after >= FEWEST) & (np.abs(rise) >= LEAST_DROP)
+    return np.asarray(np.where(enough, np.sign(rise) * ratio / varies, 0.0))
+
+
+def _divergence(rate: Floats, other: Floats) -> Floats:
+    """KL(p ‖ r) of a coin."""
+    right, wrong = np.log(rate / other), np.log((1 - rate) / (1 - other))
+    return np.asarray(rate * right + (1 - rate) * wrong)
+
+
+def limit(level: float) -> float:
+    """What a log-likelihood ratio must reach to be believed at a level."""
+    return LIMIT + float(np.log((1 - LEVEL) / (1 - level)))
+
+
+def changes(track: Track, level: float = LEVEL) -> list[Change]:
+    """Where a worker changed, in order of time; `track` is (BINS, WIDTH).
+
+    The likeliest split is taken if its ratio is beyond the limit, then each part is looked at in
+    the same way (binary segmentation).
+    """
+    bins = track[track[:, CHUNK] > 0]
+    cuts: dict[int, float] = {}
+    parts = [(0, len(bins))]
+    while parts and len(cuts) < MOST_CHANGES:
+        first, last = parts.pop(0)
+        if last - first < 2:
+            continue
+        score = scores(bins[None, first:last])[0]
+        best = int(np.abs(score).argmax())
+        if abs(score[best]) >= limit(level):
+            cut = first + best + 1
+            cuts[cut] = float(abs(score[best]))
+            parts += [(first, cut), (cut, last)]
+    while (spare := _straddled(bins, cuts)) is not None:
+        del cuts[spare]
+    rate = _rates(bins, cuts)
+    return [
+        Change(int(bins[cut - 1, CHUNK]) + 1, rate[i], rate[i + 1], cuts[cut])
+        for i, cut in enumerate(sorted(cuts))
+    ]
+
+
+def _rates(bins: NDArray[np.float32], cuts: Mapping[int, float]) -> list[float]:
+    """The agreement of each part."""
+    parts = pairwise([0, *sorted(cuts), len(bins)])
+    sums = [bins[first:last].sum(axis=0, dtype=np.float64) for first, last in parts]
+    return [float(part[AGREED] / max(part[LABELS], TINY)) for part in sums]
+
+
+def _straddled(bins: NDArray[np.float32], cuts: Mapping[int, float]) -> int | None:
+    """The weaker of two cuts around one bin in which a single change lies, if there are such."""
+    rate, ordered = _rates(bins, cuts), sorted(cuts)
+    for i, (one, two) in enumerate(pairwise(ordered)):
+        if two == one + 1 and (rate[i] < rate[i + 1]) == (rate[i + 1] < rate[i + 2]):
+            return min(one, two, key=lambda cut: cuts[cut])
+    return None

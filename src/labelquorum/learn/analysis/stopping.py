@@ -1,0 +1,164 @@
+"""Stopping: what would be saved, and lost, if items were closed once their answer is so sure.
+
+The labels of an item are replayed one by one, in an order drawn by item and worker. After each the
+answer has the probabilities it would have had with no more, and for every threshold the first
+label that reaches it is where asking would have stopped. What is kept are sums, which add up over
+chunks. `docs/crowd.md` has the formulas.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum._types import Floats
+from labelquorum.ingest.chunks import Chunk
+from labelquorum.ingest.labels import MISSING
+from labelquorum.learn.aggregator import Aggregator, State
+
+__all__ = ["THRESHOLDS", "Stop", "curve", "stopping_of", "stopping_sums"]
+
+THRESHOLDS: tuple[float, ...] = (
+    *(round(0.5 + 0.025 * step, 3) for step in range(19)),
+    0.96,
+    0.97,
+    0.98,
+    0.985,
+    0.99,
+    0.995,
+)
+"""Confidences at which asking may stop."""
+
+ITEMS, USED, ERROR = range(3)
+"""The columns of sums."""
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # spreads keys that are small numbers
+
+Heat = Callable[[Floats], Floats]
+
+
+class Stop(NamedTuple):
+    """What stopping at a confidence would have done."""
+
+    threshold: float
+    labels_used: float
+    labels_saved: float  # the share of all labels
+    expected_error: float  # the share of items
+
+
+def stopping_sums(
+    chunk: Chunk,
+    log_evidence: NDArray[Any],
+    log_prior: Floats,
+    heat: Heat | None = None,
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> Floats:
+    """Replay a chunk: items, labels used and expected errors, (G + 1, 3).
+
+    There is a row for each threshold, and a last one for using all labels. Items whose truth was
+    given are left out. Of an item that was there before, what its earlier labels gave is taken
+    off, so that sums of chunks are sums of items.
+
+    Parameters
+    ----------
+    log_evidence
+        What each label says for each class, (B, C).
+    log_prior
+        What is added to it, (C,).
+    heat
+        What the log scores of items with so many labels are divided by; None for 1.
+    """
+    sums = _replayed(
+        chunk, log_evidence, log_prior, heat, thresholds, np.ones(chunk.n_labels, bool)
+    )
+    before = chunk.known | (chunk.replaced != MISSING)
+    if before.any():
+        sums -= _replayed(chunk, log_evidence, log_prior, heat, thresholds, before)
+    return sums
+
+
+def stopping_of(
+    method: Aggregator,
+    state: State,
+    chunk: Chunk,
+    log_evidence: NDArray[Any],
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> Floats:
+    """`stopping_sums` by the prior and the heat of a model, (G + 1, 3)."""
+    log_prior = np.log(np.maximum(method.class_prior(state), 1e-30))
+    heat = None if method.heat is None else partial(method.heat, state)
+    return stopping_sums(chunk, log_evidence, log_prior, heat, thresholds)
+
+
+def curve(sums: Floats, thresholds: Sequence[float] = THRESHOLDS) -> list[Stop]:
+    """What each threshold would have done, by sums over any number of chunks."""
+    sums = np.asarray(sums, np.float64)
+    everything = max(float(sums[-1, USED]), 1e-12)
+    told = []
+    for row, threshold in zip(sums[:-1], thresholds, strict=True):
+        error = float(row[ERROR]) / max(float(row[ITEMS]), 1e-12)
+        used = float(row[USED])
+        told.append(Stop(float(threshold), used, max(1 - used / everything, 0.0), max(error, 0.0)))
+    return told
+
+
+def _replayed(
+    chunk: Chunk,
+    log_evidence: NDArray[Any],
+    log_prior: Floats,
+    heat: Heat | None,
+    thresholds: Sequence[float],
+    rows: NDArray[np.bool_],
+) -> Floats:
+    """Sums over the labels in these rows, (G + 1, 3)."""
+    sums = np.zeros((len(thresholds) + 1, 3))
+    if chunk.gold is not None:
+        rows = rows & (chunk.gold == MISSING)[chunk.item]
+    if not rows.any():
+        return sums
+    place = np.flatnonzero(rows)
+    place = place[np.lexsort((_lots(chunk)[place], chunk.item[place]))]
+    item = chunk.item[place]
+    first = np.flatnonzero(np.diff(item, prepend=-1))  # where each item begins
+    length = np.diff(np.append(first, len(item)))
+    confidence = _confidence(
+        np.asarray(log_evidence, np.float64)[place], chunk.weight[place], first, length,
+        log_prior, heat,
+    )  # fmt: skip
+    number = np.arange(len(item)) - np.repeat(first, length) + 1  # 1, 2, … within each item
+    last = first + length - 1
+    for g, threshold in enumerate([*thresholds, np.inf]):
+        reached = np.where(confidence >= threshold, np.arange(len(item)), len(item))
+        stop = np.minimum(np.minimum.reduceat(reached, first), last)
+        sums[g] = len(first), number[stop].sum(), (1 - confidence[stop]).sum()
+    return sums
+
+
+def _confidence(
+    evidence: Floats,
+    weight: NDArray[Any],
+    first: NDArray[np.intp],
+    length: NDArray[np.intp],
+    log_prior: Floats,
+    heat: Heat | None,
+) -> Floats:
+    """The probability of the best class after each label, (B,)."""
+    running = np.cumsum(evidence, axis=0)
+    counted = np.cumsum(weight, dtype=np.float64)
+    before = np.repeat(running[first] - evidence[first], length, axis=0)
+    counted = counted - np.repeat(counted[first] - weight[first], length)
+    warmth = np.ones(len(counted)) if heat is None else heat(counted)
+    # q_n ∝ ( π Π_{j ≤ n} m_j[·, l_j] )^(1 / heat(n))
+    scores = (running - before + log_prior[: evidence.shape[1]]) / warmth[:, None]
+    scores -= scores.max(axis=1, keepdims=True)
+    return np.asarray(1 / np.exp(scores).sum(axis=1))
+
+
+def _lots(chunk: Chunk) -> NDArray[np.uint64]:
+    """A number for each label by which an item's labels are put in order, (B,)."""
+    bits = chunk.item_keys[chunk.item] ^ (chunk.worker_keys[chunk.local_worker] * _ODD + _ODD)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(bits ^ (bits >> np.uint64(31)))

@@ -1,0 +1,466 @@
+"""Counting: learning from a stream whose whole past is counts, chunk by chunk.
+
+BiLA's loss over everything seen so far, with the q of the past as it was when it was counted,
+depends on the past only through the counts N, the pooled matrix P, and two sums over items, f
+and ν. So a chunk is solved together with all that came before it, and then its labels can go.
+One account of the stream is kept, or two (`worker_models.py`), each with counts of its own; one
+of them speaks. `docs/recipe.md` has the derivation, `docs/accounts.md` what two accounts are for.
+
+Counts are kept and added in float64, outside compiled code: at 2²⁴ a float32 ignores +0.4.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum._types import Floats
+from labelquorum.errors import StateError
+from labelquorum.ingest.chunks import Chunk
+from labelquorum.ingest.labels import MISSING
+from labelquorum.learn.aggregator import (
+    Aggregation,
+    Aggregator,
+    Counts,
+    Part,
+    break_ties,
+    softmax,
+    vote_shares,
+)
+from labelquorum.learn.analysis.posterior import draws
+from labelquorum.learn.bila.dependence import N_SUMS, heat
+from labelquorum.learn.bila.hierarchical import Recipe, class_prior
+from labelquorum.learn.bila.solver import (
+    Fitted,
+    Standing,
+    fit_chunk,
+    pack,
+    past_unexplained,
+    solve_workers,
+    worker_room,
+    workers_last,
+)
+from labelquorum.learn.bila.training import keep_compiled_code
+from labelquorum.learn.bila.worker_models import ACCOUNTS, speaking
+from labelquorum.learn.worker_table import WorkerRows
+
+__all__ = ["Info", "State", "add", "aggregate", "counting", "init", "merge", "speaker", "update"]
+
+
+class State(NamedTuple):
+    """All that is kept: zeros at the start, and a new worker or class is a row of zeros.
+
+    Of the rich account the counts are N (K, C, C) and θ is (K, C + 1), the tilt a and then the
+    biases b; of the plain one they are (K, 2, C) and (K, 1).
+    """
+
+    rows: WorkerRows  # "<account>_counts", "<account>_theta"
+    pooled: dict[str, Floats]  # P, the counts with each worker's weight, by account
+    class_counts: dict[str, Floats]  # ν (C,), the sum of q over items, by account
+    unexplained: dict[str, Floats]  # (7, C), the sums of `dependence`, by account
+    label_shares: Floats  # f (C,), the sum over items of the share of labels that named a class
+    speaks: int  # the account whose answers are given, by its place among the recipe's
+    seed: int
+
+    @property
+    def n_classes(self) -> int:
+        """C, the classes known so far."""
+        return len(self.label_shares)
+
+    def upgraded(self) -> "State":
+        """Add the sums that models saved before the evidence was kept do not have."""
+        shape = (N_SUMS, self.n_classes)
+        sums = {name: _padded(kept, shape) for name, kept in self.unexplained.items()}
+        return self._replace(unexplained=sums)
+
+
+class Info(NamedTuple):
+    """What an update did."""
+
+    n_labels: int
+    steps: int  # rounds, the first before anything is said of the chunk
+    losses: NDArray[np.float32]  # (1,) mean of −log p(labels of an item)
+    account: str  # the one that speaks
+    counted_probs: NDArray[np.float32]  # (N, A, C) the q by which each account counted an item
+
+
+def init(chunk: Chunk, seed: int, recipe: Recipe) -> State:
+    """Know nobody."""
+    n_classes, names = chunk.n_classes, recipe.accounts
+    return State(
+        rows=WorkerRows(_blank_rows(names, 0, n_classes)),
+        pooled={name: np.zeros(ACCOUNTS[name].count_shape(n_classes)) for name in names},
+        class_counts={name: np.zeros(n_classes) for name in names},
+        unexplained={name: np.zeros((N_SUMS, n_classes)) for name in names},
+        label_shares=np.zeros(n_classes),
+        speaks=0,
+        seed=seed,
+    )
+
+
+def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
+    """Solve the chunk together with the counts of all that came before it, and count it."""
+    state = _grow(state, chunk)
+    if not chunk.n_labels:
+        nothing = np.zeros((chunk.n_items, len(recipe.accounts), chunk.n_classes), np.float32)
+        return state, Info(0, 0, np.zeros(0, np.float32), speaker(state, recipe), nothing)
+    known, tally = state.rows.gather(chunk.workers), _tally(chunk, len(recipe.accounts))
+    label_shares = state.label_shares
+    if tally.past is not None:
+        label_shares = np.maximum(label_shares - vote_shares(tally.past).sum(axis=0), 0)
+    # (1) f' = f + label shares
+    label_shares = label_shares + tally.share_items @ vote_shares(chunk)
+    before = {
+        name: _before(state, known, tally, position, recipe)
+        for position, name in enumerate(recipe.accounts)
+    }
+    room = worker_room(len(chunk.workers), chunk.n_classes)
+    standings = {
+        name: Standing(
+            workers_last(past.counts, room),
+            workers_last(known[f"{name}_theta"], room),
+            past.others,
+            past.class_counts,
+        )
+        for name, past in before.items()
+    }
+    packed = pack(chunk, tally.labels.weight, tally.items)
+    fitted = fit_chunk(packed, standings, label_shares, recipe=recipe)
+    # (4) commit, and drop the labels
+    following, counted = _commit(state, tally, before, fitted, recipe)
+    following = _decided(following._replace(label_shares=label_shares), recipe)
+    account = speaker(following, recipe)
+    rounds, loss = int(fitted[account].rounds), fitted[account].loss[None]
+    return following, Info(chunk.n_labels, rounds, loss, account, counted)
+
+
+def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
+    """Give each item its most probable class; an item whose truth was given gets that."""
+    state = _grow(state, chunk)
+    name = speaker(state, recipe)
+    theta, counts = _rows_of(state, chunk.workers, name)
+    crowd = ACCOUNTS[name].crowd(state.pooled[name], recipe)
+    evidence = ACCOUNTS[name].evidence(theta, counts, crowd, chunk, recipe)
+    evidence *= chunk.weight[:, None]
+    # q(y = c | l_i) ∝ π_c Π_k m_k[c, l_ik]
+    prior = class_prior(state.label_shares, state.class_counts[name], recipe)
+    log_scores = np.log(prior) + _sum_by_item(evidence, chunk)
+    if chunk.gold is not None:
+        given = (chunk.gold != MISSING)[:, None]
+        is_true = np.arange(chunk.n_classes) == chunk.gold[:, None]
+        log_scores = np.where(given & ~is_true, -np.inf, log_scores)
+    # (5) labels of one item lean on each other: q^(1 / heat), normalised
+    n_labels = np.bincount(chunk.item, chunk.weight, chunk.n_items)
+    warmth = heat(n_labels, recipe.dependence, state.unexplained[name])
+    return Aggregation(
+        aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
+        probs=softmax(log_scores / warmth[:, None]),
+        log_evidence=evidence.astype(np.float32),
+        heat=warmth,
+    )
+
+
+def speaker(state: State, recipe: Recipe) -> str:
+    """The account whose answers are given."""
+    return recipe.accounts[state.speaks]
+
+
+def _decided(state: State, recipe: Recipe) -> State:
+    """Ask anew which account is to be believed."""
+    n_items = float(state.label_shares.sum())
+    name = speaking(state.pooled, state.unexplained, n_items, recipe)
+    return state._replace(speaks=recipe.accounts.index(name))
+
+
+def add(state: State, workers: NDArray[np.intp], counts: Floats, recipe: Recipe) -> State:
+    """Count labels whose truth is known, (P, C, C), of workers who may be new."""
+    state = _with_workers(state, int(workers.max(initial=-1)) + 1)
+    rows, pooled = state.rows.gather(workers), dict(state.pooled)
+    for name in recipe.accounts:
+        account, before = ACCOUNTS[name], rows[f"{name}_counts"]
+        after = before + account.from_matrix(counts)
+        pooled[name] = (
+            pooled[name]
+            + account.pool_exactly(after, recipe)
+            - account.pool_exactly(before, recipe)
+        )
+        rows |= _solved(name, after, pooled[name], recipe)
+    following = state._replace(rows=state.rows.scatter(workers, rows), pooled=pooled)
+    return _decided(following, recipe)
+
+
+def merge(
+    parts: Sequence[Part], base: Part | None, n_workers: int, n_classes: int, recipe: Recipe
+) -> State:
+    """Add up what each part counted beyond the base; P is built and θ solved anew."""
+    # base + Σ_i (part_i − base)
+    terms = [(part, 1) for part in parts] + ([(base, 1 - len(parts))] if base else [])
+    label_shares = np.zeros(n_classes)
+    class_counts = {name: np.zeros(n_classes) for name in recipe.accounts}
+    unexplained = {name: np.zeros((N_SUMS, n_classes)) for name in recipe.accounts}
+    pooled: dict[str, Floats] = {}
+    rows: dict[str, Floats] = {}
+    for (state, _, classes), times in terms:
+        label_shares[classes] += times * state.label_shares
+    for name in recipe.accounts:
+        account = ACCOUNTS[name]
+        counts = np.zeros((n_workers, *account.count_shape(n_classes)))
+        for (state, workers, classes), times in terms:
+            axes = [classes if axis is None else np.arange(axis) for axis in account.count_axes]
+            known, counted = workers != MISSING, state.rows.to_arrays()[f"{name}_counts"]
+            counts[np.ix_(workers[known], *axes)] += times * counted[known]
+            class_counts[name][classes] += times * state.class_counts[name]
+            unexplained[name][:, classes] += times * state.unexplained[name]
+        counts = np.maximum(counts, 0)
+        pooled[name] = account.pool_exactly(counts, recipe)
+        rows |= _solved(name, counts, pooled[name], recipe)
+    merged = State(
+        rows=WorkerRows(rows),
+        pooled=pooled,
+        class_counts={name: np.maximum(nu, 0) for name, nu in class_counts.items()},
+        unexplained=unexplained,
+        label_shares=np.maximum(label_shares, 0),
+        speaks=0,
+        seed=(parts[0] if base is None else base).state.seed,
+    )
+    return _decided(merged, recipe)
+
+
+def counting(recipe: Recipe) -> Aggregator:
+    """Bind the constants; `bila` is the door to it."""
+    keep_compiled_code()
+    return Aggregator(
+        name="bila",
+        state_type=State,
+        init=partial(init, recipe=recipe),
+        update=partial(update, recipe=recipe),
+        aggregate=partial(aggregate, recipe=recipe),
+        confusion=partial(_confusion, recipe=recipe),
+        class_prior=partial(_class_prior, recipe=recipe),
+        # What a worker gave to P stays, so that nobody else's matrix moves.
+        forget=lambda state, worker: state._replace(rows=state.rows.cleared(worker)),
+        exceptions=_PLAIN_ALONE if recipe.accounts == ("plain",) else {},
+        counts=Counts(partial(add, recipe=recipe), partial(merge, recipe=recipe), recipe),
+        draws=partial(draws, recipe=recipe),
+        heat=partial(_heat, recipe=recipe),
+    )
+
+
+_PLAIN_ALONE = {
+    "no_worse_than_majority": "one accuracy per worker says nothing of classes that are taken for "
+    "one another; on ten such classes the votes say more",
+    "shared_errors": "one accuracy per worker cannot tell to which labels errors go",
+}
+
+
+# ── from a chunk to what is counted ──────────────────────────────────────────────────────
+
+
+class _Tally(NamedTuple):
+    """What of a chunk is counted now, and what of it was counted before."""
+
+    labels: Chunk  # with the weight by which each label is counted
+    items: Floats  # (N,) 1 where the item counts in ν
+    share_items: Floats  # (N,) 1 where it counts in f
+    past: Chunk | None  # labels as they were counted before
+    past_probs: Floats  # (N, A, C) by which each account counted them
+
+
+def _tally(chunk: Chunk, n_accounts: int) -> _Tally:
+    """Sort out the labels of open items.
+
+    An item that was counted before is counted again with all its labels, and the past is taken
+    back. Where the q of then is not known, only labels of workers new to the item are counted.
+    """
+    items = (np.bincount(chunk.item, chunk.weight, chunk.n_items) > 0).astype(np.float64)
+    probs = np.zeros((chunk.n_items, n_accounts, chunk.n_classes))
+    corrects = chunk.replaced != MISSING
+    seen = chunk.known | corrects
+    counted_before = chunk.counted_probs is not None and chunk.counted_probs.any()
+    if not seen.any() and not counted_before:
+        return _Tally(chunk, items, items, None, probs)
+    label = np.where(corrects, chunk.replaced, chunk.label)
+    weight = np.where(seen, np.where(corrects, chunk.replaced_weight, chunk.weight), 0)
+    past = chunk._replace(label=label, weight=weight.astype(np.float32))
+    if chunk.counted_probs is not None:
+        probs += chunk.counted_probs
+    was_counted = np.bincount(chunk.item, past.weight, chunk.n_items) > 0
+    lost = was_counted & (probs.sum(axis=(1, 2)) == 0)
+    past = past._replace(weight=np.where(lost[chunk.item], np.float32(0), past.weight))
+    counted = np.where(lost[chunk.item], chunk.counted_weight, chunk.weight)
+    items = np.where(lost, 0.0, items)
+    # Whose labels went with a forgotten worker counts in f already, by shares nobody knows.
+    orphaned = ~was_counted & (probs.sum(axis=(1, 2)) > 0)
+    shares = np.where(orphaned, 0.0, items)
+    return _Tally(chunk._replace(weight=counted), items, shares, past, probs)
+
+
+class _Before(NamedTuple):
+    """What an account knows before a chunk; what open items gave is taken back."""
+
+    counts: Floats  # (P, …) of the chunk's workers
+    others: Floats  # P without those workers, whose part of it changes in each step
+    class_counts: Floats  # (C,)
+    unexplained: Floats  # (7, C)
+
+
+def _before(
+    state: State, known: Mapping[str, Floats], tally: _Tally, position: int, recipe: Recipe
+) -> _Before:
+    name = recipe.accounts[position]
+    account, counts, theta = ACCOUNTS[name], known[f"{name}_counts"], known[f"{name}_theta"]
+    others = state.pooled[name] - account.pool_exactly(counts, recipe)
+    before = _Before(counts, others, state.class_counts[name], state.unexplained[name])
+    if tally.past is None:
+        return before
+    past, probs = tally.past, tally.past_probs[:, position]
+    # The truth as it was known then: a q of exactly 1 costs log q = 0, given or not.
+    known_then = np.where(probs.max(axis=1) == 1, probs.argmax(axis=1), MISSING)
+    past = past._replace(gold=known_then.astype(np.int32))
+    counted = (probs.sum(axis=1) > 0).astype(np.float64)
+    packed = pack(past, past.weight, counted)
+    padded = np.zeros((len(packed.gold), past.n_classes), np.float32)
+    padded[: len(probs)] = probs
+    room = worker_room(len(theta), past.n_classes)
+    standing = Standing(
+        workers_last(counts, room),
+        workers_last(theta, room),
+        state.pooled[name].astype(np.float32),
+        before.class_counts.astype(np.float32),
+    )
+    label_shares = state.label_shares.astype(np.float32)
+    seen = past_unexplained(packed, padded, standing, label_shares, name=name, recipe=recipe)
+    return _Before(
+        np.maximum(counts - account.count_exactly(probs, past), 0),
+        others,
+        np.maximum(before.class_counts - probs.sum(axis=0), 0),
+        before.unexplained - np.asarray(seen, np.float64),
+    )
+
+
+def _commit(
+    state: State,
+    tally: _Tally,
+    before: Mapping[str, _Before],
+    fitted: Mapping[str, Fitted],
+    recipe: Recipe,
+) -> tuple[State, NDArray[np.float32]]:
+    """The state once a chunk is counted, and by what each item was, (N, A, C)."""
+    chunk, counted = tally.labels, []
+    rows: dict[str, Floats] = {}
+    pooled, class_counts, unexplained = {}, {}, {}
+    for name, past in before.items():
+        account, fit = ACCOUNTS[name], fitted[name]
+        theta = np.asarray(fit.theta)[:, : len(chunk.workers)].T
+        probs = np.asarray(fit.class_probs, np.float64)[: chunk.n_items]
+        if not (np.isfinite(theta).all() and np.isfinite(probs).all()):
+            raise StateError(
+                "Learning from this chunk gave no finite numbers, so it was not learned from. "
+                "Look for extreme weights, or for settings far from their defaults."
+            )
+        counts = past.counts + account.count_exactly(probs, chunk)
+        rows |= {f"{name}_counts": counts, f"{name}_theta": theta}
+        probs = probs * tally.items[:, None]
+        pooled[name] = past.others + account.pool_exactly(counts, recipe)
+        class_counts[name] = past.class_counts + probs.sum(axis=0)
+        unexplained[name] = past.unexplained + np.asarray(fit.unexplained, np.float64)
+        counted.append(probs.astype(np.float32))
+    following = state._replace(
+        rows=state.rows.scatter(chunk.workers, rows),
+        pooled=pooled,
+        class_counts=class_counts,
+        unexplained=unexplained,
+    )
+    return following, np.stack(counted, axis=1)
+
+
+# ── looking at the state ─────────────────────────────────────────────────────────────────
+
+
+def _sum_by_item(values: Floats, chunk: Chunk) -> Floats:
+    """Add up rows (B, C) of the same item, (N, C)."""
+    edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1))
+    labelled = edges[1:] > edges[:-1]
+    total = np.zeros((chunk.n_items, chunk.n_classes))
+    if len(values):
+        total[labelled] = np.add.reduceat(values, edges[:-1][labelled], axis=0)
+    return total
+
+
+def _heat(state: State, n_labels: NDArray[Any], recipe: Recipe) -> Floats:
+    """What the log scores of items with so many labels are divided by, (N,)."""
+    return heat(n_labels, recipe.dependence, state.unexplained[speaker(state, recipe)])
+
+
+def _class_prior(state: State, recipe: Recipe) -> Floats:
+    inferred = state.class_counts[speaker(state, recipe)]
+    return np.asarray(class_prior(state.label_shares, inferred, recipe))
+
+
+def _confusion(
+    state: State, workers: NDArray[np.integer[Any]], recipe: Recipe
+) -> NDArray[np.float32]:
+    """The matrices m of these workers, (P, C, C), as the account that speaks sees them."""
+    name = speaker(state, recipe)
+    theta, counts = _rows_of(state, workers, name)
+    crowd = ACCOUNTS[name].crowd(state.pooled[name], recipe)
+    return np.asarray(ACCOUNTS[name].confusion(theta, counts, crowd, recipe), np.float32)
+
+
+def _rows_of(state: State, workers: NDArray[np.integer[Any]], name: str) -> tuple[Floats, Floats]:
+    """θ (P, D) and counts (P, …) of an account's workers."""
+    rows = state.rows.gather(workers, (f"{name}_theta", f"{name}_counts"))
+    return rows[f"{name}_theta"], rows[f"{name}_counts"]
+
+
+# ── room for more ────────────────────────────────────────────────────────────────────────
+
+
+def _solved(name: str, counts: Floats, pooled: Floats, recipe: Recipe) -> dict[str, Floats]:
+    theta = solve_workers(name, counts, pooled, recipe)
+    return {f"{name}_counts": counts, f"{name}_theta": theta}
+
+
+def _blank_rows(names: Sequence[str], n_workers: int, n_classes: int) -> dict[str, Floats]:
+    rows = {}
+    for name in names:
+        account = ACCOUNTS[name]
+        rows[f"{name}_counts"] = np.zeros((n_workers, *account.count_shape(n_classes)))
+        rows[f"{name}_theta"] = np.zeros((n_workers, account.theta_size(n_classes)))
+    return rows
+
+
+def _grow(state: State, chunk: Chunk) -> State:
+    """Make room for classes and workers the state has not met; nobody's numbers change."""
+    n_classes = chunk.n_classes
+    if n_classes < state.n_classes:
+        raise StateError(
+            f"`n_classes` of a chunk must count all classes known, {state.n_classes} by now. "
+            f"Got {n_classes}."
+        )
+    if n_classes > state.n_classes:
+        names, known = list(state.pooled), state.rows.to_arrays()
+        blank = _blank_rows(names, state.rows.n_workers, n_classes)
+        state = state._replace(
+            rows=WorkerRows({name: _padded(known[name], blank[name].shape) for name in blank}),
+            pooled={
+                name: _padded(state.pooled[name], ACCOUNTS[name].count_shape(n_classes))
+                for name in names
+            },
+            class_counts={name: _padded(state.class_counts[name], (n_classes,)) for name in names},
+            unexplained={
+                n: _padded(sums, (N_SUMS, n_classes)) for n, sums in state.unexplained.items()
+            },
+            label_shares=_padded(state.label_shares, (n_classes,)),
+        )
+    return _with_workers(state, chunk.n_workers)
+
+
+def _padded(values: Floats, shape: tuple[int, ...]) -> Floats:
+    return np.pad(values, [(0, size - had) for size, had in zip(shape, values.shape, strict=True)])
+
+
+def _with_workers(state: State, n_workers: int) -> State:
+    return state._replace(rows=state.rows.with_room(n_workers))

@@ -1,0 +1,142 @@
+"""Dependence: how far labels of one item lean on each other, told from labels alone.
+
+An account takes the labels of an item for independent, given the truth. Where they are not (hard
+items, clear items, copied answers), it is too sure of itself. Two signs tell, and both are nothing
+in the mean if the account is right:
+
+- ρ̂, the correlation of residuals. With m = P(worker j says c | truth c), r_j = 1[l_j = c] − m has
+  mean 0 and variance m (1 − m) on items of class c, and two of one item are uncorrelated.
+- u, what is gained by supposing that a fifth of the items are clear, so that everybody errs less
+  on them: a mean log-likelihood ratio, which is below 0 for a model that is right.
+
+Seven sums per class keep them, and the evidence log p(l), up to date. `docs/accounts.md` has the
+formulas.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum.learn.bila.minibatch import Leaf
+
+__all__ = [
+    "CLARITY",
+    "N_SUMS",
+    "clear_gain",
+    "correlation",
+    "evidence_gain",
+    "gain_of_clear",
+    "heat",
+    "is_contradicted",
+    "sums",
+]
+
+N_SUMS = 7
+"""The rows of `sums`."""
+
+CLARITY, CLEAR_SHARE = 3.0, 0.2
+"""On a clear item labels follow m³, normalised; the share of such items."""
+
+RHO_HALF, GAIN_HALF = 0.04, 0.005
+"""The ρ̂, and the u in nats a label, at which n labels are worth √n: with the two above chosen on
+the development sets (`docs/accuracy.md`)."""
+
+
+def sums(
+    item: Leaf,
+    label: Leaf,
+    weight: Leaf,
+    right: Leaf,
+    class_probs: Leaf,
+    gain: Leaf,
+    log_evidence: Leaf,
+) -> Leaf:
+    """What a chunk adds to the sums behind both signs and to the evidence, (7, C).
+
+    Parameters
+    ----------
+    item, label, weight
+        Of the labels, (B,) each.
+    right
+        P(worker says c | truth c) for the worker of each label, (B, C).
+    class_probs
+        q, 0 where an item does not count, (M, C).
+    gain
+        `gain_of_clear`, (M,).
+    log_evidence
+        log p(l_i), (M,).
+    """
+    n_items, n_classes = class_probs.shape
+    residual = ((label[:, None] == np.arange(n_classes)) - right) * weight[:, None]
+    spread = jnp.sqrt(right * (1 - right)) * weight[:, None]
+    columns = [residual, residual**2, spread, spread**2, weight[:, None], weight[:, None] ** 2]
+    by_item = jax.ops.segment_sum(
+        jnp.concatenate(columns, axis=1), item, n_items, indices_are_sorted=True
+    )
+    ends = np.cumsum([column.shape[1] for column in columns])[:-1]
+    residual, residual_2, spread, spread_2, labels, labels_2 = jnp.split(by_item, ends, axis=1)
+    # Σ_i q_i(c) { Σ_{j ≠ j'} r_j r_j', Σ_{j ≠ j'} √(v_j v_j'), Σ_j r_j, n_i, n_i (n_i − 1), g_i,
+    #              log p(l_i) }
+    pairs = residual**2 - residual_2, spread**2 - spread_2, residual, labels, labels**2 - labels_2
+    parts = (*pairs, gain[:, None], log_evidence[:, None])
+    return jnp.stack([(class_probs * part).sum(axis=0) for part in parts])
+
+
+def gain_of_clear(log_scores: Leaf, clear_log_scores: Leaf) -> Leaf:
+    """g_i, what an item gains by the supposition that a fifth of all are clear, in nats, (M,)."""
+    # log(0.8 + 0.2 · p(l_i | clear) / p(l_i))
+    ratio = jax.nn.logsumexp(clear_log_scores, axis=1) - jax.nn.logsumexp(log_scores, axis=1)
+    return jnp.logaddexp(np.log(1 - CLEAR_SHARE), np.log(CLEAR_SHARE) + ratio)
+
+
+def correlation(told: NDArray[np.float64]) -> float:
+    """ρ̂, how far residuals of one item go together, by `sums`."""
+    products, spreads, residuals, labels, pairs = told[:5]
+    if pairs.sum() < 1:  # where items have one label each, all the rest is rounding
+        return 0.0
+    # The mean residual of a class is misfit of its rate, not dependence; it is taken off.
+    mean = residuals / np.maximum(labels, 1e-12)
+    # ρ̂ = (Σ r_j r_j' − Σ_c pairs_c · mean_c²) / Σ √(v_j v_j')
+    return float((products - pairs * mean**2).sum() / max(spreads.sum(), 1e-12))
+
+
+def clear_gain(told: NDArray[np.float64]) -> float:
+    """u, what a label gains by the supposition that some items are clear, by `sums`."""
+    return float(told[5].sum() / max(told[3].sum(), 1e-12))
+
+
+def is_contradicted(told: NDArray[np.float64]) -> bool:
+    """Whether labels of one item go together more than the account explains.
+
+    An account that is right has ρ̂ of mean 0 and u below 0 in the mean, so their sum, each in units
+    of its half-value, is below 0.
+    """
+    return correlation(told) / RHO_HALF + clear_gain(told) / GAIN_HALF >= 0
+
+
+def evidence_gain(
+    told: NDArray[np.float64], other: NDArray[np.float64], n_parameters: float
+) -> float:
+    """How much better an account explains a label than another, in nats, by `sums` of both.
+
+    Each of the parameters it has beyond the other's fits half a nat of noise.
+    """
+    # ( Σ_i log p(l_i) − Σ_i log p'(l_i) − d/2 ) / Σ_i n_i
+    gain = told[6].sum() - other[6].sum() - n_parameters / 2
+    return float(gain / max(told[3].sum(), 1e-12))
+
+
+def heat(
+    n_labels: NDArray[Any], dependence: float | str, told: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """By what an item's log scores are divided, (N,): 1 for one label, at most n for n of them."""
+    many = np.maximum(n_labels, 1.0)
+    if dependence == "learned":
+        # n^γ,  γ = x / (1 + x),  x = ρ̂ / 0.04 + u / 0.005, each 0 where it is negative
+        beyond = max(correlation(told), 0) / RHO_HALF + max(clear_gain(told), 0) / GAIN_HALF
+        return np.asarray(many ** (beyond / (1 + beyond)))
+    # 1 + ρ (n − 1)
+    return np.asarray(1 + float(dependence) * (many - 1))

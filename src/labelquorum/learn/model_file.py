@@ -1,0 +1,172 @@
+"""Saved models: one safetensors file with a JSON header, a version and a SHA-256.
+
+The file's one entry of metadata, "labelquorum", is the SHA-256, a space, and the header.
+
+The file holds arrays and plain JSON, nothing that can run. It is written beside its final place
+and moved there, so a crash leaves the old file or the new one.
+"""
+
+import json
+import os
+from collections.abc import Hashable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_origin, get_type_hints
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+from safetensors.numpy import load as parse_arrays
+from safetensors.numpy import save_file
+
+from labelquorum.errors import StateError
+from labelquorum.learn.worker_table import WorkerRows
+
+__all__ = [
+    "FORMAT_VERSION",
+    "Snapshot",
+    "read_snapshot",
+    "state_arrays",
+    "state_from_arrays",
+    "write_snapshot",
+]
+
+FORMAT_VERSION = 1
+
+Arrays = dict[str, NDArray[Any]]
+StateT = TypeVar("StateT")
+
+
+class Snapshot(NamedTuple):
+    """What a file holds."""
+
+    header: dict[str, Any]  # plain JSON
+    ids: dict[str, list[Hashable]]  # lists of ids, text and numbers
+    arrays: Arrays
+
+
+def write_snapshot(path: str | os.PathLike[str], snapshot: Snapshot) -> None:
+    """Write a file whole or not at all."""
+    target = Path(path)
+    arrays = {name: np.asarray(array, order="C") for name, array in snapshot.arrays.items()}
+    for name, ids in snapshot.ids.items():
+        arrays[f"ids.{name}"] = np.frombuffer(_encode_ids(name, ids), np.uint8)
+    header = json.dumps({**snapshot.header, "format": FORMAT_VERSION}, sort_keys=True)
+    metadata = {"labelquorum": f"{_digest(header, arrays)} {header}"}
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        save_file(arrays, beside, metadata)
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(target)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise StateError(
+            f"{target}: the model could not be saved ({error}). "
+            "Choose a folder that exists, can be written to and has room."
+        ) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
+    """Read a file, and refuse it unless every bit is as it was written."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise StateError(
+            f"{path}: no model can be read there ({error.strerror or error}). Check the path."
+        ) from error
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            metadata = dict(file.metadata() or {})
+        arrays = parse_arrays(data)
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
+        raise StateError(
+            f"{path}: this is no whole model file ({error}). "
+            "It is cut short, damaged or of another kind; use a copy that was saved completely."
+        ) from error
+    if "labelquorum" not in metadata:
+        raise StateError(
+            f"{path}: this safetensors file was not written by LabelQuorum. "
+            "Give a file that model.save wrote."
+        )
+    digest, _, text = metadata["labelquorum"].partition(" ")
+    size = int.from_bytes(data[:8], "little")
+    padded = data[8 : 8 + size].rstrip(b" ").endswith(b"}")  # the only bytes no digest covers
+    if _digest(text, arrays) != digest or not padded:
+        raise StateError(
+            f"{path}: the content does not match its SHA-256, so it was changed after saving. "
+            "Use an untouched copy."
+        )
+    header = json.loads(text)
+    if header["format"] > FORMAT_VERSION:
+        raise StateError(
+            f"{path}: the file has format {header['format']}, this version reads up to "
+            f"{FORMAT_VERSION}. Update labelquorum."
+        )
+    ids = {
+        name.removeprefix("ids."): json.loads(array.tobytes())
+        for name, array in arrays.items()
+        if name.startswith("ids.")
+    }
+    return Snapshot(
+        header, ids, {name: a for name, a in arrays.items() if not name.startswith("ids.")}
+    )
+
+
+def state_arrays(state: Any) -> Arrays:
+    """A state's fields as named arrays."""
+    arrays: Arrays = {}
+    for field, value in state._asdict().items():
+        if isinstance(value, WorkerRows):
+            value = value.to_arrays()
+        if isinstance(value, Mapping):
+            arrays |= {f"{field}/{name}": np.asarray(leaf) for name, leaf in value.items()}
+        else:
+            arrays[field] = np.asarray(value)
+    return arrays
+
+
+def state_from_arrays(state_type: type[StateT], arrays: Mapping[str, NDArray[Any]]) -> StateT:
+    """Rebuild a state from what `state_arrays` gave."""
+    values: dict[str, Any] = {}
+    for field, kind in get_type_hints(state_type).items():
+        leaves = {
+            name.removeprefix(f"{field}/"): array
+            for name, array in arrays.items()
+            if name.startswith(f"{field}/")
+        }
+        if get_origin(kind) is not dict and not leaves and field not in arrays:
+            raise StateError(
+                f"This model was saved by another version of labelquorum: its {field!r} is "
+                "missing. Learn again, or use the version that saved it."
+            )
+        if kind is WorkerRows:
+            values[field] = WorkerRows(leaves)
+        elif kind is int:
+            values[field] = int(arrays[field])
+        else:
+            values[field] = leaves if get_origin(kind) is dict else arrays[field]
+    state = state_type(**values)
+    upgraded: StateT = state.upgraded() if hasattr(state, "upgraded") else state
+    return upgraded
+
+
+def _encode_ids(name: str, ids: Sequence[Hashable]) -> bytes:
+    for value in ids:
+        if value is not None and not isinstance(value, str | int | float):
+            raise StateError(
+                f"Only text and numbers can be saved as ids. Got {value!r} "
+                f"({type(value).__name__}) among the {name}. Convert them before learning."
+            )
+    # A lone surrogate is no text for UTF-8, but JSON can escape it.
+    return json.dumps(list(ids), ensure_ascii=True).encode()
+
+
+def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+    digest = sha256(header.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.asarray(array, order="C").tobytes())
+    return digest.hexdigest()

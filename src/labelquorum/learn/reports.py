@@ -1,0 +1,225 @@
+"""Tables for people: a chunk's answers, and the report in the words of cleanlab."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from labelquorum.ingest.chunks import Chunk
+from labelquorum.ingest.open_items import Note
+from labelquorum.ingest.vocabulary import Intake
+from labelquorum.learn.aggregator import Aggregation
+from labelquorum.learn.analysis.agreement import class_agreement, krippendorff_alpha
+
+__all__ = ["Answer", "Explanation", "Report", "id_index", "item_report", "worker_report"]
+
+NAMED, WORTH_TELLING = 3, 0.05
+"""Workers that a sentence names on either side, and the least log-odds that it tells."""
+
+
+class Report(NamedTuple):
+    """What `report()` gives."""
+
+    items: pd.DataFrame
+    """Index task: consensus_label, consensus_quality_score, annotator_agreement,
+    num_annotations; and group, timestamp (the latest) where labels had them."""
+    workers: pd.DataFrame
+    """Index worker: annotator_quality, agreement_with_consensus, num_examples_labeled,
+    worst_class."""
+    krippendorff_alpha: float
+    """Agreement beyond chance over the items above, nominal; NaN where nothing can disagree."""
+    class_agreement: pd.DataFrame
+    """Index label: how often another label of an item agrees with one of that class, plain
+    (`agreement`) and beyond chance (`alpha`)."""
+
+
+class Explanation(NamedTuple):
+    """What `explain(task)` gives; as text it is a sentence or two.
+
+    Log-odds are those of the answer against the runner-up, before the discount.
+    """
+
+    task: Hashable
+    label: Hashable
+    """The answer given."""
+    confidence: float
+    """Its probability."""
+    runner_up: Hashable
+    """The most probable other class; None where no other is known."""
+    prior_log_odds: float
+    """What the labels do not account for: how frequent the classes are. NaN of a method that does
+    not add up evidence."""
+    workers: pd.DataFrame
+    """Index worker: label, weight, log_odds; the weightiest for the answer first."""
+    evidence: pd.DataFrame
+    """Worker × class: what each label said for each class, as a logarithm."""
+    total_log_odds: float
+    """The prior's and the workers' together."""
+    heat: float
+    """What the log-odds were divided by before they were told as a probability, 1 for not at all:
+    labels of one task lean on each other."""
+    flips: list[Hashable]
+    """The fewest workers without whose labels the answer would be another; empty for none."""
+    further_labels: int | None
+    """So many more labels of average workers for the runner-up would flip the answer; None where
+    that cannot be told."""
+    truth_given: bool
+    """Whether the truth was given, and so is the answer."""
+
+    def __str__(self) -> str:
+        answer = f"{self.task}: {self.label!r}"
+        if self.truth_given:
+            return f"{answer}, because its truth was given."
+        rows = zip(self.workers.index, self.workers["label"], self.workers["log_odds"], strict=True)
+        told = [(self._with_label(*row), row[2]) for row in rows]
+        told.append(("how frequent the classes are", self.prior_log_odds))
+        told.sort(key=lambda pair: -abs(pair[1]))
+        ours = [pair for pair in told if pair[1] >= WORTH_TELLING]
+        theirs = [pair for pair in told if pair[1] <= -WORTH_TELLING]  # NaN is neither
+        text = f"{answer} with {self.confidence:.2f}"
+        if ours:
+            text += f" because {_named(ours)} " + (
+                f"outweigh{'s' * (len(ours) == 1)} {_named(theirs)}"
+                if theirs
+                else f"say{'s' * (len(ours) == 1)} so"
+            )
+        text += "."
+        if self.flips:
+            text += f" Without {_shortened([str(worker) for worker in self.flips])} it would change"
+            if self.further_labels is not None:
+                text += "; so it would"
+        elif self.further_labels is not None:
+            text += " It would change"
+        if self.further_labels is not None:
+            number = self.further_labels
+            text += f" if {number} more average worker{'s' * (number > 1)} said {self.runner_up!r}"
+        return text if text.endswith(".") else f"{text}."
+
+    def _with_label(self, worker: Hashable, label: Hashable, log_odds: float) -> str:
+        """The worker; and what he said, if it speaks for the other side: he is mostly wrong."""
+        surprising = (label == self.label) != (log_odds > 0)
+        return f"{worker} by saying {label!r}" if surprising else str(worker)
+
+
+def _named(pairs: Sequence[tuple[str, float]]) -> str:
+    """The weightiest, with their log-odds."""
+    return _shortened([f"{name} ({_signed(value)})" for name, value in pairs])
+
+
+def _shortened(parts: Sequence[str]) -> str:
+    more = len(parts) - NAMED
+    return _listed([*parts[:NAMED], f"{more} more"] if more > 0 else parts)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
+
+
+class Answer:
+    """A chunk's answers; tables are made when somebody looks."""
+
+    def __init__(self, intake: Intake, result: Aggregation, classes: list[Hashable]) -> None:
+        self.parts = intake, result, classes
+
+    @cached_property
+    def _tasks(self) -> pd.Index:
+        intake, _, _ = self.parts
+        return id_index([intake.item_ids[i] for i in intake.order.tolist()], "task")
+
+    @cached_property
+    def labels(self) -> pd.Series:
+        """The consensus, Series `agg_label`, in order of appearance."""
+        intake, result, classes = self.parts
+        chosen = [classes[c] for c in result.aggregated[intake.order].tolist()]
+        return pd.Series(chosen, index=self._tasks, name="agg_label", dtype=_dtype(chosen))
+
+    @cached_property
+    def probas(self) -> pd.DataFrame:
+        """The probabilities, task × class, in order of appearance."""
+        intake, result, classes = self.parts
+        columns = id_index(classes, "label")
+        return pd.DataFrame(result.probs[intake.order], index=self._tasks, columns=columns)
+
+
+def id_index(ids: Iterable[Hashable], name: str) -> pd.Index:
+    """The user's ids as an index, types kept."""
+    values: list[Any] = list(ids)
+    index: pd.Index[Any] = pd.Index(values, name=name, dtype=_dtype(values))
+    return index
+
+
+def _dtype(values: list[Any]) -> type | None:
+    """Let pandas choose a type, unless it would lose something: digits, or what is empty."""
+    if len(set(map(type, values))) == 1:
+        return None
+    exact = all(abs(value) <= 2**53 for value in values if isinstance(value, int))
+    return None if values and exact else object
+
+
+def item_report(
+    chunk: Chunk,
+    item_ids: Sequence[Hashable],
+    probs: NDArray[np.float32],
+    aggregated: NDArray[np.int32],
+    classes: Sequence[Hashable],
+    notes: Sequence[Note],
+) -> tuple[pd.DataFrame, float, pd.DataFrame]:
+    """The items of a chunk as a table, Krippendorff's alpha, and the agreement by class."""
+    agrees = chunk.label == aggregated[chunk.item]
+    total = np.bincount(chunk.item, chunk.weight, chunk.n_items)
+    share = np.bincount(chunk.item, chunk.weight * agrees, chunk.n_items)
+    items = pd.DataFrame(
+        {
+            "consensus_label": [classes[c] for c in aggregated],
+            "consensus_quality_score": probs[np.arange(len(aggregated)), aggregated],
+            "annotator_agreement": np.divide(
+                share, total, out=np.full(len(total), np.nan), where=total > 0
+            ),
+            "num_annotations": np.bincount(chunk.item, minlength=chunk.n_items),
+        },
+        index=id_index(item_ids, "task"),
+    )
+    for column in Note._fields:
+        values = [getattr(note, column) for note in notes]
+        if any(value is not None for value in values):
+            items[column] = values
+    alpha = krippendorff_alpha(chunk.item, chunk.label, len(classes), chunk.weight)
+    agreement = class_agreement(chunk.item, chunk.label, len(classes), chunk.weight)
+    return (
+        items,
+        alpha,
+        pd.DataFrame(agreement._asdict(), index=id_index(classes, "label")),
+    )
+
+
+def worker_report(
+    worker_ids: Sequence[Hashable],
+    classes: Sequence[Hashable],
+    confusion: NDArray[np.float32],
+    class_prior: NDArray[np.float64],
+    n_labels: NDArray[np.int64],
+    n_agreed: NDArray[np.int64],
+) -> pd.DataFrame:
+    """The workers as a table; `confusion` is (K, C, C)."""
+    right = np.diagonal(confusion, axis1=1, axis2=2)
+    # The worst class is the one on which most of a worker's errors fall.
+    errors = (1 - right) * class_prior
+    worst = [classes[c] for c in errors.argmax(axis=1)] if len(classes) else []
+    return pd.DataFrame(
+        {
+            "annotator_quality": right @ class_prior,
+            "agreement_with_consensus": np.divide(
+                n_agreed, n_labels, out=np.full(len(n_labels), np.nan), where=n_labels > 0
+            ),
+            "num_examples_labeled": n_labels,
+            "worst_class": worst,
+        },
+        index=id_index(worker_ids, "worker"),
+    )

@@ -1,0 +1,350 @@
+"""Sharding: one table learned from in parts that share no item, wherever each part is.
+
+A shard is fitted with all that the other shards counted, and says what it counted itself: a row of
+numbers for each of its workers, and a few sums over its items. Both add up over shards. In a later
+round a shard is fitted again, and what it counts then takes the place of what it counted before.
+So nothing is counted twice, and a round needs of a shard's workers their rows and no more.
+
+    fit(chunk, known, own) → Gained    pool(rows, n_classes) → Sums    answer(chunk, known)
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum._types import Floats
+from labelquorum.errors import StateError
+from labelquorum.ingest.chunks import Chunk, take_items
+from labelquorum.ingest.vocabulary import Intake
+from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, softmax, vote_shares
+from labelquorum.learn.bila.counts import Info, State
+from labelquorum.learn.bila.hierarchical import Recipe
+from labelquorum.learn.bila.solver import solve_workers
+from labelquorum.learn.bila.worker_models import ACCOUNTS, speaking
+from labelquorum.learn.estimator import Estimator
+from labelquorum.learn.methods._batch import has_settled, incidence_of, log_normalise, soft_counts
+from labelquorum.learn.methods.dawid_skene import Params, log_joint, shares
+from labelquorum.learn.model_state import Memory, Step, count_agreement
+from labelquorum.learn.worker_table import WorkerRows
+
+__all__ = [
+    "ROUNDS",
+    "Gained",
+    "Known",
+    "Run",
+    "Shard",
+    "Sharding",
+    "Sums",
+    "added",
+    "fit_shards",
+    "learn_in_shards",
+    "sharding_of",
+    "shards_of",
+    "together",
+]
+
+Sums = dict[str, Floats]
+"""Named numbers that add up over shards."""
+
+
+ROUNDS = 5
+"""So many rounds bring BiLA in shards to what it is in one piece; see `docs/spark.md`."""
+
+
+class Gained(NamedTuple):
+    """What a shard counted."""
+
+    rows: Floats  # (P, D) of its workers, in the order of `chunk.workers`
+    sums: Sums  # of its items
+
+
+class Known(NamedTuple):
+    """What all shards counted, as far as a shard needs it."""
+
+    rows: Floats  # (P, D) of the shard's workers
+    sums: Sums
+    pooled: Sums  # what all workers, those of other shards too, give to what is shared
+
+
+class Shard(NamedTuple):
+    """What fitting a shard takes."""
+
+    chunk: Chunk  # its own workers are numbered, and no others
+    known: Known | None  # None where nothing was counted yet
+    own: Gained | None  # what it counted in the round before
+
+
+Run = Callable[[list[Shard]], list[Gained]]
+"""How shards are fitted: here, one after the other, or elsewhere."""
+
+
+class Sharding(NamedTuple):
+    """A method whose table may be in shards."""
+
+    rounds: int  # so many times every shard is fitted, at most
+    settled: Callable[[Sequence[Sums]], bool]  # by the sums of all rounds: another changes nothing
+    fit: Callable[[Chunk, Known | None, Gained | None], Gained]
+    pool: Callable[[Floats, int], Sums]  # of all rows (K, D); adds up over workers
+    answer: Callable[[Chunk, Known], Aggregation]
+    confusion: Callable[[Known], Floats]  # (P, C, C) of the workers whose rows are known
+    class_prior: Callable[[Known], Floats]
+
+
+def sharding_of(model: Estimator) -> Sharding:
+    """How a model's method learns from shards."""
+    method = model._aggregator
+    if model.history is not None:
+        raise StateError("A `history` of workers is not counted in shards. Use one partition.")
+    if method.counts is not None:
+        return _counted(method, method.counts.recipe, model._seed)
+    if model.method == "dawid_skene":
+        return _dawid_skene(seed=model._seed, **model._options())
+    raise StateError(
+        f"The method {model.method!r} with these settings cannot learn from shards. Use bila, "
+        "with the preset default or recipe, or dawid_skene; or one partition."
+    )
+
+
+def shards_of(chunk: Chunk, n_shards: int) -> list[Chunk]:
+    """Part a chunk into shards of about as many labels each; their workers stay numbered as before.
+
+    Item i goes where the chunk's labels up to its own end, so parts follow from the chunk alone.
+    """
+    ends = np.searchsorted(chunk.item, np.arange(chunk.n_items), side="right")
+    place = (np.maximum(ends, 1) - 1) * n_shards // max(chunk.n_labels, 1)
+    parts = (take_items(chunk, place == number) for number in range(n_shards))
+    return [part for part in parts if part.n_labels]
+
+
+def _alone(chunk: Chunk) -> Chunk:
+    """A shard in which its own workers are numbered, and no others."""
+    return chunk._replace(
+        worker=chunk.local_worker,
+        workers=np.arange(len(chunk.workers), dtype=np.int32),
+        n_workers=len(chunk.workers),
+    )
+
+
+def added(parts: Sequence[Sums]) -> Sums:
+    """The sums of several shards together."""
+    return {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
+
+
+def together(
+    sharding: Sharding,
+    gained: Sequence[Gained],
+    places: Sequence[NDArray[np.intp]],
+    n_classes: int,
+    base: Known | None = None,
+) -> Known:
+    """What all shards counted, of all workers; it takes the place of what they did a round before.
+
+    `places` says of each shard where its workers stand among all. `base` was counted before.
+    """
+    n_workers = 1 + max(int(place.max(initial=-1)) for place in places)
+    start = np.zeros((n_workers, gained[0].rows.shape[1])) if base is None else base.rows
+    rows = start.copy()
+    for place, one in zip(places, gained, strict=True):
+        rows[place] += one.rows
+    sums = [one.sums for one in gained]
+    pooled = sharding.pool(rows, n_classes)
+    if base is None:
+        return Known(rows, added(sums), pooled)
+    old = sharding.pool(start, n_classes)
+    pooled = {name: base.pooled[name] - old[name] + pooled[name] for name in old}
+    return Known(np.maximum(rows, 0), added([base.sums, *sums]), pooled)
+
+
+# ── a chunk in shards, and the driver in the middle ──────────────────────────────────────
+
+
+def fit_shards(model: Estimator) -> Run:
+    """Fit shards here, one after the other."""
+    sharding = sharding_of(model)
+    return lambda parts: [sharding.fit(*part) for part in parts]
+
+
+def learn_in_shards(
+    memory: Memory,
+    method: Aggregator,
+    intake: Intake,
+    seed: int,
+    number: int | None = None,
+    *,
+    n_shards: int,
+    run: Run,
+) -> Step:
+    """Learn from a chunk as `learn_chunk` does, but in shards; none of its items was open.
+
+    It takes a method whose state is counts.
+    """
+    assert method.counts is not None
+    recipe, chunk = method.counts.recipe, intake.chunk
+    sharding, parts = _counted(method, recipe, seed), shards_of(chunk, n_shards)
+    start = method.init(chunk, seed) if memory.state is None else memory.state
+    start, _ = method.update(start, take_items(chunk, np.zeros(chunk.n_items, bool)))  # room
+    parent = _counted_by(start, recipe.accounts)
+    base = Known(parent.rows[chunk.workers], parent.sums, start.pooled)
+    places = [np.searchsorted(chunk.workers, part.workers) for part in parts]
+    known = base
+    gained: Sequence[Gained | None] = [None] * len(parts)
+    for past in range(sharding.rounds):
+        nothing = past == 0 and memory.state is None
+        todo = [
+            Shard(_alone(part), None if nothing else known._replace(rows=known.rows[place]), own)
+            for part, place, own in zip(parts, places, gained, strict=True)
+        ]
+        gained = counted = run(todo)
+        known = together(sharding, counted, places, chunk.n_classes, base)
+    reached = _state_of(known, recipe, seed)
+    state = reached._replace(rows=start.rows.scatter(chunk.workers, reached.rows.to_arrays()))
+    result = method.aggregate(state, chunk)
+    nothing_open = np.zeros((chunk.n_items, len(recipe.accounts), chunk.n_classes), np.float32)
+    losses = np.zeros(0, np.float32)
+    speaks = recipe.accounts[state.speaks]
+    info = Info(chunk.n_labels, sharding.rounds, losses, speaks, nothing_open)
+    at = memory.n_chunks + 1 if number is None else number
+    return Step(intake, state, info, result, count_agreement(memory.book, intake, result, at))
+
+
+# ── counts: BiLA ─────────────────────────────────────────────────────────────────────────
+
+
+def _counted(method: Aggregator, recipe: Recipe, seed: int) -> Sharding:
+    names = recipe.accounts
+
+    def pool(rows: Floats, n_classes: int) -> Sums:
+        counts = _split(rows, names, n_classes)
+        return {name: ACCOUNTS[name].pool_exactly(counts[name], recipe) for name in names}
+
+    def fit(chunk: Chunk, known: Known | None, own: Gained | None) -> Gained:
+        if known is None:
+            return _counted_by(method.update(method.init(chunk, seed), chunk)[0], names)
+        before = _state_of(_less(known, own, pool, chunk.n_classes), recipe, seed)
+        past, now = _counted_by(before, names), method.update(before, chunk)[0]
+        rows, sums = _counted_by(now, names)
+        return Gained(rows - past.rows, {name: sums[name] - past.sums[name] for name in sums})
+
+    def confusion(known: Known) -> Floats:
+        state = _state_of(known, recipe, seed)
+        return np.asarray(method.confusion(state, np.arange(len(known.rows))), np.float64)
+
+    return Sharding(
+        rounds=ROUNDS,
+        settled=lambda past: False,
+        fit=fit,
+        pool=pool,
+        answer=lambda chunk, known: method.aggregate(_state_of(known, recipe, seed), chunk),
+        confusion=confusion,
+        class_prior=lambda known: method.class_prior(_state_of(known, recipe, seed)),
+    )
+
+
+def _state_of(known: Known, recipe: Recipe, seed: int) -> State:
+    """The state of a model that has counted this, and knows these workers alone."""
+    names, n_classes = recipe.accounts, len(known.sums["label_shares"])
+    rows: dict[str, Floats] = {}
+    for name, counts in _split(known.rows, names, n_classes).items():
+        rows[f"{name}_counts"] = counts
+        rows[f"{name}_theta"] = solve_workers(name, counts, known.pooled[name], recipe)
+    unexplained = {name: known.sums[f"unexplained/{name}"] for name in names}
+    n_items = float(known.sums["label_shares"].sum())
+    speaks = speaking(known.pooled, unexplained, n_items, recipe)
+    return State(
+        rows=WorkerRows(rows),
+        pooled=dict(known.pooled),
+        class_counts={name: known.sums[f"class_counts/{name}"] for name in names},
+        unexplained=unexplained,
+        label_shares=known.sums["label_shares"],
+        speaks=names.index(speaks),
+        seed=seed,
+    )
+
+
+def _counted_by(state: State, names: Sequence[str]) -> Gained:
+    """All that a state has counted."""
+    leaves = state.rows.to_arrays()
+    rows = [leaves[f"{name}_counts"].reshape(state.rows.n_workers, -1) for name in names]
+    sums = {"label_shares": state.label_shares}
+    for name in names:
+        sums[f"class_counts/{name}"] = state.class_counts[name]
+        sums[f"unexplained/{name}"] = state.unexplained[name]
+    return Gained(np.concatenate(rows, axis=1), sums)
+
+
+def _split(rows: Floats, names: Sequence[str], n_classes: int) -> dict[str, Floats]:
+    """The counts of each account, (P, …)."""
+    shapes = [ACCOUNTS[name].count_shape(n_classes) for name in names]
+    ends = np.cumsum([prod(shape) for shape in shapes])
+    parts = np.split(rows, ends[:-1], axis=1)
+    return {
+        name: part.reshape(len(rows), *shape)
+        for name, part, shape in zip(names, parts, shapes, strict=True)
+    }
+
+
+def _less(
+    known: Known, own: Gained | None, pool: Callable[[Floats, int], Sums], n_classes: int
+) -> Known:
+    """What the others counted."""
+    if own is None:
+        return known
+    rows = np.maximum(known.rows - own.rows, 0)
+    # P is a sum over workers, and those of this shard stand in it with all they said.
+    with_own, without = pool(known.rows, n_classes), pool(rows, n_classes)
+    return Known(
+        rows,
+        {name: total - own.sums[name] for name, total in known.sums.items()},
+        {name: total - with_own[name] + without[name] for name, total in known.pooled.items()},
+    )
+
+
+# ── expectation maximisation: Dawid–Skene ────────────────────────────────────────────────
+
+
+def _dawid_skene(seed: int, smoothing: float, tolerance: float, iterations: int) -> Sharding:
+    """The first round counts the votes; each later one is one iteration, over all shards."""
+
+    def params_of(known: Known) -> Params:
+        n_classes = len(known.sums["class_counts"])
+        counts = known.rows.reshape(len(known.rows), n_classes, n_classes)
+        prior = shares(known.sums["class_counts"] + smoothing)
+        return Params(prior, shares(counts + smoothing), counts)
+
+    def fit(chunk: Chunk, known: Known | None, own: Gained | None) -> Gained:
+        labels, loss = incidence_of(chunk), 0.0
+        if known is None:
+            probs = vote_shares(chunk)
+        else:
+            class_prior, confusion, _ = params_of(known)
+            probs, log_evidence = log_normalise(log_joint(class_prior, confusion, labels))
+            loss = -float(log_evidence.sum())
+        rows = soft_counts(probs, labels).reshape(len(chunk.workers), -1)
+        return Gained(rows, {"class_counts": probs.sum(axis=0), "loss": np.array([loss])})
+
+    def answer(chunk: Chunk, known: Known) -> Aggregation:
+        params, labels = params_of(known), incidence_of(chunk)
+        scores = log_joint(params.class_prior, params.confusion, labels)
+        log_confusion = np.log(params.confusion)
+        evidence = log_confusion[chunk.local_worker, :, chunk.label] * chunk.weight[:, None]
+        return Aggregation(
+            aggregated=break_ties(scores, chunk.item_keys, seed),
+            probs=softmax(scores),
+            log_evidence=evidence.astype(np.float32),
+        )
+
+    def settled(past: Sequence[Sums]) -> bool:
+        return has_settled([float(sums["loss"][0]) for sums in past[1:]], tolerance)
+
+    return Sharding(
+        rounds=1 + iterations,
+        settled=settled,
+        fit=fit,
+        pool=lambda rows, n_classes: {},
+        answer=answer,
+        confusion=lambda known: params_of(known).confusion,
+        class_prior=lambda known: params_of(known).class_prior,
+    )

@@ -1,1 +1,0 @@
-"""How the tables of a store came to be what they are: one step a file."""

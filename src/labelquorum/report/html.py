@@ -1,0 +1,257 @@
+"""A page about a stream: one HTML file with its pictures inside, which asks for nothing else.
+
+Everything that was named by somebody goes through `html.escape`. The page carries a policy that
+allows its own style, by its hash, and pictures that are inside; a browser that finds anything else
+refuses it.
+"""
+
+import base64
+import tempfile
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelquorum import __version__
+from labelquorum.evaluation.plots.workers import wilson
+from labelquorum.report.pictures import Gallery
+from labelquorum.store.stats import truths
+
+__all__ = ["report_page"]
+
+WORKERS, MATRICES, LEAST_SURE, CHUNKS = 30, 8, 20, 10
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  color: #222; background: #fff; }
+h1 { font-size: 1.6rem; margin: 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
+.quiet { color: #6b6b6b; }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: 1rem; }
+dt { color: #6b6b6b; font-size: .85rem; }
+dd { margin: 0; font-size: 1.4rem; font-variant-numeric: tabular-nums; }
+img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+caption { text-align: left; padding: .3rem 0; color: #6b6b6b; }
+.scroll { overflow-x: auto; }
+th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid #e3e3e3; }
+.name { overflow-wrap: anywhere; min-width: 6rem; }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+@media (prefers-color-scheme: dark) {
+  body { color: #e6e6e6; background: #17191c; }
+  .quiet, dt, caption { color: #a0a4ab; }
+  th, td { border-color: #33373d; }
+}
+"""
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def report_page(gallery: Gallery, now: datetime | None = None) -> str:
+    """Write the page of a stream.
+
+    Parameters
+    ----------
+    gallery
+        The stream; see `report.pictures.opened`.
+    now
+        When it is written; told at its foot.
+    """
+    moment = (now or datetime.now(UTC)).astimezone(UTC)
+    with tempfile.TemporaryDirectory(prefix="labelquorum-") as folder:
+        parts = [
+            f"<h1>{escape(gallery.name)}</h1>",
+            f'<p class="quiet">{escape(_opening(gallery))}</p>',
+            _figures(gallery),
+            "<h2>Along time</h2>",
+            _picture(
+                gallery.draw_stream(Path(folder, "stream.svg"), "Decided, how sure, what"),
+                "Tasks decided, mean confidence and shares of the classes along time.",
+            ),
+            "<h2>Classes</h2>",
+            _classes(gallery),
+            "<h2>Workers</h2>",
+            _workers(gallery, Path(folder)),
+            "<h2>Tasks that are least sure</h2>",
+            _least_sure(gallery),
+            "<h2>The last chunks</h2>",
+            _chunks(gallery),
+        ]
+    told = f"Written {moment:%Y-%m-%d %H:%M} UTC by labelquorum {__version__}."
+    parts.append(f'<p class="quiet">{escape(told)}</p>')
+    style = base64.b64encode(sha256(STYLE.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{style}'; img-src data:; base-uri 'none'"
+    return PAGE.format(
+        policy=policy, title=escape(gallery.name), style=STYLE, body="\n".join(parts)
+    )
+
+
+def _opening(gallery: Gallery) -> str:
+    found = gallery.course
+    first, last = (datetime.fromtimestamp(found.at[k], UTC) for k in (0, -1))
+    return (
+        f"{found.items.sum():,.0f} tasks decided in {len(found.chunk):,} chunks, from "
+        f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC."
+    )
+
+
+def _figures(gallery: Gallery) -> str:
+    """The numbers one asks for first."""
+    assert gallery.stream is not None
+    found, counts = gallery.course, gallery.stream.count()
+    n_items = found.items.sum()
+    sure = float((found.confidence * found.items.sum(axis=1)).sum() / max(n_items, 1))
+    pairs = [
+        ("tasks decided", f"{n_items:,.0f}"),
+        ("tasks waiting", f"{counts['waiting_items']:,}"),
+        ("labels a task", f"{found.labels.sum() / max(n_items, 1):.1f}"),
+        ("workers", f"{len(gallery.model.workers_):,}"),
+        ("mean confidence", f"{sure:.1%}"),
+        ("labels that came too late", f"{counts['late_labels']:,}"),
+    ]
+    told = [one for one in truths(gallery.stream) if one.answered is not None]
+    if told:
+        wrong = sum(one.answered != one.label for one in told)
+        low, high = wilson([wrong], [len(told)])[0]
+        pairs.append(
+            (
+                f"wrong on {len(told):,} tasks whose truth was told later",
+                f"{wrong / len(told):.1%} ({low:.1%}–{high:.1%})",
+            )
+        )
+    cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in pairs)
+    return f"<dl>{cells}</dl>"
+
+
+def _classes(gallery: Gallery) -> str:
+    found = gallery.course
+    items, total = found.items.sum(axis=0), max(found.items.sum(), 1)
+    priors = dict(zip(gallery.model.classes_.tolist(), gallery.model.priors_.tolist(), strict=True))
+    rows = [
+        [
+            found.classes[c],
+            f"{items[c]:,.0f}",
+            f"{items[c] / total:.1%}",
+            f"{priors[found.classes[c]]:.1%}" if found.classes[c] in priors else "–",
+        ]
+        for c in np.argsort(-items, kind="stable")
+    ]
+    return _table(
+        "What tasks were decided to be.", ["class", "tasks", "share", "expected"], rows, 3
+    )
+
+
+def _workers(gallery: Gallery, folder: Path) -> str:
+    shown = gallery.busiest_ends(WORKERS)
+    maps = gallery.busiest_ends(MATRICES)
+    parts = [
+        _picture(
+            gallery.draw_workers(folder / "workers.svg", shown),
+            "How often workers are right, with 95 % bounds; the numbers are in the table below.",
+        ),
+        _picture(
+            gallery.draw_confusion(folder / "confusion.svg", maps),
+            "Confusion matrices of the worst and the best workers.",
+        ),
+    ]
+    table, flags = gallery.model.report().workers.loc[list(shown)], gallery.flags(shown)
+    rows = [
+        [
+            worker,
+            f"{row['annotator_quality']:.1%}",
+            f"{row['num_examples_labeled']:,.0f}",
+            f"{row['agreement_with_consensus']:.1%}",
+            row["worst_class"],
+            ", ".join(flags.get(worker, ())),
+        ]
+        for worker, row in zip(shown, table.to_dict("records"), strict=True)
+    ]
+    names = ["worker", "skill", "labels", "agreement", "worst class", "flags"]
+    more = len(gallery.model.workers_) - len(shown)
+    caption = "The worst first." + (f" {more:,} in the middle are left out." if more else "")
+    return "\n".join([*parts, _table(caption, names, rows, 3)])
+
+
+def _least_sure(gallery: Gallery) -> str:
+    assert gallery.stream is not None
+    rows = [
+        [
+            one.item_id,
+            f"{one.confidence:.1%}",
+            f"{one.n_labels:,}",
+            one.label,
+            "open" if is_open else "closed",
+        ]
+        for one, is_open in gallery.stream.pending(1.0, LEAST_SURE)
+    ]
+    names = ["task", "confidence", "labels", "answer", "more labels"]
+    return _table("Another label would help most where a task is still open.", names, rows, 2)
+
+
+def _chunks(gallery: Gallery) -> str:
+    found = gallery.course
+    rows = [
+        [
+            f"{found.chunk[s]:,}",
+            f"{datetime.fromtimestamp(found.at[s], UTC):%Y-%m-%d %H:%M:%S}",
+            f"{found.items[s].sum():,.0f}",
+            f"{found.labels[s]:,.0f}",
+            f"{found.confidence[s]:.1%}",
+        ]
+        for s in range(len(found.chunk) - 1, max(-1, len(found.chunk) - 1 - CHUNKS), -1)
+    ]
+    names = ["chunk", "cut, UTC", "tasks", "labels", "mean confidence"]
+    return _table("The newest first, with the answers that hold today.", names, rows, 4)
+
+
+def _picture(path: Path, says: str) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<p><img alt="{escape(says)}" src="data:image/svg+xml;base64,{data}"></p>'
+
+
+def _table(
+    caption: str, names: Sequence[str], rows: Iterable[Sequence[Any]], numbers: int | None = None
+) -> str:
+    """A table; so many columns after the first hold numbers, which stand to the right."""
+    first, last = (1, numbers) if numbers else (0, -1)
+    kinds = ["number" if first <= c <= last else "name" for c in range(len(names))]
+    head = "".join(
+        f'<th scope="col"{" class=number" if kind == "number" else ""}>{escape(name)}</th>'
+        for name, kind in zip(names, kinds, strict=True)
+    )
+    lines = [
+        "".join(
+            f'<td class="{kind}">{escape(str(cell))}</td>'
+            for cell, kind in zip(row, kinds, strict=True)
+        )
+        for row in rows
+    ]
+    if not lines:
+        return '<p class="quiet">There are none.</p>'
+    body = "".join(f"<tr>{line}</tr>\n" for line in lines)
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">'
+        f"<table><caption>{escape(caption)}</caption>"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
+    )

@@ -1,1 +1,0 @@
-"""What was learned, for people and machines: the command line, and a demo."""

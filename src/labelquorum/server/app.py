@@ -1,0 +1,147 @@
+"""The app: all routes, behind the gate, in front of a store."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.routing import BaseRoute
+
+from labelquorum import __version__
+from labelquorum.errors import StateError
+from labelquorum.server import static
+from labelquorum.server.auth import ROUTES, Guarded
+from labelquorum.server.config import Settings
+from labelquorum.server.context import Service
+from labelquorum.server.errors import answer_refusals
+from labelquorum.server.logging import Log
+from labelquorum.server.middleware import Gate
+from labelquorum.server.routes import (
+    events,
+    export,
+    health,
+    items,
+    keys,
+    labels,
+    streams,
+    suggestions,
+    summary,
+    webhooks,
+    workers,
+)
+from labelquorum.store.store import Store
+
+__all__ = ["PARTS", "App", "check_routes", "create_app"]
+
+# Routes are looked through in this order, and most requests bring labels.
+PARTS = (
+    labels,
+    webhooks,
+    items,
+    workers,
+    events,
+    summary,
+    suggestions,
+    export,
+    streams,
+    keys,
+    health,
+    static,
+)
+
+
+class App(Gate):
+    """The service as ASGI; `service` is what its routes share, `inner` the app behind the gate."""
+
+    def __init__(self, inner: FastAPI, service: Service) -> None:
+        super().__init__(inner, service)
+        self.inner, self.service = inner, service
+
+
+def create_app(
+    store: Store, pipeline: Any, settings: Settings | None = None, log: Log | None = None
+) -> App:
+    """Make the app.
+
+    Parameters
+    ----------
+    store
+        Where the streams are.
+    pipeline
+        Who takes labels in, cuts and learns; it is started and stopped with the app.
+    settings
+        What the service is told at its start.
+    log
+        Who writes down what happens; standard error unless given.
+    """
+    service = Service(store, pipeline, settings or Settings(), log or Log())
+    inner = FastAPI(
+        title="LabelQuorum",
+        version=__version__,
+        description="Labels in, consensus out. Every route but its pages and health takes a key.",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+        lifespan=_lifespan,
+    )
+    inner.state.service = service
+    inner.router.route_class = Guarded
+    answer_refusals(inner)
+    for part in PARTS:
+        inner.router.routes.extend(part.router.routes)  # flat: each is looked at once
+    check_routes(inner.routes)
+    _describe_keys(inner)
+    return App(inner, service)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    service: Service = app.state.service
+    check_routes(app.routes)  # whatever was added since
+    service.start()
+    try:
+        yield
+    finally:
+        await service.stop()
+
+
+def check_routes(routes: list[BaseRoute]) -> None:
+    """Refuse to start with a route that asks for no key and was not declared to be open."""
+    for route in routes:
+        declared = isinstance(route, Guarded) and all(
+            (method, route.path) in ROUTES for method in route.methods or ()
+        )
+        if not declared:
+            raise StateError(
+                f"The route {getattr(route, 'path', route)!r} does not say what key it takes. "
+                "Declare it in auth.ROUTES."
+            )
+
+
+def _describe_keys(app: FastAPI) -> None:
+    """Say in OpenAPI which routes take a key."""
+    make = app.openapi
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = make()
+            schema.setdefault("components", {})["securitySchemes"] = {
+                "key": {"type": "http", "scheme": "bearer"}
+            }
+            for (method, path), need in ROUTES.items():
+                plain = path.replace(":path", "")
+                if need is not None and plain in schema["paths"]:
+                    operation = schema["paths"][plain][method.lower()]
+                    operation["security"] = [{"key": []}]
+                    reach = {"stream": "that stream", "any": "any stream", "all": "all streams"}
+                    operation["x-scope"] = need.scope
+                    operation["description"] = (
+                        f"{operation.get('description', '')}\n\n"
+                        f"Takes a key with the scope {need.scope} for {reach[need.reach]}."
+                    ).strip()
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = described  # type: ignore[method-assign]

@@ -1,0 +1,146 @@
+"""One shape for everything that is refused.
+
+`{"ok": false, "error": "…", "errors": ["…"], "status": 422}`: the first sentence, and all.
+"""
+
+import errno
+import json
+import re
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, LimitError, StateError
+from labelquorum.server.schemas import ErrorShape
+
+__all__ = [
+    "BUG",
+    "RETRY_SECONDS",
+    "Refusal",
+    "answer_refusals",
+    "error_responses",
+    "refusal_of",
+    "refused",
+    "told",
+]
+
+RETRY_SECONDS = 1
+BUG = "The service could not do this, and wrote down why. Ask whoever runs it."
+
+
+class Refusal(Exception):  # noqa: N818 - it is the service's answer, not an error of it
+    """What a request is refused with."""
+
+    def __init__(
+        self, status: int, *sentences: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(sentences[0])
+        self.status, self.sentences, self.headers = status, sentences, dict(headers or {})
+
+
+def refused(
+    status: int, sentences: Sequence[str], headers: Mapping[str, str] | None = None
+) -> Response:
+    """The answer to a request that is refused."""
+    plain = [sentence.encode("utf-8", "replace").decode() for sentence in sentences]
+    body = {"ok": False, "error": plain[0], "errors": plain, "status": status}
+    return Response(
+        json.dumps(body, ensure_ascii=False).encode(), status, headers, "application/json"
+    )
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """What an error means to the one who asked."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, LimitError):
+        return Refusal(413, str(error))
+    if isinstance(error, LabelError):
+        return Refusal(422, *error.sentences)
+    if isinstance(error, StateError):
+        return Refusal(422, str(error))
+    if isinstance(error, ConflictError):
+        return Refusal(409, str(error))
+    status = 507 if _is_full(error) else 503
+    return Refusal(status, str(error), headers={"Retry-After": str(RETRY_SECONDS)})
+
+
+def answer_refusals(app: FastAPI) -> None:
+    """Answer every error in the one shape, FastAPI's own included."""
+
+    async def on_refusal(_: Request, error: Exception) -> Response:
+        refusal = refusal_of(error)
+        return refused(refusal.status, refusal.sentences, refusal.headers)
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        method, path = request.method, request.url.path
+        sentence = {
+            404: f"There is no {path!r} here. The routes are in /openapi.json.",
+            405: f"{method} is not for {path!r}. The routes are in /openapi.json.",
+        }.get(error.status_code, str(error.detail))
+        return refused(error.status_code, [sentence], error.headers)
+
+    async def on_invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return refused(422, [told(one, str(one["loc"][0])) for one in error.errors()[:20]])
+
+    async def on_bug(_: Request, __: Exception) -> Response:  # the gate writes it down
+        return refused(500, [BUG])
+
+    for kind in (Refusal, LabelQuorumError):
+        app.add_exception_handler(kind, on_refusal)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(Exception, on_bug)
+
+
+def told(error: Mapping[str, Any], place: str) -> str:
+    """One of pydantic's complaints as a sentence."""
+    path = [str(part) for part in error["loc"]]
+    if path[:1] == [place]:
+        path = path[1:]
+    name = ".".join(path) or place
+    got = repr(error.get("input"))[:80]
+    return f"`{name}` in the {place}: {_rule(error)}. Got {got}."
+
+
+def _rule(error: Mapping[str, Any]) -> str:
+    """The rule that is broken, in our words where pydantic's name no remedy."""
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return "nothing of this name belongs there; /openapi.json lists what does"
+    if kind == "missing":
+        return "this is needed"
+    if kind == "string_pattern_mismatch":
+        choices = re.search(r"'\^\((\w+(?:\|\w+)*)\)\$'", error["msg"])
+        if choices:
+            return f"it must be one of {choices[1].split('|')}"
+    return str(error["msg"])
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Tell whether there is no room left on a disk."""
+    while error is not None:
+        original = getattr(error, "orig", error)
+        if (
+            getattr(original, "errno", None) == errno.ENOSPC
+            or getattr(original, "sqlite_errorname", None) == "SQLITE_FULL"
+            or getattr(original, "sqlstate", None) == "53100"
+        ):
+            return True
+        error = error.__cause__
+    return False
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What OpenAPI says of the refusals of a route."""
+    return {
+        status: {"model": ErrorShape, "description": HTTPStatus(status).phrase}
+        for status in statuses
+    }

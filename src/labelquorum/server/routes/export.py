@@ -1,0 +1,196 @@
+"""Downloads: the answers, or the workers, as a file.
+
+The rows go to a file of the system's own first, as fast as the store gives them, and from there to
+the reader as fast as he takes them, from the first row on. So a slow reader never holds up the
+store.
+"""
+
+import asyncio
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
+from typing import IO, Annotated, Any
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Query, Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from labelquorum.errors import LabelQuorumError, StateError
+from labelquorum.ingest.frames import require_pyarrow
+from labelquorum.ingest.writers import Written, write_rows
+from labelquorum.server.auth import Guarded
+from labelquorum.server.cache import Board
+from labelquorum.server.context import known_stream, service_of
+from labelquorum.server.errors import RETRY_SECONDS, Refusal, error_responses
+from labelquorum.store.export import exported
+from labelquorum.store.stream import Stream
+
+__all__ = ["router"]
+
+router = APIRouter(route_class=Guarded)
+PIECE = 2**16
+AT_ONCE = 4
+"""So many downloads are written at a time."""
+
+OPEN, OPEN_OF_KEY = 16, 4
+"""So many downloads are open at a time, each a file on the disk, and so many of one key."""
+
+WORKERS = 500
+"""So many workers are asked about at a time."""
+
+_writing = CapacityLimiter(AT_ONCE)
+_open: Counter[int] = Counter()  # downloads, by the number of their key
+_TYPES = {
+    "csv": "text/csv",
+    "jsonl": "application/x-ndjson",
+    "parquet": "application/vnd.apache.parquet",
+}
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+
+
+@router.get(
+    "/v1/streams/{stream}/export",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "content": dict.fromkeys(_TYPES.values(), _BYTES),
+            "description": "A file.",
+        },
+        **error_responses(401, 403, 404, 422, 429, 503),
+    },
+)
+async def export(
+    request: Request,
+    stream: str,
+    what: Annotated[str, Query(pattern="^(items|workers)$")] = "items",
+    format: Annotated[str, Query(pattern="^(csv|jsonl|parquet)$")] = "csv",
+) -> StreamingResponse:
+    """Download all answers, or all workers with their skills, as a file."""
+    service, known = service_of(request), known_stream(request).stream
+    kind: Written = format  # type: ignore[assignment]  # it is one of them
+    if kind == "parquet":
+        try:
+            require_pyarrow("pyarrow")
+        except LabelQuorumError as error:
+            raise Refusal(422, str(error)) from error
+    if what == "items":
+        write: Callable[[IO[bytes]], None] = partial(_items, known, kind)
+    else:
+        board = await service.boards.of(known)
+        write = partial(_workers, known, board, kind)
+    number: int = request.scope["key"].id
+    if _open.total() >= OPEN or _open[number] >= OPEN_OF_KEY:
+        raise Refusal(
+            503,
+            "Too many downloads are open at the moment. Come back when one has ended.",
+            headers={"Retry-After": str(10 * RETRY_SECONDS)},
+        )
+    return _Download(
+        number,
+        _downloaded(write),
+        media_type=_TYPES[kind],
+        headers={"Content-Disposition": f'attachment; filename="{what}.{kind}"'},
+    )
+
+
+class _Download(StreamingResponse):
+    """A file on its way to its reader; it counts as open until it has ended, however it ends."""
+
+    def __init__(self, number: int, pieces: AsyncGenerator[bytes], **told: Any) -> None:
+        super().__init__(pieces, **told)
+        self._number, self._pieces = number, pieces
+        _open[number] += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            try:
+                await self._pieces.aclose()
+            finally:
+                _open[self._number] -= 1
+
+
+def _items(stream: Stream, kind: Written, file: IO[bytes]) -> None:
+    with exported(stream, "answers", typed=kind == "parquet") as found:
+        write_rows(found.rows, found.columns, file, kind)
+
+
+def _workers(stream: Stream, board: Board, kind: Written, file: IO[bytes]) -> None:
+    with exported(stream, "workers", typed=kind == "parquet") as found:
+        columns = {name: set(types) for name, types in found.columns.items()}
+    columns |= {"skill": {float}, "low": {float}, "high": {float}, "flags": {str}}
+    write_rows(_worker_rows(stream, board), columns, file, kind)
+
+
+def _worker_rows(stream: Stream, board: Board) -> Iterator[dict[str, Any]]:
+    after = -1
+    while found := stream.workers(after, WORKERS, matrices=False):
+        for one in found:
+            known = board.by_place.get(one["place"], {"flags": []})
+            names = ("worker", "labels", "agreed", "skill", "low", "high")
+            row = {name: one[name] for name in names}
+            yield row | {"flags": " ".join(flag["flag"] for flag in known["flags"])}
+        after = found[-1]["place"]
+
+
+class _Growing:
+    """A file that one thread writes while it is read from its beginning."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._turn = file, threading.Lock()
+        self.size = 0
+        self.stopped = False
+
+    def write(self, data: bytes) -> int:
+        """Add to its end."""
+        if self.stopped:
+            raise StateError("Nobody reads this download any more.")
+        with self._turn:
+            self._file.seek(self.size)
+            self._file.write(data)
+            self.size += len(data)
+        return len(data)
+
+    def read(self, start: int) -> bytes:
+        """Some of it, from here on."""
+        with self._turn:
+            self._file.seek(start)
+            return self._file.read(min(PIECE, self.size - start))
+
+    def flush(self) -> None:
+        """It is read through the same handle."""
+
+    def tell(self) -> int:
+        """Where it ends."""
+        return self.size
+
+    @property
+    def closed(self) -> bool:
+        """Parquet asks for it."""
+        return False
+
+
+async def _downloaded(write: Callable[[Any], Any]) -> AsyncGenerator[bytes]:
+    """What a function writes, as it is written."""
+    with tempfile.TemporaryFile(prefix="labelquorum-") as file:
+        growing, sent = _Growing(file), 0
+        writing = asyncio.ensure_future(to_thread.run_sync(write, growing, limiter=_writing))
+        try:
+            while not writing.done() or sent < growing.size:
+                if sent < growing.size:
+                    piece = await to_thread.run_sync(growing.read, sent)
+                    sent += len(piece)
+                    yield piece
+                else:
+                    await asyncio.wait([writing], timeout=0.02)
+            await writing  # an error cuts the answer short, which its reader sees
+        finally:
+            growing.stopped = True
+            if not writing.done():
+                await asyncio.wait([writing])
+            if not writing.cancelled():
+                writing.exception()

@@ -1,0 +1,146 @@
+"""Streams: which there are, how they learn and cut, what they hold."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+
+from labelquorum.ingest.validate import fault_of_name
+from labelquorum.server.auth import Guarded
+from labelquorum.server.cache import as_json, json_answer
+from labelquorum.server.context import Service, known_stream, read_shape, service_of, shared_body
+from labelquorum.server.errors import Refusal, error_responses
+from labelquorum.server.overview_schemas import StreamsShape
+from labelquorum.server.schemas import NewStream, RulesShape, StreamShape, json_body
+from labelquorum.store.rules import Rules
+from labelquorum.store.status import all_counts
+from labelquorum.store.stream import Stream
+
+__all__ = ["router"]
+
+router = APIRouter(route_class=Guarded)
+MOST_CLASSES = 1000
+_NOT_SETTINGS = ("self", "name", "method", "rules")
+
+
+@router.get(
+    "/v1/streams",
+    response_model=StreamsShape,
+    response_model_exclude_unset=True,
+    responses=error_responses(401, 403, 422, 429, 503),
+)
+async def list_streams(
+    request: Request,
+    full: Annotated[
+        bool, Query(description="With what each holds, and how fast it grows.")
+    ] = False,
+) -> Any:
+    """The streams that the key may read."""
+    service, only = service_of(request), request.scope["key"].stream
+    if not full:
+        names = await run_in_threadpool(service.store.streams)
+        return {"streams": [name for name in names if only in (None, name)]}
+
+    async def make() -> bytes:
+        found = await run_in_threadpool(all_counts, service.store, only)
+        seen = list(found)
+        details = [{"name": name, **found[name], **_pace(service, name)} for name in seen]
+        return as_json({"streams": seen, "details": details})
+
+    return json_answer(*await shared_body(request, None, ("streams", only), make))
+
+
+def _pace(service: Service, name: str) -> dict[str, Any]:
+    return {
+        "chunks_behind": service.pipeline.learning.behind(name),
+        "labels_per_second": service.pace.labels_per_second(name),
+        "spark": service.pace.spark(name),
+    }
+
+
+@router.post(
+    "/v1/streams",
+    status_code=201,
+    response_model=StreamShape,
+    responses=error_responses(401, 403, 408, 409, 413, 415, 422, 429, 503, 507),
+    openapi_extra={"requestBody": json_body(NewStream)},
+)
+async def create_stream(request: Request) -> dict[str, Any]:
+    """Make a stream."""
+    service = service_of(request)
+    wanted = await read_shape(request, NewStream)
+    made = await service.ask(_create, service, wanted)
+    service.shared.forget(None)
+    return made
+
+
+@router.get(
+    "/v1/streams/{stream}",
+    response_model=StreamShape,
+    responses=error_responses(401, 403, 404, 422, 429, 503),
+)
+def read_stream(request: Request, stream: str) -> dict[str, Any]:
+    """One stream: what it learns by, when it cuts, what it holds."""
+    return _told(known_stream(request).stream)
+
+
+@router.patch(
+    "/v1/streams/{stream}",
+    response_model=StreamShape,
+    responses=error_responses(401, 403, 404, 408, 413, 415, 422, 429, 503, 507),
+    openapi_extra={"requestBody": json_body(RulesShape)},
+)
+async def change_rules(request: Request, stream: str) -> dict[str, Any]:
+    """Change some of the rules from now on."""
+    known = known_stream(request)
+    wanted = await read_shape(request, RulesShape)
+    changes = wanted.model_dump(exclude_unset=True)
+    await run_in_threadpool(lambda: known.stream.change(**changes))
+    service_of(request).log.write("rules", stream=stream, changes=changes)
+    service_of(request).pipeline.learning.wake(stream)
+    service_of(request).hub.ring(stream)
+    return await run_in_threadpool(_told, known.stream)
+
+
+def _create(service: Service, wanted: NewStream) -> dict[str, Any]:
+    fault = fault_of_name(wanted.name)
+    if fault or "/" in wanted.name or not wanted.name.strip(". "):
+        raise Refusal(
+            422,
+            f"The name of a stream {fault or 'must be more than dots, and have no slash'}. "
+            f"Got {wanted.name[:40]!r}. Choose another.",
+        )
+    for name in _NOT_SETTINGS:
+        if name in wanted.settings:
+            raise Refusal(422, f"`settings` has no {name!r}. Leave it out.")
+    _check_classes(wanted.settings.get("classes"))
+    rules = Rules().changed(**wanted.rules.model_dump(exclude_unset=True))
+    with service.creating:
+        if wanted.name in service.store.streams():
+            raise Refusal(409, f"There is a stream {wanted.name!r} already. Choose another name.")
+        stream = service.store.create(wanted.name, wanted.method, rules=rules, **wanted.settings)
+        service.add(stream)
+    service.log.write("created", stream=wanted.name)
+    return _told(stream)
+
+
+def _check_classes(classes: Any) -> None:
+    if classes is None:
+        return
+    if not isinstance(classes, list) or len(classes) > MOST_CLASSES:
+        raise Refusal(422, f"`classes` must be a list of at most {MOST_CLASSES} names.")
+    for one in classes:
+        fault = fault_of_name(one) if isinstance(one, str | int | float) else "is no text or number"
+        if fault or (isinstance(one, str) and not one.strip()):
+            raise Refusal(422, f"A class {fault or 'is empty'}. Got {str(one)[:40]!r}. Rename it.")
+
+
+def _told(stream: Stream) -> dict[str, Any]:
+    return {
+        "name": stream.name,
+        "method": stream.configuration.method,
+        "settings": stream._settings,
+        "rules": stream.rules.as_dict(),
+        "classes": stream.classes(),
+        "counts": stream.count(),
+    }

@@ -1,0 +1,133 @@
+"""A stream in figures: what people look at first. Made once for all who look."""
+
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from labelquorum.server.alerts import alarms
+from labelquorum.server.auth import Guarded
+from labelquorum.server.cache import Board, as_json, json_answer
+from labelquorum.server.context import Known, Service, known_stream, service_of, shared_body
+from labelquorum.server.errors import error_responses
+from labelquorum.server.overview_schemas import Stopping, Summary
+from labelquorum.server.schemas import told_chunk
+from labelquorum.store.chunk_stats import BINS
+from labelquorum.store.rules import Rules
+from labelquorum.store.stats import Tally
+from labelquorum.store.status import gold_error, last_chunks, quarantined
+
+__all__ = ["router"]
+
+router = APIRouter(route_class=Guarded)
+STREAM = "/v1/streams/{stream}"
+
+
+@router.get(
+    f"{STREAM}/summary",
+    response_model=Summary,
+    responses=error_responses(401, 403, 404, 422, 429, 503),
+)
+async def read_summary(request: Request, stream: str) -> Response:
+    """A stream in figures: speed, confidence, balance, error on gold, what needs a person."""
+    service, known = service_of(request), known_stream(request)
+
+    async def make() -> bytes:
+        board = await service.boards.of(known.stream)
+        return as_json(await run_in_threadpool(_summary, service, known, board))
+
+    return json_answer(*await shared_body(request, known.stream.name, "summary", make))
+
+
+def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
+    stream, name = known.stream, known.stream.name
+    rules: Rules = stream.rules
+    gold = gold_error(stream)
+    behind = service.pipeline.learning.behind(name)
+    with known.tally.fresh() as tally:
+        return {
+            "name": name,
+            "classes": stream.classes(),
+            "counts": stream.count(),
+            "labels_per_second": service.pace.labels_per_second(name),
+            "chunks_behind": behind,
+            "update": _update(tally),
+            "confidence": {
+                "edges": [k / BINS for k in range(BINS + 1)],
+                "items": np.maximum(tally.confidence, 0).tolist(),
+            },
+            "balance": _balance(tally, stream.classes()),
+            "gold": None if gold is None else gold._asdict(),
+            "over_time": [
+                {
+                    "chunk": point.chunk,
+                    "at": point.at,
+                    "items": point.items,
+                    "new_items": point.new_items,
+                    "labels": point.labels,
+                    "mean_confidence": point.sure / point.items
+                    if point.items and point.sure is not None
+                    else None,
+                }
+                for point in tally.points()
+            ],
+            "last_chunks": [told_chunk(row) for row in last_chunks(stream)],
+            "warnings": alarms(
+                tally,
+                rules,
+                behind,
+                service.pace.grew(name),
+                quarantined(stream),
+                board.turned(),
+                service.pipeline.healthy,
+                service.store.now(),
+            ),
+            "workers": board.total,
+            "flagged": board.n_flagged,
+        }
+
+
+def _update(tally: Tally) -> dict[str, float | None]:
+    waits = tally.waits
+    if not waits:
+        return {"p50_seconds": None, "p99_seconds": None, "last_seconds": None}
+    half, most = np.quantile(waits, [0.5, 0.99]).tolist()
+    return {"p50_seconds": half, "p99_seconds": most, "last_seconds": waits[-1]}
+
+
+def _balance(tally: Tally, classes: list[Any]) -> list[dict[str, Any]]:
+    counted, (n_recent, recent) = tally.classes, tally.recent
+    total = sum(counted.values())
+    priors = tally.priors or []
+    return [
+        {
+            "label": label,
+            "items": counted.get(label, 0),
+            "share": counted.get(label, 0) / total if total else 0.0,
+            "prior": priors[k] if k < len(priors) else None,
+            "recent_share": recent[label] / n_recent if n_recent else None,
+        }
+        for k, label in enumerate(classes)
+    ]
+
+
+@router.get(
+    f"{STREAM}/stopping",
+    response_model=Stopping,
+    responses=error_responses(401, 403, 404, 422, 429, 503),
+)
+async def read_stopping(request: Request, stream: str) -> Response:
+    """What if items had been closed as soon as we were so sure: labels saved, errors to expect."""
+    known = known_stream(request)
+
+    async def make() -> bytes:
+        return as_json(await run_in_threadpool(_stopping, known.tally))
+
+    return json_answer(*await shared_body(request, known.stream.name, "stopping", make))
+
+
+def _stopping(tally: Tally) -> dict[str, Any]:
+    with tally.fresh():
+        return tally.stops()

@@ -1,0 +1,207 @@
+"""Workers: how good each is, how sure that is, and what is odd about him."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from labelquorum.errors import LabelError
+from labelquorum.server.auth import Guarded
+from labelquorum.server.cache import Board, as_json, json_answer
+from labelquorum.server.context import Service, known_stream, service_of, shared_body
+from labelquorum.server.errors import Refusal, error_responses
+from labelquorum.server.overview_schemas import WorkerPage, WorkerShape
+from labelquorum.server.paging import Cursor, Limit, Search, after_cursor, cursor_of, spellings
+from labelquorum.server.schemas import Gone
+from labelquorum.store.stats import Tally
+from labelquorum.store.status import Recent, late_agreement
+from labelquorum.store.stream import Stream
+
+__all__ = ["router"]
+
+router = APIRouter(route_class=Guarded)
+STREAM = "/v1/streams/{stream}"
+
+ENOUGH_LATELY = 10
+"""Labels without which no trend is told."""
+
+EXCESS, CONFUSED = 0.05, 5
+"""So much likelier than of the crowd, an answer is one he confuses; so many are told."""
+
+_BRIEF = ("worker", "labels", "agreed", "skill", "low", "high")
+
+
+@router.get(
+    f"{STREAM}/workers",
+    response_model=WorkerPage,
+    responses=error_responses(401, 403, 404, 422, 429, 503),
+)
+async def list_workers(
+    request: Request,
+    stream: str,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    sort: Annotated[
+        str, Query(pattern="^(place|-?(worker|labels|agreement|skill|flags))$")
+    ] = "place",
+    search: Search = None,
+    flag: Annotated[
+        str | None, Query(pattern="^(any|spammer|one_answer|reversed|drifting|colluding)$")
+    ] = None,
+    brief: Annotated[bool, Query(description="Without matrices and trends.")] = False,
+) -> Response:
+    """Workers by page, in the order they first appeared, or another."""
+    service, known = service_of(request), known_stream(request).stream
+    after = after_cursor(cursor, int)
+
+    async def make() -> bytes:
+        board = await service.boards.of(known)
+        if sort == "place" and not search and flag is None:
+            first = -1 if after is None else after
+            found = await service.ask(known.workers, first, limit + 1, None, not brief)
+            page, total = found[:limit], board.total
+            rest = cursor_of(page[-1]["place"]) if len(found) > limit else None
+        else:
+            chosen = await run_in_threadpool(_chosen, board, sort, search, flag)
+            start = await run_in_threadpool(_start, chosen, after)
+            places = [row["place"] for row in chosen[start : start + limit]]
+            page, total = await _at(service, known, places, not brief), len(chosen)
+            rest = cursor_of(places[-1]) if len(chosen) > start + limit else None
+        told = await _told(known, page, board, brief)
+        return as_json({"workers": told, "next": rest, "total": total})
+
+    if not brief:
+        return json_answer(await make())
+    about = ("workers", sort, search, flag, cursor, limit)
+    return json_answer(*await shared_body(request, known.name, about, make))
+
+
+@router.get(
+    f"{STREAM}/workers/{{worker:path}}",
+    response_model=WorkerShape,
+    responses=error_responses(401, 403, 404, 422, 429, 503),
+)
+async def read_worker(request: Request, stream: str, worker: str) -> Response:
+    """One worker: skill with an interval, matrix beside the crowd's, over time, flags."""
+    service, known = service_of(request), known_stream(request)
+    for spelled in spellings(worker, "worker"):
+        try:
+            found = await service.ask(known.stream.profile, spelled)
+        except LabelError:
+            continue
+        board = await service.boards.of(known.stream)
+        [told] = await _told(known.stream, [found], board, brief=False)
+        told |= await run_in_threadpool(_over_time, found, known.tally)
+        told["crowd_confusion"] = found["crowd_confusion"]
+        told["confuses"] = _confuses(found)
+        return json_answer(as_json(told))
+    raise Refusal(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
+
+
+@router.delete(
+    f"{STREAM}/workers/{{worker:path}}",
+    response_model=Gone,
+    responses=error_responses(401, 403, 404, 422, 429, 503, 507),
+)
+async def forget_worker(request: Request, stream: str, worker: str) -> dict[str, int]:
+    """Forget a person for good; tells how many labels of theirs went."""
+    service, known = service_of(request), known_stream(request).stream
+    for spelled in spellings(worker, "worker"):
+        try:
+            gone = await service.ask(service.pipeline.learning.forget, known.name, spelled)
+        except LabelError:
+            continue
+        service.log.write("forgot", stream=stream)  # and not whom
+        service.boards.forget(stream)
+        service.shared.forget(stream)
+        service.hub.ring(stream)
+        return {"gone": gone}
+    raise Refusal(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
+
+
+def _chosen(
+    board: Board, sort: str, search: str | None, flag: str | None
+) -> Sequence[Mapping[str, Any]]:
+    """The rows of a board that are wanted, in order."""
+    rows: Sequence[Mapping[str, Any]] = board.listed(sort)
+    if search:
+        wanted = search.casefold()
+        rows = [row for row in rows if wanted in str(row["worker"]).casefold()]
+    if flag is not None:
+        rows = [row for row in rows if any(flag in ("any", one["flag"]) for one in row["flags"])]
+    return rows
+
+
+def _start(rows: Sequence[Mapping[str, Any]], after: int | None) -> int:
+    """Where the page after this place begins."""
+    if after is None:
+        return 0
+    for k, row in enumerate(rows):
+        if row["place"] == after:
+            return k + 1
+    raise Refusal(
+        422, "`cursor` names a worker who is not in this list any more. Begin with the first page."
+    )
+
+
+async def _at(
+    service: Service, stream: Stream, places: list[int], matrices: bool
+) -> list[dict[str, Any]]:
+    """The workers at these places, in this order; who was forgotten meanwhile is left out."""
+    about = (-1, len(places), places, matrices)
+    found = await service.ask(stream.workers, *about) if places else []
+    by_place = {one["place"]: one for one in found}
+    return [by_place[place] for place in places if place in by_place]
+
+
+async def _told(
+    stream: Stream, page: Sequence[Mapping[str, Any]], board: Board, brief: bool
+) -> list[dict[str, Any]]:
+    """Workers as they are told."""
+    told = []
+    lately: Mapping[Hashable, Recent] = {}
+    if not brief:
+        names = [one["worker"] for one in page]
+        lately = await run_in_threadpool(late_agreement, stream, names)
+    for one in page:
+        known = board.by_place.get(one["place"])
+        row = {name: one[name] for name in _BRIEF}
+        row["flags"] = [] if known is None else known["flags"]
+        if not brief:
+            row |= {"classes": one["classes"], "confusion": one["confusion"]}
+            row["trend"] = _trend(one, lately.get(one["worker"]))
+        told.append(row)
+    return told
+
+
+def _trend(one: Mapping[str, Any], recent: Recent | None) -> dict[str, Any] | None:
+    if recent is None or recent.labels < ENOUGH_LATELY or not one["labels"]:
+        return None
+    return {
+        "recent": recent.agreed / recent.labels,
+        "overall": one["agreed"] / one["labels"],
+        "recent_labels": recent.labels,
+    }
+
+
+def _over_time(found: Mapping[str, Any], tally: Tally) -> dict[str, Any]:
+    with tally.fresh():
+        track = [{**one, "at": tally.when(one["chunk"])} for one in found["track"]]
+    return {"track": track, "changes": found["changes"]}
+
+
+def _confuses(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The answers he gives for a truth more often than the crowd."""
+    classes, own, crowd = found["classes"], found["confusion"], found["crowd_confusion"]
+    excess = [
+        (own[c][z] - crowd[c][z], c, z)
+        for c in range(len(own))
+        for z in range(len(own))
+        if c != z and own[c][z] - crowd[c][z] >= EXCESS
+    ]
+    return [
+        {"truth": classes[c], "says": classes[z], "prob": own[c][z], "crowd": crowd[c][z]}
+        for _, c, z in sorted(excess, key=lambda one: -one[0])[:CONFUSED]
+    ]

@@ -1,0 +1,325 @@
+"""What goes in and out, for OpenAPI. Bodies of labels are read by `ingest`, not by these."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from labelquorum.store.queries import Undecided
+from labelquorum.store.stream_rows import Given
+
+__all__ = [
+    "ChunkPage",
+    "ChunkShape",
+    "ErrorShape",
+    "Fine",
+    "Gain",
+    "Gone",
+    "HookAnswer",
+    "Id",
+    "ItemPage",
+    "ItemShape",
+    "KeyList",
+    "KeyMade",
+    "KeyShape",
+    "NewKey",
+    "NewStream",
+    "PendingList",
+    "ReceiptShape",
+    "RulesShape",
+    "StreamShape",
+    "Told",
+    "gold_body",
+    "hook_body",
+    "json_body",
+    "labels_body",
+    "told_chunk",
+    "told_item",
+]
+
+Id = str | int | float
+"""A task's, worker's or class's own name."""
+
+
+class Fine(BaseModel):
+    """All is well."""
+
+    ok: bool
+
+
+class ErrorShape(BaseModel):
+    """What is refused, and why."""
+
+    ok: bool = Field(description="Always false.")
+    error: str = Field(description="The first of the errors.")
+    errors: list[str] = Field(description="One sentence each; of bad rows, the first 20.")
+    status: int
+
+
+class ReceiptShape(BaseModel):
+    """What became of the labels; they are durable once one has it."""
+
+    accepted: int
+    late: int = Field(description="Set aside: their items are closed.")
+    skipped: dict[str, int] = Field(description="Rows left out, by reason.")
+    repeated: bool = Field(description="They came before under this key: nothing counts twice.")
+
+
+class Gone(BaseModel):
+    """How much was taken back or forgotten."""
+
+    gone: int
+
+
+class Told(BaseModel):
+    """How many truths were told."""
+
+    told: int
+    late: int = Field(description="Their tasks were closed: the answers are put right, no more.")
+    repeated: bool
+
+
+class HookAnswer(BaseModel):
+    """What became of an event of Label Studio."""
+
+    action: str
+    accepted: int
+    late: int
+    retracted: int
+    skipped: dict[str, int]
+
+
+class RulesShape(BaseModel):
+    """When chunks are cut and labels deleted; what is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+    labels_per_item: int | None = Field(default=None, ge=1)
+    max_wait: float | None = Field(default=None, ge=0, description="Null waits for ever.")
+    chunk_items: int | None = Field(default=None, ge=1)
+    max_chunk_wait: float | None = Field(default=None, ge=0, description="Null waits for ever.")
+    retention: str | None = Field(default=None, pattern="^(discard|keep_days|keep)$")
+    grace: float | None = Field(default=None, ge=0)
+    days: float | None = Field(default=None, ge=0)
+    max_workers: int | None = Field(default=None, ge=1)
+
+
+class NewStream(BaseModel):
+    """A stream that is to be made."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(min_length=1, max_length=256)
+    method: str = Field(default="bila", max_length=256)
+    settings: dict[str, Any] = Field(default={}, description="Of the method, classes among them.")
+    rules: RulesShape = RulesShape()
+
+
+class StreamShape(BaseModel):
+    """A stream: what it learns by, when it cuts, what it holds."""
+
+    name: str
+    method: str
+    settings: dict[str, Any]
+    rules: dict[str, Any]
+    classes: list[Any] = Field(description="Those that are known so far.")
+    counts: dict[str, int]
+
+
+class Gain(BaseModel):
+    """What one more label of an item would likely do."""
+
+    mean: float = Field(description="By how much it would raise the confidence, by anybody.")
+    worker: Id | None = Field(description="Whose label would raise it most.")
+    worker_gain: float | None
+
+
+class ItemShape(BaseModel):
+    """An item and its answer; of one that has none yet, label and confidence are null."""
+
+    task: Id
+    label: Id | None
+    confidence: float | None
+    labels: int
+    chunk: int | None = Field(description="That answered it last.")
+    probabilities: dict[str, float] | None = None
+    open: bool | None = None
+    why: dict[str, Any] | None = Field(
+        default=None, description="Each worker's part in log-odds; null once the labels are gone."
+    )
+    gain: Gain | None = None
+
+
+class ItemPage(BaseModel):
+    """Some items, and where the next page begins."""
+
+    items: list[ItemShape]
+    next: str | None
+    total: int | None = Field(
+        description="Of all pages together; null after the first page, and where that is costly."
+    )
+
+
+class PendingShape(BaseModel):
+    """An item of low confidence."""
+
+    task: Id
+    label: Id
+    confidence: float
+    labels: int
+    chunk: int
+    open: bool = Field(description="Another label can still change it.")
+
+
+class PendingList(BaseModel):
+    """Items for which another label is wanted, the least sure first."""
+
+    items: list[PendingShape]
+
+
+class ChunkShape(BaseModel):
+    """A chunk that was cut."""
+
+    id: int
+    state: str
+    items: int
+    labels: int
+    first_row: int
+    last_row: int
+    seed: int
+    configuration: str
+    cut_at: float
+    applied_at: float | None
+    attempts: int
+    error: str | None
+    version: int | None
+
+
+class ChunkPage(BaseModel):
+    """Some chunks, and where the next page begins."""
+
+    chunks: list[ChunkShape]
+    next: str | None
+
+
+class NewKey(BaseModel):
+    """A key that is to be made."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(min_length=1, max_length=256)
+    scope: str = Field(pattern="^(read|write|admin)$")
+    stream: str | None = Field(default=None, max_length=256, description="Null: all streams.")
+
+
+class KeyShape(BaseModel):
+    """A key, without its secret."""
+
+    id: int
+    name: str
+    scope: str
+    stream: str | None
+    created_at: float
+    revoked_at: float | None
+
+
+class KeyMade(KeyShape):
+    """A key that was just made."""
+
+    key: str = Field(description="The secret, shown this once.")
+
+
+class KeyList(BaseModel):
+    """All keys."""
+
+    keys: list[KeyShape]
+
+
+_ID = {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 256}, {"type": "number"}]}
+_LABEL = {
+    "type": "object",
+    "required": ["task", "worker", "label"],
+    "properties": {
+        "task": _ID,
+        "worker": _ID,
+        "label": _ID,
+        "weight": {"type": "number", "minimum": 0, "maximum": 1_000_000},
+        "group": {"anyOf": [_ID, {"type": "null"}]},
+        "timestamp": {"anyOf": [_ID, {"type": "null"}]},
+    },
+}
+_LABELS = {"type": "array", "items": _LABEL, "maxItems": 100_000}
+_ALL = {"type": "object", "required": ["labels"], "properties": {"labels": _LABELS}}
+_TEXT, _BYTES = {"type": "string"}, {"type": "string", "format": "binary"}
+
+labels_body: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "application/json": {"schema": {"anyOf": [_LABEL, _LABELS, _ALL]}},
+        "application/x-ndjson": {"schema": _TEXT},
+        "text/csv": {"schema": _TEXT},
+        "application/vnd.apache.parquet": {"schema": _BYTES},
+    },
+}
+"""The body of a request that sends labels."""
+
+gold_body: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "anyOf": [
+                    {"type": "object", "additionalProperties": _ID},
+                    {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["task", "label"],
+                            "properties": {"task": _ID, "label": _ID},
+                        },
+                    },
+                ]
+            }
+        }
+    },
+}
+"""The body of a request that tells truths."""
+
+hook_body: dict[str, Any] = {
+    "required": True,
+    "content": {"application/json": {"schema": {"type": "object", "required": ["action"]}}},
+}
+"""The body of an event of Label Studio."""
+
+
+def json_body(shape: type[BaseModel]) -> dict[str, Any]:
+    """The body of a request that looks like this."""
+    schema = shape.model_json_schema()
+    parts = schema.pop("$defs", {})
+    for name, part in schema["properties"].items():
+        if "$ref" in part:
+            schema["properties"][name] = parts[part["$ref"].rpartition("/")[2]]
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
+def told_item(one: Given | Undecided) -> dict[str, Any]:
+    """An item as it is told in lists."""
+    if isinstance(one, Undecided):
+        return {
+            "task": one.item_id,
+            "label": None,
+            "confidence": None,
+            "labels": one.n_labels,
+            "chunk": None,
+        }
+    return {
+        "task": one.item_id,
+        "label": one.label,
+        "confidence": one.confidence,
+        "labels": one.n_labels,
+        "chunk": one.chunk,
+    }
+
+
+def told_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A chunk as it is told."""
+    same = ("id", "state", "first_row", "last_row", "seed", "configuration", "cut_at")
+    told = {name: row[name] for name in (*same, "applied_at", "attempts", "error", "version")}
+    return told | {"items": row["n_items"], "labels": row["n_labels"]}

@@ -1,0 +1,172 @@
+"""Who follows events: one reader of the store for all viewers of a stream."""
+
+import asyncio
+import json
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from labelquorum.server.config import Settings
+from labelquorum.server.errors import RETRY_SECONDS, Refusal
+from labelquorum.server.prometheus import Metrics
+from labelquorum.store.status import last_event
+from labelquorum.store.stream import Stream
+
+__all__ = ["Hub"]
+
+HELD = 1000
+"""So many of the last events are held for those who follow; older ones are read when asked for."""
+
+_AT_ONCE = 500
+
+
+class _Channel:
+    """The events of one stream: those of late in memory, and a bell for new ones."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.bell = asyncio.Event()
+        self._held: deque[tuple[int, bytes]] = deque(maxlen=HELD)
+        self._newest: int | None = None
+        self._stale = True
+        self._reading = asyncio.Lock()
+        self.notes: deque[tuple[int, bytes]] = deque(maxlen=8)  # of what no store keeps
+        self.n_notes = 0
+
+    def note(self, kind: str) -> None:
+        """Say something that is only for who follows just now."""
+        self.n_notes += 1
+        said = f"event: {kind}\ndata: {json.dumps({'kind': kind})}\n\n".encode()
+        self.notes.append((self.n_notes, said))
+        self.bell.set()
+        self.bell = asyncio.Event()
+
+    def ring(self) -> None:
+        """Say that something happened."""
+        self._stale = True
+        self.bell.set()
+        self.bell = asyncio.Event()
+
+    async def newest(self) -> int:
+        """The number of the last event."""
+        await self._refresh()
+        return self._newest or 0
+
+    async def after(self, number: int) -> list[tuple[int, bytes]]:
+        """The events after this one, or the first of them."""
+        await self._refresh()
+        if number >= (self._newest or 0):
+            return []
+        if self._held and number >= self._held[0][0] - 1:
+            return [event for event in self._held if event[0] > number]
+        found = await run_in_threadpool(self.stream.events, number, _AT_ONCE)
+        return [(event["id"], _spelled(event)) for event in found]
+
+    async def _refresh(self) -> None:
+        """Read what is new, once for all who wait for it."""
+        async with self._reading:
+            if self._newest is None:
+                self._newest = await run_in_threadpool(last_event, self.stream)
+            while self._stale:
+                self._stale = False
+                try:
+                    found = await run_in_threadpool(self.stream.events, self._newest, _AT_ONCE)
+                except BaseException:
+                    self._stale = True  # for the next who asks
+                    raise
+                self._held.extend((event["id"], _spelled(event)) for event in found)
+                if found:
+                    self._newest = found[-1]["id"]
+                    self._stale = self._stale or len(found) == _AT_ONCE
+
+
+class Hub:
+    """Tells viewers what happens."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._most, self._beat = settings.viewers, settings.beat_seconds
+        self._metrics = metrics
+        self._channels: dict[str, _Channel] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._viewers = 0
+        self._changes: Counter[str | None] = Counter()
+        self._closed = asyncio.Event()
+
+    def open(self) -> None:
+        """Begin, in the loop that serves."""
+        self._loop = asyncio.get_running_loop()
+
+    def close(self) -> None:
+        """Let all viewers go."""
+        self._closed.set()
+        for channel in self._channels.values():
+            channel.ring()
+
+    def ring(self, name: str) -> None:
+        """Say that something happened in a stream; from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._ring, name)
+
+    def changes(self, name: str | None) -> int:
+        """How often something happened in a stream, or in all together."""
+        return self._changes[name]
+
+    def _ring(self, name: str) -> None:
+        self._changes.update((name, None))
+        if name in self._channels:
+            self._channels[name].ring()
+
+    def note(self, name: str, kind: str) -> None:
+        """Tell who follows a stream just now that something can be asked anew; in the loop."""
+        self._changes.update((name, None))
+        if name in self._channels:
+            self._channels[name].note(kind)
+
+    def enter(self) -> None:
+        """Let one more viewer in, if there is room."""
+        if self._viewers >= self._most:
+            raise Refusal(
+                503,
+                f"There are {self._most:,} viewers already. Come back later, or ask for pages.",
+                headers={"Retry-After": str(10 * RETRY_SECONDS)},
+            )
+        self._viewers += 1
+        self._metrics.viewers.set(self._viewers)
+
+    def leave(self) -> None:
+        """Let a viewer go."""
+        self._viewers -= 1
+        self._metrics.viewers.set(self._viewers)
+
+    async def follow(
+        self, stream: Stream, after: int | None, may_go_on: Callable[[], bool]
+    ) -> AsyncIterator[bytes]:
+        """Everything that happens after an event, or from now on, as it is sent."""
+        channel = self._channels.setdefault(stream.name, _Channel(stream))
+        number = await channel.newest() if after is None else after
+        noted = channel.n_notes
+        # With a number, so that who loses the connection before the first event misses none.
+        yield f"id: {number}\nretry: 2000\n: hello\n\n".encode()
+        while not self._closed.is_set() and may_go_on():
+            bell = channel.bell
+            found = await channel.after(number)
+            if found:
+                number = found[-1][0]
+                yield b"".join(spelled for _, spelled in found)
+                continue
+            if channel.n_notes > noted:
+                said = b"".join(spelled for n, spelled in channel.notes if n > noted)
+                noted = channel.n_notes
+                yield said
+                continue
+            try:
+                await asyncio.wait_for(bell.wait(), self._beat)
+            except TimeoutError:
+                yield b": still here\n\n"
+
+
+def _spelled(event: dict[str, Any]) -> bytes:
+    data = json.dumps({"at": event["at"], "kind": event["kind"], **event["body"]})
+    return f"id: {event['id']}\nevent: {event['kind']}\ndata: {data}\n\n".encode()

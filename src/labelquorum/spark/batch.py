@@ -1,0 +1,422 @@
+"""A table too large for one machine: aggregated in shards that share no item.
+
+A Spark job costs a good part of a second however small it is, so a round is one pass: every shard
+is fitted where it is, with the rows of its own workers as all shards counted them, and what it
+counted goes back: to the driver where it is small (`rounds_gathered`), else by worker
+(`rounds_apart`).
+"""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from labelquorum.errors import LabelError, StateError
+from labelquorum.ingest.chunks import Chunk, id_order
+from labelquorum.ingest.readers import read_labels
+from labelquorum.learn.estimators import estimator
+from labelquorum.learn.shards import Gained, Known, Sums, added, sharding_of, together
+from labelquorum.spark.executor import (
+    ANSWERS,
+    LABELS,
+    SUMS,
+    WORKER,
+    Found,
+    Plan,
+    Run,
+    Schema,
+    Told,
+    answer_told,
+    answers_of,
+    by_shard,
+    chunk_from,
+    classes_from,
+    crowd_of,
+    fit_alone,
+    fit_first,
+    fit_told,
+    gained_bytes,
+    gathered,
+    kept,
+    known_bytes,
+    numbers,
+    rows_of,
+    table_from,
+    unpack,
+)
+from labelquorum.spark.session import cause_of, label_columns, require_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["PARTITION_LABELS", "Aggregated", "aggregate", "rounds_apart", "rounds_gathered"]
+
+PARTITION_LABELS = 500_000
+"""So many labels are fitted in one piece, unless one is told otherwise."""
+
+GATHER_BYTES = 64 << 20
+"""What shards counted of their workers is gathered on the driver, up to this size."""
+
+
+class Aggregated(NamedTuple):
+    """What a table says."""
+
+    answers: "DataFrame"  # task, label, confidence, labels
+    workers: "DataFrame"  # worker, labels, skill, confusion (C · C numbers, row by true class)
+    classes: list[Hashable]  # in the order of every matrix
+    priors: list[float]
+    partitions: int
+    rounds: int
+
+
+def aggregate(
+    df: "DataFrame",
+    method: str = "bila",
+    *,
+    partitions: int | None = None,
+    rounds: int | None = None,
+    **settings: Any,
+) -> Aggregated:
+    """Aggregate all labels of a table at once.
+
+    In one partition the result is, bit for bit, that of `lq.estimator(method).fit`. The tables of
+    the result are kept where the executors are, until they are unpersisted or Spark is stopped.
+
+    Parameters
+    ----------
+    df
+        A DataFrame with the columns task, worker, label.
+    method
+        "bila" or "dawid_skene"; in one partition, any method.
+    partitions
+        In how many parts the items are dealt out; unless given, one for every 500,000 labels.
+    rounds
+        How often every partition is fitted, at most; unless given, 5 times for BiLA, and for
+        Dawid–Skene until it has settled. With 1 each is fitted once, on its own.
+    settings
+        Of the method, as `lq.estimator` takes them.
+    """
+    require_frame(df)
+    import pyarrow.compute
+    from pyspark.sql import functions
+
+    if df.isStreaming:
+        raise StateError(
+            "aggregate takes a table, and this DataFrame is a stream. Use aggregate_stream."
+        )
+    for name, value in (("partitions", partitions), ("rounds", rounds)):
+        if value is not None and value < 1:
+            raise StateError(f"`{name}` must be a whole number ≥ 1. Got {value!r}.")
+    model, labels = estimator(method, **settings), label_columns(df)
+    try:
+        said = "task is not null and worker is not null"
+        counts = ("count(*) as labels", f"count_if({said}) as said")
+        counted = labels.groupBy("label").agg(*map(functions.expr, counts)).toArrow()
+        n_labels = sum(counted["labels"].to_pylist())
+        if not n_labels:
+            raise LabelError("The DataFrame has no rows, and so nothing to aggregate.")
+        if partitions is None:
+            partitions = max(1, -(-n_labels // PARTITION_LABELS))
+        whole = counted.filter(pyarrow.compute.field("said") > 0)
+        classes = _classes(model, whole["label"])
+        plan = Plan(method, settings, classes, counted["label"].type)
+        if partitions == 1:
+            return _in_one(labels, plan)
+        return _in_shards(labels, plan, partitions, rounds)
+    except Exception as error:
+        cause = cause_of(error)
+        if cause is None or cause is error:
+            raise
+        raise cause from error
+
+
+def _classes(model: Any, said: Any) -> list[Hashable]:
+    """All classes, in the order the library gives them; of what it would leave out, none."""
+    if model._space.classes is not None:
+        return list(model._space.classes)
+    import pyarrow
+
+    rows = {"task": range(len(said)), "worker": [0] * len(said), "label": said}
+    found = read_labels(pyarrow.table(rows), replace(model._space, on_bad="skip"))
+    return sorted(set(found.labels), key=id_order)
+
+
+# ── one partition, and many ──────────────────────────────────────────────────────────────
+
+
+def _in_one(labels: "DataFrame", plan: Plan) -> Aggregated:
+    """As the library does it, on one executor."""
+    schema = Schema(labels)
+    found = _dealt(labels, 1).mapInArrow(fit_alone(plan), schema.rows).persist()
+    [shared] = found.where(f"kind = {SUMS}").select("data").toArrow()["data"].to_pylist()
+    classes, prior = classes_from(shared)
+    answers, workers = (
+        kept(found.where(f"kind = {kind}").select("data").mapInArrow(unpack, kind_schema))
+        for kind, kind_schema in ((ANSWERS, schema.answers), (WORKER, schema.workers))
+    )
+    found.unpersist()
+    return Aggregated(answers, workers, classes, prior, 1, 1)
+
+
+def _in_shards(labels: "DataFrame", plan: Plan, partitions: int, rounds: int | None) -> Aggregated:
+    """Round by round; what a later round counts takes the place of what an earlier one did."""
+    schema = Schema(labels)
+    sharding_of(plan.model())  # refuses a method that cannot
+    first = _dealt(labels, partitions).mapInArrow(fit_first(plan), schema.rows).persist()
+    counted = first.where(f"kind = {WORKER}").selectExpr("sum(length(data)) as size").toArrow()
+    if counted["size"][0].as_py() <= GATHER_BYTES:
+        found = rounds_gathered(first, plan, schema, rounds)
+    else:
+        found = rounds_apart(first, plan, schema, partitions, rounds)
+    first.unpersist()
+    prior, classes = found.prior.tolist(), plan.said().to_pylist()
+    return Aggregated(found.answers, found.workers, classes, prior, partitions, found.rounds)
+
+
+def _dealt(labels: "DataFrame", partitions: int) -> "DataFrame":
+    """All labels of an item in one shard, and shard n in partition n."""
+    from pyspark.sql import functions
+
+    shard = functions.pmod(functions.xxhash64("task"), functions.lit(partitions)).cast("int")
+    return labels.withColumn("shard", shard).repartitionById(partitions, "shard")
+
+
+# ── rounds over a crowd that the driver can hold ─────────────────────────────────────────
+
+
+class _Crowd(NamedTuple):
+    """Who is in which shard."""
+
+    workers: Any  # their ids, as Arrow holds them
+    labels: NDArray[np.int64]  # of each worker
+    shards: list[int]
+    places: list[NDArray[np.intp]]  # of each shard: where its workers stand among all
+
+
+def rounds_gathered(
+    first: "DataFrame", plan: Plan, schema: Schema, rounds: int | None = None
+) -> Found:
+    """Go on from the first round, whose rows are given."""
+    sharding = sharding_of(plan.model())
+    crowd, gained = _met(first)
+    labels = first.where(f"kind = {LABELS}").selectExpr("shard", "data as labels", "items")
+    known = together(sharding, gained, crowd.places, len(plan.classes))
+    past = [known.sums]
+    while len(past) < (rounds or sharding.rounds) and not sharding.settled(past):
+        told = _told(crowd, known, gained)
+        gained = gathered(labels.drop("items").mapInArrow(fit_told(plan, told), schema.counted))
+        known = together(sharding, gained, crowd.places, len(plan.classes))
+        past.append(known.sums)
+    told = _told(crowd, known, None)
+    answers = kept(labels.mapInArrow(answer_told(plan, told), schema.answers))
+    prior, confusion = sharding.class_prior(known), sharding.confusion(known)
+    everybody = crowd_of(crowd.workers, crowd.labels, confusion, prior)
+    workers = first.sparkSession.createDataFrame(everybody, schema.workers)
+    return Found(answers, workers, prior, len(past))
+
+
+def _met(first: "DataFrame") -> tuple[_Crowd, list[Gained]]:
+    """All workers, and what each shard counted in the first round."""
+    rows = first.where(f"kind in ({WORKER}, {SUMS})").drop("items").toArrow()
+    rows = rows.sort_by([("shard", "ascending"), ("place", "ascending")])
+    kinds = rows["kind"].to_numpy()
+    sums, everybody = rows.filter(kinds == SUMS), rows.filter(kinds == WORKER)
+    coded = everybody["worker"].combine_chunks().dictionary_encode()
+    place = coded.indices.to_numpy(zero_copy_only=False)
+    labels = np.bincount(place, everybody["labels"].to_numpy(), len(coded.dictionary))
+    shards, counted = sums["shard"].to_numpy(), numbers(everybody["data"])
+    ends = np.searchsorted(everybody["shard"].to_numpy(), shards, side="right")[:-1]
+    parts = zip(np.split(counted, ends), sums["data"].to_pylist(), strict=True)
+    gained = [Gained(own, load(data)) for own, data in parts]
+    who = _Crowd(coded.dictionary, labels.astype(np.int64), shards.tolist(), np.split(place, ends))
+    return who, gained
+
+
+def _told(crowd: _Crowd, known: Known, gained: list[Gained] | None) -> dict[int, Told]:
+    """What each shard is told: what all counted of its workers and, for a round, what it did.
+
+    It goes with the function, which Spark ships once to each executor; as a table to join it would
+    take the memory the labels are in.
+    """
+    rows = [known_bytes(known._replace(rows=known.rows[at])) for at in crowd.places]
+    own = [b""] * len(rows) if gained is None else map(gained_bytes, gained)
+    return dict(zip(crowd.shards, map(Told, rows, own), strict=True))
+
+
+# ── rounds over a crowd too large for the driver ─────────────────────────────────────────
+
+
+POOLED = 4
+"""One kind of row more: a part of P."""
+
+
+class Shared(NamedTuple):
+    """What all shards counted, but of single workers."""
+
+    sums: bytes
+    pooled: bytes  # empty where a method has none
+
+    def known(self, rows: Any) -> Known:
+        """With the rows of some workers, (P, D)."""
+        return Known(rows, load(self.sums), load(self.pooled) if self.pooled else {})
+
+
+# ── the driver ───────────────────────────────────────────────────────────────────────────
+
+
+def rounds_apart(
+    first: "DataFrame", plan: Plan, schema: Schema, partitions: int, rounds: int | None
+) -> Found:
+    """Go on from the first round, whose rows are given."""
+    sharding, gained = sharding_of(plan.model()), first
+    labels, past = first.where(f"kind = {LABELS}"), [_sums(first)]
+    totals = _totals(gained, plan, partitions, schema)
+    shared = Shared(save(past[0]), _pooled(totals))
+    while len(past) < (rounds or sharding.rounds) and not sharding.settled(past):
+        again = _joined(labels, gained, totals, partitions)
+        # Cut off from how it was made: a plan would double with each round.
+        gained = again.mapInArrow(_fit_again(plan, shared), schema.rows).localCheckpoint()
+        past.append(_sums(gained))
+        totals = _totals(gained, plan, partitions, schema)
+        shared = Shared(save(past[-1]), _pooled(totals))
+    found = _joined(labels, gained, totals, partitions)
+    answers = kept(found.mapInArrow(_answer(plan, shared), schema.answers))
+    everybody = totals.where(f"kind = {WORKER}").select("worker", "labels", "data")
+    workers = kept(everybody.mapInArrow(_workers_of(plan, shared), schema.workers))
+    prior = sharding.class_prior(shared.known(np.zeros((0, 0))))
+    return Found(answers, workers, prior, len(past))
+
+
+def _totals(gained: "DataFrame", plan: Plan, partitions: int, schema: Schema) -> "DataFrame":
+    """What all shards counted of each worker, and parts of P."""
+    rows = gained.where(f"kind = {WORKER}").select("shard", "worker", "labels", "data")
+    added_up = rows.repartition(partitions, "worker").mapInArrow(_total(plan), schema.totals)
+    return added_up.localCheckpoint()
+
+
+def _joined(
+    labels: "DataFrame", gained: "DataFrame", totals: "DataFrame", partitions: int
+) -> "DataFrame":
+    """Each shard with what it counted itself, and what all counted of its workers."""
+    from pyspark.sql import functions
+
+    everybody = totals.where(f"kind = {WORKER}").select(
+        "worker", functions.col("data").alias("total")
+    )
+    crowd = gained.where(f"kind = {WORKER}").join(everybody, "worker")
+    others = labels.unionByName(gained.where(f"kind = {SUMS}"))
+    rows = crowd.unionByName(others.withColumn("total", functions.lit(None).cast("binary")))
+    return rows.repartitionById(partitions, "shard")
+
+
+def _collected(found: "DataFrame", kind: int) -> list[bytes]:
+    rows: list[bytes] = found.where(f"kind = {kind}").select("data").toArrow()["data"].to_pylist()
+    return rows
+
+
+def _sums(gained: "DataFrame") -> Sums:
+    # In one order, or else the same table would not give the same bits.
+    return added([load(data) for data in sorted(_collected(gained, SUMS))])
+
+
+def _pooled(totals: "DataFrame") -> bytes:
+    parts = sorted(_collected(totals, POOLED))
+    return save(added([load(data) for data in parts])) if parts[0] else b""
+
+
+# ── an executor ──────────────────────────────────────────────────────────────────────────
+
+
+def _fit_again(plan: Plan, shared: Shared) -> Run:
+    """From a shard's rows, with what all shards counted of its workers, to its new ones."""
+
+    def again(shard: int, table: Any) -> Any:
+        found = _shard(table, shared)
+        gained = sharding_of(plan.model()).fit(found.chunk, found.known, found.own)
+        return rows_of(shard, table["worker"].type, [], gained, found.workers, found.labels)
+
+    return by_shard(again)
+
+
+def _answer(plan: Plan, shared: Shared) -> Run:
+    """From a shard's rows to its answers: task, label, confidence, labels."""
+
+    def answer(shard: int, table: Any) -> Any:
+        found = _shard(table, shared)
+        result = sharding_of(plan.model()).answer(found.chunk, found.known)
+        items = _of_kind(table, LABELS)["items"][0].as_py()
+        return answers_of(result, found.chunk, table_from(items), plan.said())
+
+    return by_shard(answer)
+
+
+def _total(plan: Plan) -> Run:
+    """From what shards counted of some workers to what all did, and what those give to P."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow
+
+        parts = [batch for batch in batches if batch.num_rows]
+        if not parts:
+            return
+        # In one order, or else the same table would not give the same bits.
+        table = pyarrow.Table.from_batches(parts).sort_by("shard")
+        coded = table["worker"].combine_chunks().dictionary_encode()
+        places = coded.indices.to_numpy(zero_copy_only=False)
+        rows = numbers(table["data"])
+        sums = np.zeros((len(coded.dictionary), rows.shape[1]))
+        np.add.at(sums, places, rows)
+        labels = np.bincount(places, table["labels"].to_numpy(), len(sums)).astype(np.int64)
+        pooled = sharding_of(plan.model()).pool(sums, len(plan.classes))
+        names = ["kind", "worker", "labels", "data"]
+        data = [row.tobytes() for row in sums]
+        everybody = [[WORKER] * len(sums), coded.dictionary, labels, data]
+        once = [[POOLED], [None], [0], [save(pooled) if pooled else b""]]
+        types = [pyarrow.int32(), table["worker"].type, pyarrow.int64(), pyarrow.binary()]
+        for columns in (everybody, once):
+            arrays = [
+                pyarrow.array(column, kind) for column, kind in zip(columns, types, strict=True)
+            ]
+            yield pyarrow.RecordBatch.from_arrays(arrays, names)
+
+    return run
+
+
+def _workers_of(plan: Plan, shared: Shared) -> Run:
+    """From what all shards counted of workers to their skills and matrices."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        sharding = sharding_of(plan.model())
+        for batch in batches:
+            if batch.num_rows:
+                known = shared.known(numbers(batch["data"]))
+                labels = batch["labels"].to_numpy()
+                confusion, prior = sharding.confusion(known), sharding.class_prior(known)
+                yield from crowd_of(batch["worker"], labels, confusion, prior).to_batches()
+
+    return run
+
+
+class _Shard(NamedTuple):
+    chunk: Chunk
+    known: Known
+    own: Gained
+    workers: Any  # their ids, as Arrow holds them
+    labels: Any
+
+
+def _shard(table: Any, shared: Shared) -> _Shard:
+    workers = _of_kind(table, WORKER).sort_by("place")
+    chunk = chunk_from(_of_kind(table, LABELS)["data"][0].as_py())
+    own = Gained(numbers(workers["data"]), load(_of_kind(table, SUMS)["data"][0].as_py()))
+    known = shared.known(numbers(workers["total"]))
+    return _Shard(chunk, known, own, workers["worker"].combine_chunks(), workers["labels"])
+
+
+def _of_kind(table: Any, kind: int) -> Any:
+    import pyarrow.compute
+
+    return table.filter(pyarrow.compute.equal(table["kind"], kind))

@@ -1,0 +1,184 @@
+"""When a chunk is cut: which items are ready, and which of them go together.
+
+A cut is a transaction of its own. It puts the number of a chunk to the labels of its items, so that
+what is learned from is settled before anybody learns from it.
+"""
+
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from labelquorum.store.codec import encode
+from labelquorum.store.database import schema
+from labelquorum.store.database.sql import among, any_row
+from labelquorum.store.failpoints import fault
+from labelquorum.store.gold import Truths
+from labelquorum.store.rules import Rules
+from labelquorum.store.stream_rows import rules_of
+
+__all__ = ["Cut", "Cutting"]
+
+
+class Cut(NamedTuple):
+    """A chunk that was cut."""
+
+    id: int
+    first_row: int
+    last_row: int
+    n_items: int
+    n_labels: int
+    seed: int
+    configuration: str
+
+
+class Cutting(Truths):
+    """How a stream is cut into chunks; see `Stream`."""
+
+    def cut(self, flush: bool = False) -> Cut | None:
+        """Cut a chunk if it is time; None if it is not.
+
+        Parameters
+        ----------
+        flush
+            Cut what is there, ready or not: no more labels will come.
+        """
+        with self._store.read() as connection:  # which keeps nobody from writing
+            rules, now = rules_of(self._row(connection).rules), self._store.now()
+            if not (flush or self._due(connection, rules, now)):
+                return None
+            if flush and not any_row(connection, schema.waiting, self._key):
+                return None
+        with self._store.write() as connection:
+            now, stream = self._store.now(), self._row(connection)
+            items = self._chosen(connection, rules_of(stream.rules), now, flush)
+            if not items:
+                return None
+            labels, waiting = schema.labels.c, schema.waiting.c
+            of_these = among(connection, labels.item, items)
+            n_labels = connection.execute(
+                schema.labels.update()
+                .where(labels.stream == self._key, labels.chunk.is_(None), of_these)
+                .values(chunk=stream.next_chunk)
+            ).rowcount
+            of_these = among(connection, waiting.item, items)
+            connection.execute(schema.waiting.delete().where(waiting.stream == self._key, of_these))
+            self._cut_truths(connection, items, stream.next_chunk)
+            here = {"key": self._key, "number": stream.next_chunk}
+            first, last = connection.execute(_SPAN, here).one()
+            cut = Cut(
+                stream.next_chunk,
+                stream.next_row if first is None else first,  # of truths alone
+                stream.next_row - 1 if last is None else last,
+                len(items),
+                n_labels,
+                self._settings["seed"],
+                self.configuration.configuration,
+            )
+            connection.execute(
+                schema.chunks.insert().values(
+                    stream=self._key,
+                    **cut._asdict(),
+                    state="cut",
+                    cut_at=now,
+                    open_until=rules_of(stream.rules).open_until(now),
+                    attempts=0,
+                    labels_kept=1,
+                )
+            )
+            connection.execute(
+                schema.streams.update()
+                .where(schema.streams.c.id == self._key)
+                .values(next_chunk=stream.next_chunk + 1, moment=now)
+            )
+            fault("before_cut_commit")
+        fault("after_cut")
+        return cut
+
+    def standing(self) -> tuple[list[int], int]:
+        """The chunks that are cut and not applied, and how many are to be cut now."""
+        with self._store.read() as connection:
+            rules = rules_of(self._row(connection).rules)
+            return self._is_cut(connection), self._due(connection, rules, self._store.now())
+
+    def to_apply(self) -> list[int]:
+        """The chunks that are cut and not applied, in order."""
+        with self._store.read() as connection:
+            return self._is_cut(connection)
+
+    def _is_cut(self, connection: sa.Connection) -> list[int]:
+        chunks = schema.chunks.c
+        cut = sa.select(chunks.id).where(chunks.stream == self._key, chunks.state == "cut")
+        return list(connection.scalars(cut.order_by(chunks.id)))
+
+    def change(self, **changes: Any) -> Rules:
+        """Change some of the rules from now on; items that are ready stay so."""
+        waiting = schema.waiting.c
+        with self._store.write() as connection:
+            rules = rules_of(self._row(connection).rules).changed(**changes)
+            now = self._store.now()
+            connection.execute(
+                schema.streams.update()
+                .where(schema.streams.c.id == self._key)
+                .values(rules=encode(rules.as_dict()), moment=now)
+            )
+            connection.execute(
+                schema.waiting.update()
+                .where(
+                    waiting.stream == self._key,
+                    waiting.ready_at.is_(None),
+                    waiting.n_labels >= rules.labels_per_item,
+                )
+                .values(ready_at=now)
+            )
+            self._tell(connection, "rules", rules.as_dict())
+        return rules
+
+    def _ready(self, rules: Rules, now: float) -> sa.Subquery:
+        """The items that are ready, by their labels or by waiting, and since when.
+
+        Two questions, for each has an index: as one with an "or" it would be put to all that wait.
+        """
+        waiting = schema.waiting.c
+        own = waiting.stream == self._key
+        ready = sa.select(waiting.item, waiting.first_row, waiting.ready_at.label("since")).where(
+            own, waiting.ready_at > _NEVER
+        )
+        if rules.max_wait is None:
+            return ready.subquery()
+        over = (waiting.first_at + rules.max_wait).label("since")
+        waited = sa.select(waiting.item, waiting.first_row, over).where(
+            own, waiting.ready_at.is_(None), waiting.first_at <= now - rules.max_wait
+        )
+        return ready.union_all(waited).subquery()
+
+    def _due(self, connection: sa.Connection, rules: Rules, now: float) -> int:
+        """How many chunks are to be cut now."""
+        ready = self._ready(rules, now)
+        n_ready, first = connection.execute(
+            sa.select(sa.func.count(), sa.func.min(ready.c.since))
+        ).one()
+        return max(int(n_ready) // rules.chunk_items, int(rules.is_due(n_ready, first, now)))
+
+    def _chosen(
+        self, connection: sa.Connection, rules: Rules, now: float, flush: bool
+    ) -> list[str]:
+        """The items of the chunk that is to be cut now, in the order of their first labels."""
+        waiting = schema.waiting.c
+        if not flush and not self._due(connection, rules, now):
+            return []
+        if flush:
+            chosen = sa.select(waiting.item).where(waiting.stream == self._key)
+            chosen = chosen.order_by(waiting.first_row)
+        else:
+            ready = self._ready(rules, now).c
+            chosen = sa.select(ready.item).order_by(ready.first_row)
+        return list(connection.scalars(chosen.limit(rules.chunk_items)))
+
+
+# Before every moment. SQLite has an index tell what is later than this, but not what is not NULL.
+_NEVER = float("-inf")
+
+# Made once: making a statement takes longer than asking it.
+_SPAN = sa.select(sa.func.min(schema.labels.c.row), sa.func.max(schema.labels.c.row)).where(
+    schema.labels.c.stream == sa.bindparam("key"), schema.labels.c.chunk == sa.bindparam("number")
+)

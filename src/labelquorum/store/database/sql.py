@@ -1,0 +1,174 @@
+"""Statements for many values at once, the same in SQLite and PostgreSQL.
+
+Each is one text however many values there are, so a database prepares it once. Labels pass here by
+the thousand a second, so rows go straight to the driver, within the transaction that is going on.
+To SQLite they go many in one step, and come back as one: Python's driver lets other threads run at
+every step, and waits for its turn again, so that a row a step costs a busy process many times the
+row.
+"""
+
+import json
+from collections import namedtuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from labelquorum.store.codec import encode
+
+__all__ = ["TEXTS", "among", "any_row", "pick", "put"]
+
+MOST, STEP = 256, 16
+"""Rows go to SQLite so many in one step, or a multiple of the second, or fewer than that: so few
+sizes that their texts stay parsed, and two steps for most numbers of rows. A text that stays parsed
+keeps the values of its last rows; of those with bytes, which may be long, one goes in a step."""
+TEXTS = 512
+"""So many texts a connection that writes keeps parsed."""
+
+
+def among(
+    connection: sa.Connection, column: sa.Column[Any], values: Collection[Any]
+) -> sa.ColumnElement[bool]:
+    """That a column has one of these values."""
+    listed = list(values)
+    if connection.dialect.name == "postgresql":
+        return column == sa.any_(sa.bindparam(None, listed, ARRAY(column.type), unique=True))
+    given = sa.func.json_each(sa.bindparam(None, encode(listed), sa.Text, unique=True))
+    return column.in_(sa.select(given.table_valued("value").c.value))
+
+
+def pick(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    stream: int,
+    key: str,
+    values: Collection[Any],
+) -> Sequence[Any]:
+    """These columns of the rows of a stream whose key is one of these values."""
+    if not values:
+        return []
+    names, listed = tuple(columns), list(values)
+    in_one = connection.dialect.name == "sqlite" and _is_plain(table, names)
+    text = _select(connection.dialect.name, table, names, key, in_one)
+    given = listed if connection.dialect.name == "postgresql" else encode(listed)
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(text, (stream, given))
+        rows = cursor.fetchall()
+    finally:
+        cursor.close()
+    if in_one:
+        rows = json.loads(rows[0][0])
+    return list(map(_row(names), rows))
+
+
+def any_row(connection: sa.Connection, table: sa.Table, stream: int) -> bool:
+    """Tell whether a stream has a row in a table at all."""
+    return connection.execute(_first(table), {"stream": stream}).first() is not None
+
+
+def put(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    keys: Sequence[str] = (),
+    changes: Sequence[str] | None = None,
+) -> None:
+    """Write rows; with keys, in place of those that have the same.
+
+    Parameters
+    ----------
+    columns
+        What a row gives, in this order.
+    keys
+        Columns of a unique index.
+    changes
+        What is written of a row that is there already; all of it unless given.
+    """
+    given, dialect = list(rows), connection.dialect.name
+    if not given:
+        return
+    shape = (
+        dialect,
+        table,
+        tuple(columns),
+        tuple(keys),
+        None if changes is None else tuple(changes),
+    )
+    cursor = connection.connection.cursor()
+    try:
+        if dialect == "postgresql" or _has_bytes(table, shape[2]):
+            cursor.executemany(_insert(*shape, 1), given)
+            return
+        start = 0
+        while left := len(given) - start:
+            size = min(left - left % STEP or left, MOST)
+            block = given[start : start + size]
+            cursor.execute(_insert(*shape, size), list(chain.from_iterable(block)))
+            start += size
+    finally:
+        cursor.close()
+
+
+@lru_cache(maxsize=128)
+def _first(table: sa.Table) -> sa.Select[Any]:
+    return sa.select(table.c.stream).where(table.c.stream == sa.bindparam("stream")).limit(1)
+
+
+@lru_cache(maxsize=128)
+def _row(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
+    kind: Any = namedtuple("Picked", columns)  # type: ignore[misc]  # not known before
+    make: Callable[[Sequence[Any]], Any] = kind._make
+    return make
+
+
+@lru_cache(maxsize=128)
+def _is_plain(table: sa.Table, columns: tuple[str, ...]) -> bool:
+    """Tell whether JSON in SQLite gives these columns back as they are: text and whole numbers."""
+    numbers = any(isinstance(table.c[name].type, sa.Double) for name in columns)
+    return not (numbers or _has_bytes(table, columns))
+
+
+@lru_cache(maxsize=128)
+def _has_bytes(table: sa.Table, columns: tuple[str, ...]) -> bool:
+    return any(isinstance(table.c[name].type, sa.LargeBinary) for name in columns)
+
+
+@lru_cache(maxsize=128)
+def _select(dialect: str, table: sa.Table, columns: tuple[str, ...], key: str, in_one: bool) -> str:
+    names = ", ".join(f'"{table.c[name].name}"' for name in columns)
+    if in_one:
+        names = f"json_group_array(json_array({names}))"
+    text = f'SELECT {names} FROM "{table.name}" WHERE "stream" = '
+    if dialect == "postgresql":
+        return f'{text}%s AND "{table.c[key].name}" = ANY(%s)'
+    return f'{text}? AND "{table.c[key].name}" IN (SELECT value FROM json_each(?))'
+
+
+@lru_cache(maxsize=TEXTS)
+def _insert(
+    dialect: str,
+    table: sa.Table,
+    columns: tuple[str, ...],
+    keys: tuple[str, ...],
+    changes: tuple[str, ...] | None,
+    size: int,
+) -> str:
+    mark = "%s" if dialect == "postgresql" else "?"
+    names = {name: f'"{table.c[name].name}"' for name in columns}
+    row = f"({', '.join(mark for _ in columns)})"
+    text = (
+        f'INSERT INTO "{table.name}" ({", ".join(names.values())}) '
+        f"VALUES {', '.join(row for _ in range(size))}"
+    )
+    if not keys:
+        return text
+    set_again = [name for name in columns if name not in keys] if changes is None else changes
+    updates = ", ".join(f"{names[name]} = excluded.{names[name]}" for name in set_again)
+    found = ", ".join(names[key] for key in keys)
+    return f"{text} ON CONFLICT ({found}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"

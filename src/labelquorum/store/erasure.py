@@ -1,0 +1,106 @@
+"""A person's right: a worker is removed from a stream as the library does it, from all its rows.
+
+His row, his raw labels and his part in open items go, and with them his id wherever it stands.
+What he contributed to shared numbers stays: it names nobody.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+from safetensors.numpy import load, save
+
+from labelquorum.store.codec import decode, encode
+from labelquorum.store.database import schema
+
+if TYPE_CHECKING:
+    from labelquorum.store.stream import Stream
+
+__all__ = ["erase"]
+
+REMOVED = "the reason was removed with a worker who was forgotten"
+_BY_LABEL = ("worker", "label", "weight", "log_evidence")  # what an open item holds of each label
+
+
+def erase(stream: "Stream", connection: sa.Connection, worker: str) -> int | None:
+    """Delete all rows of a worker, and say how many labels they were; None of a stranger.
+
+    No chunk may be cut and not applied.
+    """
+    key, labels, crowd = stream._key, schema.labels.c, schema.crowd.c
+    workers = schema.workers.c
+    his = sa.and_(labels.stream == key, labels.worker == worker)
+    found = connection.execute(sa.select(labels.item, labels.chunk).where(his)).all()
+    place = connection.scalar(
+        sa.select(workers.place).where(workers.stream == key, workers.worker == worker)
+    )
+    known = connection.execute(
+        schema.crowd.delete().where(crowd.stream == key, crowd.worker == worker)
+    ).rowcount
+    if not known and place is None and not found:
+        return None
+    connection.execute(schema.labels.delete().where(his))
+    stream._recount(connection, sorted({row.item for row in found if row.chunk is None}))
+    _erase_reasons(stream, connection, {row.chunk for row in found} - {None})
+    if place is not None:
+        connection.execute(
+            schema.workers.delete().where(workers.stream == key, workers.place == place)
+        )
+        _leave_open_items(stream, connection, place)
+    models, streams = schema.models.c, schema.streams.c
+    connection.execute(
+        schema.models.update().where(models.stream == key).values(version=models.version + 1)
+    )
+    connection.execute(
+        schema.streams.update().where(streams.id == key).values(n_crowd=streams.n_crowd - known)
+    )
+    return len(found)
+
+
+def _leave_open_items(stream: "Stream", connection: sa.Connection, place: int) -> None:
+    """Take a worker's labels out of what is held of open items."""
+    items = schema.open_items.c
+    held = connection.execute(
+        sa.select(items.item, items.evidence).where(items.stream == stream._key),
+        execution_options={"yield_per": 1000},
+    )
+    changed = []
+    for row in held:
+        arrays = load(row.evidence)
+        keep = arrays["worker"] != place
+        if not keep.all():
+            left = {name: array[keep] for name, array in arrays.items() if name in _BY_LABEL}
+            whole = {n: np.asarray(array, order="C") for n, array in (arrays | left).items()}
+            changed.append((row.item, save(whole)))
+    for item, evidence in changed:
+        connection.execute(
+            schema.open_items.update()
+            .where(items.stream == stream._key, items.item == item)
+            .values(evidence=evidence)
+        )
+
+
+def _erase_reasons(stream: "Stream", connection: sa.Connection, chunks: set[Any]) -> None:
+    """Take out why chunks with his labels failed, which may name him."""
+    columns, events = schema.chunks.c, schema.events.c
+    failed: Sequence[int] = connection.scalars(
+        sa.select(columns.id).where(columns.stream == stream._key, columns.error.is_not(None))
+    ).all()
+    for number in sorted(chunks.intersection(failed)):
+        connection.execute(
+            schema.chunks.update()
+            .where(columns.stream == stream._key, columns.id == number)
+            .values(error=REMOVED)
+        )
+    told = sa.select(events.id, events.body).where(
+        events.stream == stream._key, events.kind == "quarantined"
+    )
+    for row in connection.execute(told).all():
+        body = decode(row.body)
+        if body["chunk"] in chunks:
+            connection.execute(
+                schema.events.update()
+                .where(events.stream == stream._key, events.id == row.id)
+                .values(body=encode({**body, "error": REMOVED}))
+            )

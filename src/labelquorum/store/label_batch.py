@@ -1,0 +1,142 @@
+"""What is sent to a stream, read and checked before any transaction.
+
+A `Parcel` is a table of labels as the store keeps them, under the sender's own key. Making one
+needs no database, so it may be done anywhere, by many at a time.
+"""
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from labelquorum.errors import LabelError, StateError
+from labelquorum.ingest.labels import LabelSpace, LabelTable
+from labelquorum.ingest.readers import read_labels
+from labelquorum.store import codec
+from labelquorum.store.codec import encode, encode_id
+
+__all__ = ["Parcel", "Receipt", "Row", "Sent", "check_names", "parcel_of", "prepare"]
+
+
+class Sent(NamedTuple):
+    """A table as it is sent; see `Inlet.accept`."""
+
+    labels: Any
+    key: str | None = None
+    source: str | None = None
+    position: str | None = None
+
+
+class Receipt(NamedTuple):
+    """What became of the labels that were sent; they are durable once one has it."""
+
+    accepted: int
+    late: int  # set aside: their items are closed
+    skipped: Mapping[str, int]  # bad rows left out, by reason
+    first_row: int | None
+    last_row: int | None
+    repeated: bool = False  # they were accepted before under this key: nothing is counted twice
+
+
+class Row(NamedTuple):
+    """A label as it is kept."""
+
+    item: str
+    worker: str
+    label: str
+    weight: float | None
+    group: str | None
+    timestamp: str | None
+
+
+class Parcel(NamedTuple):
+    """A table that was read and checked."""
+
+    rows: list[Row]
+    skipped: Mapping[str, int]
+    body: str  # SHA-256
+    key: str | None
+    source: str | None
+    position: str | None
+
+
+def prepare(sent: Sent, space: LabelSpace) -> Parcel:
+    """Read and check what was sent."""
+    labels, key, source, position = sent
+    if (source is None) != (position is None):
+        raise StateError("`source` and `position` go together. Give both, or neither.")
+    return parcel_of(read_labels(labels, space), key, source, position)
+
+
+def parcel_of(
+    table: LabelTable,
+    key: str | None = None,
+    source: str | None = None,
+    position: str | None = None,
+) -> Parcel:
+    """Make a parcel of labels that were read and checked by the stream's own rules."""
+    check_names(key=key, source=source, position=position)
+    rows = _rows(table)
+    body = sha256(encode(rows).encode()).hexdigest()
+    return Parcel(rows, dict(table.skipped), body, key, source, position)
+
+
+def check_names(**names: object) -> None:
+    """Refuse a key, a source or a position that cannot be kept."""
+    for what, value in names.items():
+        if value is not None and not _is_name(value):
+            raise StateError(
+                f"`{what}` must be text of 1 to {codec.NAME_BYTES} bytes. Got {str(value)[:40]!r}."
+            )
+
+
+def _rows(table: LabelTable) -> list[Row]:
+    """The labels as they are kept."""
+    columns = [
+        _texts(table, table.item_ids, "task"),
+        _texts(table, table.worker_ids, "worker"),
+        _texts(table, table.labels, "label"),
+    ]
+    nothing: list[None] = [None] * len(table.item_ids)
+    groups = _texts(table, table.groups, "group") if table.groups else nothing
+    weights = table.weights or nothing
+    moments = nothing
+    if table.timestamps:
+        moments = [_moment(value, table, row) for row, value in enumerate(table.timestamps)]
+    return list(map(Row, *columns, weights, groups, moments))
+
+
+def _texts(table: LabelTable, values: Sequence[Any], what: str) -> list[Any]:
+    """Ids as text; the same id is seldom alone in a table."""
+    known: dict[Any, str] = {}
+    texts: list[str | None] = []
+    for row, value in enumerate(values):
+        if value is None:  # a label without a group
+            texts.append(None)
+            continue
+        # 1, 1.0 and True are equal, and are not spelled alike.
+        identity = value if type(value) is str else (type(value), value)
+        text = known.get(identity)
+        if text is None:
+            text = known[identity] = encode_id(value, what, table.where(row))
+        texts.append(text)
+    return texts
+
+
+def _moment(value: Any, table: LabelTable, row: int) -> Any:
+    if value is None:
+        return None
+    plain = value.item() if hasattr(value, "item") else value
+    if not isinstance(plain, str | int | float):
+        raise LabelError(
+            f"{table.where(row)}: the timestamp is neither text nor a number. Got {value!r}. "
+            "Correct it."
+        )
+    return encode_id(plain, "timestamp", table.where(row))
+
+
+def _is_name(value: object) -> bool:
+    return (
+        isinstance(value, str)
+        and "\0" not in value
+        and 0 < len(value.encode("utf-8", "replace")) <= codec.NAME_BYTES
+    )

@@ -1,0 +1,154 @@
+"""Who learns, and the rows that go in and out: the one part of a stream that needs JAX.
+
+`Work` is all that learning from a chunk needs, `Outcome` all that it changes. Both are plain
+values. So the learner may be this process (`Here`) or another one, and a store takes labels and
+gives answers without it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from safetensors.numpy import load
+
+__all__ = [
+    "AnswerRow",
+    "Configuration",
+    "Here",
+    "LabelRow",
+    "Learner",
+    "OpenRow",
+    "Outcome",
+    "Work",
+    "WorkerRow",
+    "worker_places",
+]
+
+
+class Configuration(NamedTuple):
+    """What a stream learns by."""
+
+    method: str
+    settings: str  # JSON
+    configuration: str  # SHA-256 of the two
+
+
+class LabelRow(NamedTuple):
+    """A label as it is kept."""
+
+    row: int
+    item: str
+    worker: str
+    label: str
+    weight: float | None
+    group: str | None
+    timestamp: str | None
+
+
+class WorkerRow(NamedTuple):
+    """A worker as he is kept."""
+
+    place: int
+    worker: str
+    n_classes: int
+    state: bytes
+    labels: int
+    agreed: int
+    track: bytes | None = None  # float32; None of one who was not followed yet
+
+
+class OpenRow(NamedTuple):
+    """An open item as it is kept; its workers are places."""
+
+    item: str
+    evidence: bytes
+    note: str
+
+
+class AnswerRow(NamedTuple):
+    """What is answered of an item."""
+
+    item: str
+    label: str
+    confidence: float
+    probs: bytes
+    n_labels: int
+
+
+class Work(NamedTuple):
+    """All that learning from a chunk needs."""
+
+    method: str
+    settings: str
+    chunk: int
+    version: int
+    classes: str
+    n_workers: int
+    n_chunks: int
+    shared: bytes | None
+    workers: Sequence[WorkerRow]  # of the chunk, as far as they are known, by place
+    open_items: Sequence[OpenRow]
+    labels: Sequence[LabelRow]  # of the chunk, in the order they came
+    gold: Sequence[tuple[str, str]]  # items whose truth was told, and the truth
+    keeps_open: bool
+
+
+class Outcome(NamedTuple):
+    """All that learning from a chunk changes."""
+
+    version: int
+    classes: str
+    n_workers: int
+    n_chunks: int
+    shared: bytes
+    workers: list[WorkerRow]  # those whose rows are new or changed
+    answers: list[AnswerRow]
+    open_items: list[OpenRow]
+    result: str  # for people, JSON
+    summary: str  # its figures, JSON
+
+
+def worker_places(row: OpenRow) -> list[int]:
+    """The workers of an open item."""
+    places: list[int] = load(row.evidence)["worker"].tolist()
+    return places
+
+
+# ── who learns ───────────────────────────────────────────────────────────────────────────
+
+
+class Learner(Protocol):
+    """What a store needs to have done."""
+
+    def configure(self, method: str, settings: Mapping[str, Any]) -> Configuration:
+        """Check what a stream is to learn by, and spell out every setting."""
+        ...
+
+    def learn(self, work: Work) -> Outcome:
+        """Learn from a chunk, and say which rows are new."""
+        ...
+
+    def ask(self, work: Work, question: str, options: Mapping[str, Any]) -> Any:
+        """What the model says of these workers and open items; see `model_queries.py`."""
+        ...
+
+
+class Here:
+    """The process itself learns; JAX is imported when it is first asked to."""
+
+    def configure(self, method: str, settings: Mapping[str, Any]) -> Configuration:
+        """Check what a stream is to learn by, and spell out every setting."""
+        from labelquorum.store.model_rows import configure
+
+        return configure(method, settings)
+
+    def learn(self, work: Work) -> Outcome:
+        """Learn from a chunk, and say which rows are new."""
+        from labelquorum.store.model_rows import learn
+
+        return learn(work)
+
+    def ask(self, work: Work, question: str, options: Mapping[str, Any]) -> Any:
+        """What the model says of these workers and open items; see `model_queries.py`."""
+        from labelquorum.store.model_queries import answer
+
+        return answer(work, question, options)

@@ -1,0 +1,172 @@
+"""What can be asked of a model that is kept in rows: each question a function to plain values.
+
+A question comes with the rows it needs and no more: the workers and open items asked about, who
+labelled them, and the busiest of the crowd, among whom they are seen.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelquorum.errors import StateError
+from labelquorum.learn.analysis.drift import changes, wilson
+from labelquorum.learn.estimator import Estimator
+from labelquorum.learn.model_file import write_snapshot
+from labelquorum.store.learner import Work
+from labelquorum.store.model_rows import looked_at, snapshot_of
+
+__all__ = ["QUESTIONS", "answer"]
+
+
+INTERVALS = 20
+"""Of more classes than so many, the bounds of a skill are Wilson's: the model's own take long."""
+
+
+def answer(work: Work, question: str, options: Mapping[str, Any]) -> Any:
+    """Ask a model of these workers and these open items."""
+    if question == "snapshot":
+        return snapshot(work)
+    return QUESTIONS[question](looked_at(work), **options)
+
+
+def snapshot(work: Work) -> bytes:
+    """The file `labelquorum.load` reads."""
+    with tempfile.TemporaryDirectory(prefix="labelquorum-") as folder:
+        path = Path(folder) / "model.lq"
+        write_snapshot(path, snapshot_of(work))
+        return path.read_bytes()
+
+
+def skills(
+    model: Estimator, workers: list[Any], level: float = 0.95, matrices: bool = True
+) -> list[dict[str, Any]]:
+    """How often each of these workers is right, between which bounds, and what they confuse."""
+    place = {worker: k for k, worker in enumerate(model.workers_.tolist())}
+    skill = model.skills_.to_numpy()
+    told: list[dict[str, Any]] = [
+        {"worker": worker, "skill": float(skill[place[worker]]), "low": low, "high": high}
+        for worker, (low, high) in zip(workers, _bounds(model, workers, level), strict=True)
+    ]
+    if matrices:
+        _, index = model._chosen(workers)
+        for one, matrix in zip(told, model._matrices(index).tolist(), strict=True):
+            one["confusion"] = matrix
+    return told
+
+
+def _bounds(model: Estimator, workers: list[Any], level: float) -> list[Any]:
+    """Between which bounds the skill of each of these workers is known."""
+    if model._aggregator.draws is not None and len(model.classes_) > INTERVALS:
+        _, index = model._chosen(workers)
+        labels = model._fitted().book.gather(index, ("labels",))["labels"].tolist()
+        known = model.skills_.to_numpy()[index].tolist()
+        return [wilson(share, max(n, 1), level) for share, n in zip(known, labels, strict=True)]
+    try:
+        table = model.skill_intervals(level, workers)
+    except StateError:  # it keeps no posterior
+        return [[None, None]] * len(workers)
+    found: list[Any] = table[["low", "high"]].to_numpy().tolist()
+    return found
+
+
+def priors(model: Estimator) -> dict[str, Any]:
+    """The classes known so far, and how frequent they are."""
+    return {"classes": model.classes_.tolist(), "priors": model.priors_.tolist()}
+
+
+def explain(model: Estimator, task: Any) -> dict[str, Any]:
+    """Why an open item has its answer: who spoke for it, who against, what would flip it."""
+    found = model.explain(task)
+    said = zip(
+        found.workers.index.tolist(), *(found.workers[c] for c in found.workers), strict=True
+    )
+    return {
+        "text": str(found),
+        "runner_up": found.runner_up,
+        "prior_log_odds": _finite(found.prior_log_odds),
+        "total_log_odds": _finite(found.total_log_odds),
+        "heat": float(found.heat),
+        "workers": [
+            {"worker": worker, "label": label, "weight": float(weight), "log_odds": float(odds)}
+            for worker, label, weight, odds in said
+        ],
+        "flips": list(found.flips),
+        "further_labels": found.further_labels,
+        "truth_given": bool(found.truth_given),
+    }
+
+
+def gains(model: Estimator, tasks: list[Any], top: int | None = None) -> list[dict[str, Any]]:
+    """What one more label of each of these open items would likely do, and who should give it."""
+    table = model.expected_gain(tasks=tasks, top=top)
+    rows: list[dict[str, Any]] = table.reset_index().to_dict("records")  # type: ignore[assignment]
+    return [{name: _finite(value) for name, value in row.items()} for row in rows]
+
+
+def reasons(model: Estimator, task: Any) -> dict[str, Any]:
+    """Why an open item has its answer, and what one more label of it would likely do."""
+    gain = None
+    for row in gains(model, [task]):  # none where the truth was told
+        gain = {"mean": row["gain"], "worker": row["best_worker"], "worker_gain": row["best_gain"]}
+    return {"why": explain(model, task), "gain": gain}
+
+
+def board(model: Estimator) -> dict[str, Any]:
+    """How often each worker is right, and of whom what is odd."""
+    columns = ("flag", "says", "score", "since", "partners")
+    flags = [
+        [row["worker"], {name: _plain(row[name]) for name in columns}]
+        for row in model.flags().to_dict("records")
+    ]
+    return {"skill": model.skills_.to_numpy().tolist(), "flags": flags}
+
+
+def profile(model: Estimator, workers: list[Any]) -> list[dict[str, Any]]:
+    """`skills` of workers, beside the crowd's mean matrix, and how each did over time."""
+    candidates, share = model._candidates()
+    crowd = np.einsum("k,kcz->cz", share, model._matrices(candidates)).tolist()
+    told = []
+    for one in skills(model, workers):
+        stretches = model.track(one["worker"]).reset_index()
+        _, index = model._chosen([one["worker"]])
+        bins = model._fitted().book.gather(index, ("track",))["track"][0]
+        told.append(
+            {
+                **one,
+                "crowd_confusion": crowd,
+                "track": [
+                    {name: _plain(value) for name, value in row.items() if name != "change"}
+                    for row in stretches.to_dict("records")
+                ],
+                "changes": [
+                    {"chunk": int(c.chunk), "before": float(c.before), "after": float(c.after)}
+                    for c in changes(bins)
+                ],
+            }
+        )
+    return told
+
+
+QUESTIONS: dict[str, Callable[..., Any]] = {
+    "board": board,
+    "explain": explain,
+    "gains": gains,
+    "priors": priors,
+    "profile": profile,
+    "reasons": reasons,
+    "skills": skills,
+}
+"""By name. `snapshot` is asked like these, and answered in bytes."""
+
+
+def _plain(value: Any) -> Any:
+    """A value JSON can tell, without NumPy's own types."""
+    return _finite(value.item() if isinstance(value, np.generic) else value)
+
+
+def _finite(value: Any) -> Any:
+    """A number JSON can tell; None in place of one it cannot."""
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,411 @@
+"""A stream in figures: its answers by chunk, how sure they are, and the sums of all chunks.
+
+`Tally` is held in memory by who shows a stream, and reads nothing but the chunks that are new.
+After a restart it reads those of all chunks, once.
+"""
+
+import threading
+from array import array
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from labelquorum.store.chunk_stats import BINS, DEPTH
+from labelquorum.store.codec import decode
+from labelquorum.store.database import schema
+from labelquorum.store.stream_rows import View
+
+__all__ = ["Course", "Lost", "Point", "Tally", "Told", "confidence_parts", "course", "truths"]
+
+
+class Course(NamedTuple):
+    """A stream by chunk; only chunks that still have an answer are in it."""
+
+    chunk: list[int]  # (S,)
+    at: NDArray[np.float64]  # (S,) seconds since 1970 when it was cut
+    items: NDArray[np.float64]  # (S, C) by the class they were answered with
+    labels: NDArray[np.float64]  # (S,)
+    confidence: NDArray[np.float64]  # (S,) mean
+    classes: list[Hashable]  # (C,)
+    histogram: NDArray[np.int64]  # (BINS,) of all answers, by confidence
+
+
+class Told(NamedTuple):
+    """A truth that was told, and what had been answered before, if anything had."""
+
+    item_id: Hashable
+    label: Hashable
+    answered: Hashable | None
+
+
+def course(stream: View) -> Course:
+    """Read how a stream went, in one pass over its answers.
+
+    An item that was answered again counts for the chunk of its last answer.
+    """
+    answers, chunks = schema.answers.c, schema.chunks.c
+    own = answers.stream == stream._key
+    by_class = (
+        sa.select(
+            answers.chunk,
+            chunks.cut_at,
+            answers.label,
+            sa.func.count(),
+            sa.func.sum(answers.confidence),
+            sa.func.sum(answers.n_labels),
+        )
+        .where(own, chunks.stream == answers.stream, chunks.id == answers.chunk)
+        .group_by(answers.chunk, chunks.cut_at, answers.label)
+        .order_by(answers.chunk)
+    )
+    with stream._store.read() as connection:
+        classes = decode(stream._shared(connection)["classes"])
+        rows = connection.execute(by_class).all()
+        return _course(rows, classes, confidence_parts(connection, own))
+
+
+def confidence_parts(
+    connection: sa.Connection, chosen: sa.ColumnElement[bool]
+) -> NDArray[np.int64]:
+    """How many of these answers are in each of the equal parts of 0 to 1, (BINS,)."""
+    sure = schema.answers.c.confidence
+    # Counted from above and then taken apart: not every SQLite knows how to round.
+    above = [sa.func.sum(sa.case((sure >= part / BINS, 1), else_=0)) for part in range(1, BINS)]
+    counted = connection.execute(sa.select(sa.func.count(), *above).where(chosen)).one()
+    at_least = np.array([n or 0 for n in counted] + [0], np.int64)
+    return at_least[:-1] - at_least[1:]
+
+
+def _course(rows: Sequence[Any], classes: list[Hashable], histogram: NDArray[np.int64]) -> Course:
+    """Sort rows of chunk, time, label and sums into tables."""
+    numbers = list(dict.fromkeys(row[0] for row in rows))
+    # A truth may name a class that no worker did.
+    classes = list(dict.fromkeys([*classes, *(decode(row[2]) for row in rows)]))
+    place = {number: s for s, number in enumerate(numbers)}
+    column = {label: c for c, label in enumerate(classes)}
+    at, sure, labels = (np.zeros(len(numbers)) for _ in range(3))
+    items = np.zeros((len(numbers), len(classes)))
+    for number, cut_at, label, n_items, confidence, n_labels in rows:
+        s = place[number]
+        at[s] = cut_at
+        items[s, column[decode(label)]] += n_items
+        sure[s] += confidence
+        labels[s] += n_labels
+    sure = sure / np.maximum(items.sum(axis=1), 1)
+    return Course(numbers, at, items, labels, sure, classes, histogram)
+
+
+def truths(stream: View) -> list[Told]:
+    """The truths that were told, by item."""
+    gold = schema.gold.c
+    query = sa.select(gold.item, gold.label, gold.answered).where(gold.stream == stream._key)
+    with stream._store.read() as connection:
+        return [
+            Told(decode(item), decode(label), None if answered is None else decode(answered))
+            for item, label, answered in connection.execute(query.order_by(gold.item))
+        ]
+
+
+# ── a stream, added up as its chunks come ────────────────────────────────────────────────
+
+
+POINTS, SHOWN = 2_000, 200
+"""So many of the last chunks are held one by one, and shown as so many points."""
+
+READ = 1_000
+"""So many chunks are read at a time."""
+
+TIMED = 200
+"""The time from cut to answer is told of so many of the last chunks."""
+
+RECENT_ITEMS = 500
+"""As many of the last answers are those of late; their classes are told by whole chunks."""
+
+EXPECTED = 10.0
+"""A class is missed once so many answers of it were due and none came."""
+
+
+class Point(NamedTuple):
+    """What one chunk, or a few together, came to."""
+
+    chunk: int
+    at: float | None
+    items: int
+    new_items: int  # those that had no answer before
+    labels: int
+    sure: float | None  # the sum of all confidences
+
+
+class Lost(NamedTuple):
+    """A class that is not answered any more."""
+
+    label: Hashable
+    since: int  # the chunk that had it last
+    share: float  # until then
+    answers: int  # since then
+
+
+class _Seen(NamedTuple):
+    chunk: int
+    items: int  # answered by then
+    of_class: int
+
+
+class _Late(NamedTuple):
+    items: int
+    classes: Mapping[str, int]
+
+
+class Tally:
+    """The figures of a stream; see `Tally.fresh`. Any thread may ask."""
+
+    def __init__(self, stream: View) -> None:
+        self._stream, self._turn = stream, threading.Lock()
+        self.chunk = 0  # the last that is counted
+        self.n_chunks = 0
+        self.labels = 0
+        self._parts: NDArray[np.int64] = np.zeros(BINS, np.int64)  # of the confidence
+        self.priors: list[float] | None = None
+        self._stops: tuple[list[float], NDArray[np.float64], int] | None = None
+        self._classes: Counter[str] = Counter()
+        # By truths that took the place of answers, on top of what chunks came to.
+        self._truths: tuple[Counter[str], NDArray[np.int64]] = Counter(), np.zeros(BINS, np.int64)
+        self._given = 0  # answers, those given anew included
+        self._seen: dict[str, _Seen] = {}
+        self._points: deque[Point] = deque(maxlen=POINTS)
+        self._waits: deque[float] = deque(maxlen=TIMED)
+        self._late: deque[_Late] = deque()
+        self._depth: list[int] = [0] * (DEPTH + 1)
+        self._numbers, self._moments = array("q"), array("d")  # of chunks
+
+    @contextmanager
+    def fresh(self) -> Iterator["Tally"]:
+        """These figures, brought up to date; they stand still meanwhile."""
+        with self._turn:
+            self._refresh()
+            yield self
+
+    def _refresh(self) -> None:
+        """Count the chunks that were applied since the last time: all of them, or none."""
+        fixed = ("_stream", "_turn")
+        held = {name: copy(value) for name, value in vars(self).items() if name not in fixed}
+        try:
+            self._count_new()
+        except BaseException:
+            vars(self).update(held)
+            raise
+
+    def _count_new(self) -> None:
+        chunks = schema.chunks.c
+        query = (
+            sa.select(
+                chunks.id,
+                chunks.cut_at,
+                chunks.applied_at,
+                chunks.n_items,
+                chunks.n_labels,
+                chunks.summary,
+            )
+            .where(chunks.stream == self._stream._key, chunks.state == "applied")
+            .order_by(chunks.id)
+        )
+        with self._stream._store.read() as connection:
+            older, counted = None, self.chunk
+            new = query.where(chunks.id > self.chunk)
+            with connection.execute(new, execution_options={"yield_per": READ}) as rows:
+                for row in rows:
+                    self.chunk, self.n_chunks = row.id, self.n_chunks + 1
+                    self.labels += row.n_labels
+                    if row.applied_at is not None:
+                        self._waits.append(row.applied_at - row.cut_at)
+                        self._numbers.append(row.id)
+                        self._moments.append(row.applied_at)
+                    if row.summary is None:  # it was applied before there were figures
+                        older = row.id
+                        of_items = row.n_items, row.n_items  # which are new is not known
+                        point = Point(row.id, row.applied_at, *of_items, row.n_labels, None)
+                        self._points.append(point)
+                    else:
+                        self._add(row, decode(row.summary))
+            if older is not None:
+                self._add_older(connection, older)
+                classes, parts = self._replaced(connection)  # the answers have it already
+                self._classes.subtract(classes)
+                self._parts -= parts
+            self._truths = self._replaced(connection)
+            if self.chunk != counted:
+                self._depth = self._labels_of_late(connection)
+
+    def _replaced(self, connection: sa.Connection) -> tuple[Counter[str], NDArray[np.int64]]:
+        """What truths that took the place of answers change: by class, and by confidence."""
+        gold = schema.gold.c
+        query = (
+            sa.select(gold.replaced, gold.label, sa.func.count())
+            .where(gold.stream == self._stream._key, gold.replaced.is_not(None))
+            .group_by(gold.replaced, gold.label)
+        )
+        classes: Counter[str] = Counter()
+        parts = np.zeros(BINS, np.int64)
+        for counted, truth, n in connection.execute(query):
+            label, part = decode(counted)
+            classes[label] -= n
+            classes[truth] += n
+            parts[part] -= n
+            parts[-1] += n
+        return classes, parts
+
+    def _labels_of_late(self, connection: sa.Connection) -> list[int]:
+        """Of the items that were answered last, how many have 0, 1, 2 … labels by now."""
+        answers = schema.answers.c
+        last = (
+            sa.select(answers.n_labels)
+            .where(answers.stream == self._stream._key)
+            .order_by(answers.chunk.desc())
+            .limit(RECENT_ITEMS)
+        )
+        n_labels = np.array(list(connection.scalars(last)), np.int64)
+        found: list[int] = np.bincount(np.minimum(n_labels, DEPTH), minlength=DEPTH + 1).tolist()
+        return found
+
+    def _add(self, row: Any, told: Mapping[str, Any]) -> None:
+        items, classes = told["items"], told["classes"]
+        n_new = items
+        self._parts += told["confidence"]
+        self._classes.update(classes)
+        if "before" in told:
+            self._parts -= told["before"]["confidence"]
+            self._classes.subtract(told["before"]["classes"])
+            n_new -= sum(told["before"]["classes"].values())
+        self._given += items
+        for label, n in classes.items():
+            before = self._seen[label].of_class if label in self._seen else 0
+            self._seen[label] = _Seen(row.id, self._given, before + n)
+        self.priors = told.get("priors")
+        point = Point(row.id, row.applied_at, items, n_new, row.n_labels, told["sure"])
+        self._points.append(point)
+        self._late.append(_Late(items, classes))
+        while sum(one.items for one in self._late) - self._late[0].items >= RECENT_ITEMS:
+            self._late.popleft()
+        if "stopping" in told:
+            thresholds, sums, n = told["thresholds"], np.array(told["stopping"], np.float64), 1
+            if self._stops is not None and self._stops[0] == thresholds:
+                sums, n = self._stops[1] + sums, self._stops[2] + 1
+            self._stops = thresholds, sums, n
+
+    def _add_older(self, connection: sa.Connection, last: int) -> None:
+        """Count all answers themselves, once, where those of some chunks have no figures.
+
+        What an item had been answered in such a chunk is not known once it was answered anew.
+        """
+        answers = schema.answers.c
+        every = answers.stream == self._stream._key
+        by_class = sa.select(answers.label, sa.func.count()).group_by(answers.label)
+        self._classes = Counter(dict(map(tuple, connection.execute(by_class.where(every)))))
+        for label, n in connection.execute(by_class.where(every, answers.chunk <= last)):
+            self._given += n
+            known = self._seen.get(label, _Seen(last, 0, 0))
+            self._seen[label] = known._replace(of_class=known.of_class + n)
+        self._seen = {x: one._replace(items=self._given) for x, one in self._seen.items()}
+        self._parts = confidence_parts(connection, every)
+
+    # ── what it comes to ──────────────────────────────────────────────────────────────────────
+
+    @property
+    def classes(self) -> dict[Hashable, int]:
+        """How many answers of each class stand."""
+        total = Counter(self._classes)
+        total.update(self._truths[0])
+        return {decode(label): max(n, 0) for label, n in total.items()}
+
+    @property
+    def confidence(self) -> NDArray[np.int64]:
+        """How many answers stand in each of the equal parts of 0 to 1."""
+        return self._parts + self._truths[1]
+
+    @property
+    def recent(self) -> tuple[int, Counter[Hashable]]:
+        """How many answers there were of late, and of which classes."""
+        found: Counter[Hashable] = Counter()
+        for one in self._late:
+            found.update({decode(label): n for label, n in one.classes.items()})
+        return sum(one.items for one in self._late), found
+
+    @property
+    def depth(self) -> list[int]:
+        """Of the items of late, each once, how many have 0, 1, 2 … labels by now."""
+        return list(self._depth)
+
+    @property
+    def moved_at(self) -> float | None:
+        """When the last chunk was learned from, where that is known."""
+        return self._moments[-1] if self._moments else None
+
+    @property
+    def waits(self) -> list[float]:
+        """From the cut of a chunk to its answers, in seconds; of the last chunks."""
+        return list(self._waits)
+
+    def lost(self) -> list[Lost]:
+        """Classes of which answers were due, and none came."""
+        found = []
+        for label, seen in self._seen.items():
+            share = seen.of_class / max(seen.items, 1)
+            since = self._given - seen.items
+            if share * since >= EXPECTED:
+                found.append(Lost(decode(label), seen.chunk, share, since))
+        return sorted(found, key=lambda one: -one.share)
+
+    def points(self) -> list[Point]:
+        """The last chunks in order; where there are many, a few together."""
+        points = list(self._points)
+        size = -(-len(points) // SHOWN)
+        return [_together(points[k : k + size]) for k in range(0, len(points), size or 1)]
+
+    def stops(self) -> dict[str, Any]:
+        """What if items had been closed as soon as we were so sure; on how many chunks."""
+        if self._stops is None:
+            return {"items": 0, "labels": 0, "curve": [], "chunks": 0}
+        thresholds, sums, n_chunks = self._stops
+        n_items, n_labels, _ = sums[-1].tolist()
+        curve = [
+            {
+                "threshold": threshold,
+                "labels_used": round(used),
+                "labels_saved": max(0.0, 1 - used / max(n_labels, 1)),
+                "expected_error": max(0.0, error / max(items, 1)),
+            }
+            for threshold, (items, used, error) in zip(thresholds, sums.tolist(), strict=False)
+        ]
+        return {
+            "items": round(n_items),
+            "labels": round(n_labels),
+            "curve": curve,
+            "chunks": n_chunks,
+        }
+
+    def when(self, chunk: int) -> float | None:
+        """When a chunk was applied, where that is known."""
+        place = bisect_left(self._numbers, chunk)
+        if place == len(self._numbers) or self._numbers[place] != chunk:
+            return None
+        return self._moments[place]
+
+
+def _together(points: list[Point]) -> Point:
+    last = points[-1]
+    sure = [one.sure for one in points if one.sure is not None]
+    return Point(
+        last.chunk,
+        last.at,
+        sum(one.items for one in points),
+        sum(one.new_items for one in points),
+        sum(one.labels for one in points),
+        sum(sure) if len(sure) == len(points) else None,
+    )

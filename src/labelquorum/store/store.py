@@ -1,0 +1,426 @@
+"""The store: streams that survive anything but the loss of their disk.
+
+A folder holds one SQLite file; a URL names a PostgreSQL database. Either has one holder at a time,
+whose lock says who it is, and who may let a process of its own join it. Everything is written in
+transactions, one after the other, and what a call returns was committed before it returned.
+"""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NoReturn, Self
+
+import sqlalchemy as sa
+
+from labelquorum.errors import FullError, StateError, StoreError
+from labelquorum.store import codec
+from labelquorum.store.database import (
+    FILE,
+    LOCK_FILE,
+    expect,
+    hold_database,
+    hold_folder,
+    is_url,
+    newest_version,
+    open_postgresql,
+    open_sqlite,
+    schema,
+    take_turn,
+    upgrade,
+    version_of,
+)
+from labelquorum.store.database.sqlite_wal import Log
+from labelquorum.store.learner import Configuration, Here, Learner
+from labelquorum.store.rules import Rules
+from labelquorum.store.stream import Stream
+
+__all__ = ["Store"]
+
+DISK_FULL = "53100"  # so PostgreSQL calls it
+
+
+class Store:
+    """Streams in one SQLite file or one PostgreSQL database; see `Store.open`."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        where: str,
+        lock: IO[str] | None,
+        clock: Callable[[], float],
+        learner: Learner,
+        log: Log | None = None,
+    ) -> None:
+        self.where, self.learner = where, learner
+        self._engine, self._lock_file, self._clock = engine, lock, clock
+        self._turn = threading.RLock()  # one writer, also among threads
+        self._tick = threading.Lock()
+        driver: Any = engine.dialect.loaded_dbapi
+        self._driver_error: type[Exception] = driver.Error
+        self._learning: dict[int, threading.RLock] = {}  # by stream
+        self._writer: sa.Connection | None = None
+        self._only_looks = self._joined = self._closed = False
+        self._log = log  # of SQLite
+        self._offset, self._latest = 0.0, float("-inf")
+
+    @classmethod
+    def open(
+        cls,
+        where: str | os.PathLike[str],
+        clock: Callable[[], float] | None = None,
+        learner: Learner | None = None,
+    ) -> "Store":
+        """Open a store, and make it where there is none.
+
+        Parameters
+        ----------
+        where
+            A folder, or the URL of a PostgreSQL database.
+        clock
+            Seconds; the time of day at the start and a steady clock from then on, unless given.
+            A clock that jumps back goes on from where it was.
+        learner
+            Who learns; this process unless given.
+        """
+        start = time.time() - time.monotonic()
+        ticking = clock or (lambda: start + time.monotonic())
+        if is_url(where):
+            engine, shown = open_postgresql(str(where))
+            store = cls(engine, shown, None, ticking, learner or Here())
+        else:
+            folder = Path(where)
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                lock = (folder / LOCK_FILE).open("a+", encoding="utf-8")
+                hold_folder(lock, folder)
+                log = Log(folder / FILE)
+            except OSError as error:
+                raise StoreError(
+                    f"{folder}: no store can be kept there ({error.strerror or error}). "
+                    "Name a folder that can be written to."
+                ) from error
+            engine = open_sqlite(folder / FILE)
+            store = cls(engine, str(folder), lock, ticking, learner or Here(), log)
+        try:
+            if store._log is not None:
+                store._log.check()
+            store._migrate()
+            store._go_on()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    @classmethod
+    def join(cls, where: str | os.PathLike[str], start: float) -> "Store":
+        """Write, from a process of its own, to a store that the process which started it holds.
+
+        Parameters
+        ----------
+        where
+            A folder, or the URL of a PostgreSQL database.
+        start
+            The holder's `Store.start`, so that there is one time.
+        """
+        if is_url(where):
+            engine, shown, log = *open_postgresql(str(where)), None
+        else:
+            file = Path(where) / FILE
+            if not file.is_file():
+                raise StoreError(f"{where}: there is no store in this folder. Check the path.")
+            engine, shown, log = open_sqlite(file), str(where), Log(file, joined=True)
+        store = cls(engine, shown, None, lambda: start + time.monotonic(), Here(), log)
+        store._joined = True
+        try:
+            store._go_on()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    @classmethod
+    def look(cls, where: str | os.PathLike[str], learner: Learner | None = None) -> "Store":
+        """Open a store that is there to read it, also while another process writes to it.
+
+        Parameters
+        ----------
+        where
+            A folder, or the URL of a PostgreSQL database.
+        learner
+            Who is asked what only the model knows; this process unless given.
+        """
+        if is_url(where):
+            engine, shown = open_postgresql(str(where))
+        else:
+            engine, shown = open_sqlite(Path(where) / FILE, writes=False), str(where)
+            if not (Path(where) / FILE).is_file():
+                raise StoreError(f"{shown}: there is no store in this folder. Check the path.")
+        store = cls(engine, shown, None, time.time, learner or Here())
+        store._only_looks = True
+        try:
+            with store.read() as connection:
+                present, newest = version_of(connection), newest_version()
+            if present is None:
+                raise StoreError(f"{shown}: there is no store in this database. Check the URL.")
+            if present != newest:
+                remedy = "Open it once to write." if present < newest else "Update labelquorum."
+                raise StoreError(
+                    f"{shown}: the store has tables of version {present}, and this version of "
+                    f"labelquorum reads {newest}. {remedy}"
+                )
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Let go of the store."""
+        with self._turn:
+            self._closed = True
+            if self._writer is not None:
+                if self._log is not None:
+                    with self._log.turn():
+                        self._log.finish(self._writer)
+                self._writer.close()
+                self._writer = None
+            self._engine.dispose()
+            if self._log is not None:
+                self._log.close()
+            if self._lock_file is not None:
+                self._lock_file.close()
+                self._lock_file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ── streams ──────────────────────────────────────────────────────────────────────────
+
+    def create(
+        self,
+        name: str,
+        method: str = "bila",
+        *,
+        rules: Rules | None = None,
+        **settings: Any,
+    ) -> Stream:
+        """Make a stream.
+
+        Parameters
+        ----------
+        name
+            Any text of at most 256 bytes that can be printed.
+        method
+            One whose update needs nothing but what is shared and its own workers: bila, with the
+            preset default or recipe.
+        rules
+            When chunks are cut and labels deleted.
+        settings
+            Of the method, `classes` among them.
+        """
+        _check_name(name)
+        configuration = self.learner.configure(method, settings)
+        row = {
+            "name": name,
+            **configuration._asdict(),
+            "rules": codec.encode((rules or Rules()).as_dict()),
+            "next_row": 1,
+            "next_chunk": 1,
+            "late_labels": 0,
+            "n_crowd": 0,
+        }
+        with self.write() as connection:
+            if name in self._names(connection):
+                raise StoreError(
+                    f"{self.where}: there is a stream {name!r} already. Choose another name."
+                )
+            row["moment"] = self.now()
+            made = connection.execute(schema.streams.insert().values(row)).inserted_primary_key
+            assert made is not None
+            classes = codec.decode(configuration.settings)["classes"] or []
+            model = {"stream": made[0], "version": 0, "classes": codec.encode(classes)}
+            connection.execute(schema.models.insert().values(**model, n_workers=0, n_chunks=0))
+        return self.stream(name)
+
+    def stream(self, name: str) -> Stream:
+        """A stream by its name."""
+        with self.read() as connection:
+            found = connection.execute(
+                sa.select(schema.streams).where(schema.streams.c.name == name)
+            ).one_or_none()
+            if found is None:
+                raise StoreError(
+                    f"{self.where}: there is no stream {name!r}. "
+                    f"There are {self._names(connection)!r}."
+                )
+        configuration = Configuration(found.method, found.settings, found.configuration)
+        return Stream(self, found.id, name, configuration)
+
+    def streams(self) -> list[str]:
+        """The names of all streams, in order."""
+        with self.read() as connection:
+            return self._names(connection)
+
+    def unsettled(self) -> list[str]:
+        """The streams with items that wait, or chunks that are cut."""
+        streams, waiting, chunks = schema.streams.c, schema.waiting.c, schema.chunks.c
+        waits = sa.exists().where(waiting.stream == streams.id)
+        is_cut = sa.exists().where(chunks.stream == streams.id, chunks.state == "cut")
+        with self.read() as connection:
+            return list(connection.scalars(sa.select(streams.name).where(waits | is_cut)))
+
+    def _names(self, connection: sa.Connection) -> list[str]:
+        return list(connection.scalars(sa.select(schema.streams.c.name).order_by("name")))
+
+    # ── transactions ─────────────────────────────────────────────────────────────────────
+
+    def now(self) -> float:
+        """The time, which never goes back, not even over a restart."""
+        with self._tick:  # never that of a transaction: who only asks the time waits for nobody
+            moment = self._clock() + self._offset
+            if moment < self._latest:
+                self._offset += self._latest - moment
+                moment = self._latest
+            self._latest = moment
+            return moment
+
+    @property
+    def start(self) -> float:
+        """When the machine's steady clock stood at 0, as this store tells the time."""
+        return self.now() - time.monotonic()
+
+    def learning(self, stream: int) -> threading.RLock:
+        """Held by who learns in a stream: two would learn from the same chunk, one in vain."""
+        return self._learning.setdefault(stream, threading.RLock())
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """A connection that sees one state of the store."""
+        try:
+            with self._engine.connect() as connection:
+                if self._engine.dialect.name == "postgresql":
+                    connection.execution_options(isolation_level="REPEATABLE READ")
+                try:
+                    with connection.begin():
+                        yield connection
+                except self._driver_error:
+                    connection.invalidate()
+                    raise
+        except (sa.exc.DBAPIError, self._driver_error) as error:
+            self._refuse(error)
+        except sa.exc.TimeoutError as error:  # all connections are in use, for half a minute
+            raise StoreError(
+                f"{self.where}: too many read at the moment. Come back later."
+            ) from error
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """A transaction; it is committed when the block is left without an error."""
+        if self._only_looks:
+            raise StoreError(f"{self.where}: the store was opened to be read. Use Store.open.")
+        with self._turn:
+            if self._closed:  # the lock is gone, and may be another's by now
+                raise StoreError(f"{self.where}: the store was closed. Open it again.")
+            try:
+                connection = self._writing()
+                if self._log is None:
+                    with connection.begin():
+                        take_turn(connection)
+                        yield connection
+                    return
+                with self._log.turn():
+                    with self._log.noting(connection):
+                        yield connection
+                    if not self._log.shorten(connection):
+                        self._drop_handles()
+            except (sa.exc.DBAPIError, self._driver_error) as error:
+                # A commit that failed may or may not have happened.
+                self._drop_handles()
+                self._refuse(error)
+
+    def compact(self) -> None:
+        """Write a SQLite file anew, so that nothing of what was deleted is left in its pages."""
+        if self._log is None or self._only_looks:
+            return
+        with self._turn, self._log.turn():
+            try:
+                self._log.rewrite(self._writing())
+            except sqlite3.Error as error:
+                raise StoreError(
+                    f"{self.where}: the file could not be written anew ({error}). Make room, and "
+                    "run VACUUM."
+                ) from error
+
+    def _drop_handles(self) -> None:
+        """Use none of the handles again: one of them failed to reach the disk or the server."""
+        if self._writer is not None:
+            self._writer.invalidate()
+            self._writer.close()
+            self._writer = None
+        self._engine.dispose()
+
+    def _writing(self) -> sa.Connection:
+        if self._writer is None:
+            self._writer = self._engine.connect().execution_options(writes=True)
+            if self._log is not None:
+                self._log.prepare(self._writer)
+            if self._engine.dialect.name == "postgresql" and not self._joined:
+                try:
+                    hold_database(self._writer, self.where)
+                except BaseException:
+                    self._writer.close()
+                    self._writer = None
+                    raise
+        return self._writer
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        cause = getattr(error, "orig", error)  # the driver's own, or what SQLAlchemy made of it
+        reason = " ".join(str(cause).split())
+        lacks_space = getattr(cause, "sqlstate", None) == DISK_FULL
+        if lacks_space or (self._log is not None and self._log.lacks_space(cause)):
+            raise FullError(
+                f"{self.where}: the disk is full ({reason}). What was not acknowledged can be sent "
+                "again under the same key once there is space."
+            ) from error
+        raise StoreError(
+            f"{self.where}: the database refused ({reason}). What was not acknowledged can be sent "
+            "again under the same key once the cause is gone."
+        ) from error
+
+    def _go_on(self) -> None:
+        """Go on from the time that was told last."""
+        with self.write() as connection:
+            latest = connection.scalar(sa.select(sa.func.max(schema.streams.c.moment)))
+        self._latest = float("-inf") if latest is None else latest
+
+    def _migrate(self) -> None:
+        newest = newest_version()
+        with self.write() as connection:
+            present = version_of(connection)
+            if present is not None and present > newest:
+                raise StoreError(
+                    f"{self.where}: the store has tables of version {present}, this version of "
+                    f"labelquorum knows up to {newest}. Update labelquorum."
+                )
+            if present != newest:
+                upgrade(connection)
+            expect(connection)
+
+
+def _check_name(name: object) -> None:
+    if (
+        not isinstance(name, str)
+        or not name.strip()
+        or not name.isprintable()
+        or len(name.encode("utf-8", "replace")) > codec.NAME_BYTES
+    ):
+        raise StateError(
+            "A stream's name must be text that can be printed, of at most "
+            f"{codec.NAME_BYTES} bytes. Got {str(name)[:40]!r}."
+        )

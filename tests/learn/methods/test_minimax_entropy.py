@@ -1,0 +1,212 @@
+"""Minimax entropy: the dual solved by SciPy, its constraints, and the error on real data."""
+
+import os
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.optimize import check_grad, minimize
+
+from labelquorum.errors import StateError
+from labelquorum.evaluation import class_conditional_crowd
+from labelquorum.evaluation.datasets.load import DATA_VARIABLE, read_dataset
+from labelquorum.ingest.chunks import cut_chunks, make_chunk
+from labelquorum.ingest.labels import LabelSpace
+from labelquorum.ingest.vocabulary import Roster
+from labelquorum.learn.aggregator import vote_shares
+from labelquorum.learn.methods.minimax_entropy import minimax_entropy
+from labelquorum.learn.wrappers import windowed
+
+
+def learn(aggregator, chunk):
+    state, info = aggregator.update(aggregator.init(chunk, 0), chunk)
+    return state, info, aggregator.aggregate(state, chunk)
+
+
+@cache
+def small_chunk():
+    crowd = class_conditional_crowd(12, 5, 3, labels_per_item=4, seed=3)
+    return make_chunk(crowd.item, crowd.worker, crowd.label, n_classes=3)
+
+
+# ── the dual, densely and label by label ─────────────────────────────────────────────────
+
+
+def log_probs(sigma, tau, chunk):
+    logits = sigma[chunk.worker] + tau[chunk.item][:, None, :]  # (B, C, C)
+    return logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
+
+
+def dual(x, probs, chunk, alpha, beta):
+    """F without the entropy of q, and its gradient, from all σ and τ laid end to end."""
+    K, N, C = chunk.n_workers, chunk.n_items, chunk.n_classes
+    sigma, tau = np.split(x, [K * C * C])
+    sigma, tau = sigma.reshape(K, C, C), tau.reshape(N, C)
+    log_p, row = log_probs(sigma, tau, chunk), np.arange(chunk.n_labels)
+    share = probs[chunk.item]  # (B, C)
+    value = -(share * log_p[row, :, chunk.label]).sum()
+    value += alpha / 2 * (sigma**2).sum() + beta / 2 * (tau**2).sum()
+    surplus = share[:, :, None] * (np.exp(log_p) - np.eye(C)[chunk.label][:, None, :])
+    grad_sigma, grad_tau = alpha * sigma, beta * tau
+    np.add.at(grad_sigma, chunk.worker, surplus)
+    np.add.at(grad_tau, chunk.item, surplus.sum(axis=1))
+    return value, np.concatenate([grad_sigma.ravel(), grad_tau.ravel()])
+
+
+def solve(probs, chunk, alpha, beta, start=None):
+    C = chunk.n_classes
+    x = np.zeros((chunk.n_workers * C + chunk.n_items) * C) if start is None else start
+    options = {"maxiter": 10_000, "ftol": 1e-15, "gtol": 1e-9}
+    found = minimize(dual, x, (probs, chunk, alpha, beta), "L-BFGS-B", jac=True, options=options)
+    return found.x, found.fun
+
+
+def posterior(x, chunk):
+    K, C = chunk.n_workers, chunk.n_classes
+    sigma, tau = x[: K * C * C].reshape(K, C, C), x[K * C * C :].reshape(-1, C)
+    said = log_probs(sigma, tau, chunk)[np.arange(chunk.n_labels), :, chunk.label]
+    scores = np.zeros((chunk.n_items, C))
+    np.add.at(scores, chunk.item, said)
+    evidence = np.logaddexp.reduce(scores, axis=1, keepdims=True)
+    return np.exp(scores - evidence), evidence.sum()
+
+
+def test_the_gradient_of_the_reference_is_that_of_finite_differences():
+    chunk, rng = small_chunk(), np.random.default_rng(0)
+    x = rng.normal(size=(chunk.n_workers * 3 + chunk.n_items) * 3)
+    given = vote_shares(chunk), chunk, 0.7, 1.3
+    off = check_grad(lambda x: dual(x, *given)[0], lambda x: dual(x, *given)[1], x)
+    assert off < 1e-4
+
+
+# ── known answers ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(2.25, 5.4), (0.5, 0.3)])
+def test_a_round_finds_the_minimum_of_the_dual_that_scipy_finds(alpha, beta):
+    chunk = small_chunk()
+    method = minimax_entropy(
+        worker_penalty=alpha, item_penalty=beta, iterations=1, steps=5000, step_tolerance=1e-12
+    )
+    state, info, _ = learn(method, chunk)
+    x, _ = solve(vote_shares(chunk), chunk, alpha, beta)
+    sigma = x[: chunk.n_workers * 9].reshape(-1, 3, 3)
+    np.testing.assert_allclose(state.rows["worker_logits"], sigma, atol=1e-5)
+    penalty = alpha / 2 * (sigma**2).sum() + beta / 2 * (x[sigma.size :] ** 2).sum()
+    assert info.losses[0] == pytest.approx(penalty - posterior(x, chunk)[1], abs=1e-5)
+
+
+def test_the_released_settings_come_within_their_tolerance_of_that_minimum():
+    chunk = small_chunk()
+    state, _, _ = learn(minimax_entropy(iterations=1), chunk)
+    alpha, beta = 0.25 * 9, 0.25 * 9 * chunk.n_items / chunk.n_workers
+    assert state.shared["item_penalty"] == pytest.approx(beta)
+    x, _ = solve(vote_shares(chunk), chunk, alpha, beta)
+    np.testing.assert_allclose(
+        state.rows["worker_logits"], x[: chunk.n_workers * 9].reshape(-1, 3, 3), atol=5e-3
+    )
+
+
+def test_expected_counts_are_the_observed_ones_where_little_is_penalised():
+    # Constraints of the primal: Σ_i q_i(c) p(z | c) = Σ_i q_i(c) 1[l_ik = z], up to α σ_k[c, z].
+    chunk, alpha = small_chunk(), 1e-3
+    method = minimax_entropy(
+        worker_penalty=alpha, item_penalty=10.0, iterations=1, steps=5000, step_tolerance=1e-8
+    )
+    sigma = learn(method, chunk)[0].rows["worker_logits"]
+    probs, K, C = vote_shares(chunk), chunk.n_workers, chunk.n_classes
+    x, _ = solve(probs, chunk, alpha, 10.0)
+    tau = x[K * C * C :].reshape(-1, C)
+    share = probs[chunk.item][:, :, None]
+    surplus = share * (np.eye(C)[chunk.label][:, None, :] - np.exp(log_probs(sigma, tau, chunk)))
+    of_workers, of_items = np.zeros((K, C, C)), np.zeros((chunk.n_items, C))
+    np.add.at(of_workers, chunk.worker, surplus)
+    np.add.at(of_items, chunk.item, surplus.sum(axis=1))
+    np.testing.assert_allclose(of_workers, alpha * sigma, atol=2e-3)
+    np.testing.assert_allclose(of_workers, 0, atol=0.02)
+    np.testing.assert_allclose(of_items, 10.0 * tau, atol=2e-3)
+
+
+def test_rounds_end_where_those_of_the_reference_end():
+    crowd = class_conditional_crowd(40, 8, 3, labels_per_item=5, seed=5)
+    chunk = make_chunk(crowd.item, crowd.worker, crowd.label, n_classes=3)
+    alpha, beta = 1.0, 4.0
+    probs, x = vote_shares(chunk), None
+    for _ in range(150):
+        x, _ = solve(probs, chunk, alpha, beta, x)
+        before, (probs, _) = probs, posterior(x, chunk)
+        if np.abs(probs - before).max() < 1e-6:
+            break
+    method = minimax_entropy(
+        worker_penalty=alpha,
+        item_penalty=beta,
+        tolerance=1e-7,
+        iterations=300,
+        steps=100,
+        step_tolerance=1e-6,
+    )
+    state, _, answer = learn(method, chunk)
+    np.testing.assert_allclose(answer.probs, probs, atol=2e-3)
+    np.testing.assert_allclose(
+        state.rows["worker_logits"], x[: chunk.n_workers * 9].reshape(-1, 3, 3), atol=5e-3
+    )
+
+
+def test_no_round_raises_the_dual():
+    crowd = class_conditional_crowd(300, 20, 4, labels_per_item=5, seed=1)
+    chunk = make_chunk(crowd.item, crowd.worker, crowd.label, n_classes=4)
+    losses = learn(minimax_entropy(tolerance=0.0, iterations=30), chunk)[1].losses
+    assert len(losses) == 30
+    assert (np.diff(losses) <= 1e-9).all()
+
+
+def test_items_that_were_not_fitted_are_answered_by_what_is_known_of_their_workers():
+    crowd = class_conditional_crowd(600, 12, 3, labels_per_item=5, seed=2)
+    first, later = (
+        make_chunk(
+            crowd.item[rows] % 300, crowd.worker[rows], crowd.label[rows], n_workers=12, n_classes=3
+        )
+        for rows in (crowd.item < 300, crowd.item >= 300)
+    )
+    method = minimax_entropy()
+    state, _, _ = learn(method, first)
+    error = np.mean(method.aggregate(state, later).aggregated != crowd.truth[300:])
+    assert error <= np.mean(vote_shares(later).argmax(axis=1) != crowd.truth[300:])
+
+
+# ── laws, settings, real data ────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("setting", ["worker_penalty", "item_penalty", "strength", "steps"])
+def test_a_setting_out_of_range_is_named(setting):
+    with pytest.raises(StateError, match=f"`{setting}` of minimax_entropy must be a number ≥"):
+        minimax_entropy(**{setting: -1})
+
+
+@cache
+def rte():
+    if not os.environ.get(DATA_VARIABLE):
+        pytest.skip(f"real data sets are read only where {DATA_VARIABLE} names their folder")
+    return read_dataset("rte")
+
+
+def error_on_rte(aggregator, chunk_items=800):
+    data, roster, state, wrong = rte(), Roster(LabelSpace(("0", "1"))), None, []
+    for table in cut_chunks([data.table], chunk_items):
+        intake = roster.read(table)
+        roster.admit(intake)
+        state = aggregator.init(intake.chunk, 0) if state is None else state
+        state, _ = aggregator.update(state, intake.chunk)
+        aggregated = aggregator.aggregate(state, intake.chunk).aggregated
+        wrong += [str(c) != data.truth[i] for c, i in zip(aggregated, intake.item_ids, strict=True)]
+    assert len(wrong) == 800
+    return 100 * np.mean(wrong)
+
+
+def test_the_error_on_rte_is_the_published_one():
+    # 7.25 in the BiLA paper.
+    assert error_on_rte(minimax_entropy()) <= 7.5
+
+
+def test_a_window_of_rte_is_clearly_worse_than_all_of_it():
+    assert error_on_rte(windowed(minimax_entropy()), 50) >= error_on_rte(minimax_entropy()) + 2

@@ -1,0 +1,240 @@
+"""Labels over HTTP: every format, every limit, every kind of nonsense."""
+
+import gzip
+import io
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from labelquorum.ingest.untrusted import MOST_ROWS
+
+ROWS = [
+    {"task": "t1", "worker": "ann", "label": "owl"},
+    {"task": "t1", "worker": "bob", "label": "wren"},
+    {"task": "t2", "worker": "ann", "label": "owl"},
+]
+
+
+def parquet(rows, **options):
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sink, **options)
+    return sink.getvalue()
+
+
+def csv(rows):
+    lines = ["task,worker,label", *(",".join(map(str, row.values())) for row in rows)]
+    return "\n".join(lines).encode()
+
+
+BODIES = {
+    "list": ("application/json", lambda rows: json.dumps(rows).encode()),
+    "object": ("application/json", lambda rows: json.dumps({"labels": rows}).encode()),
+    "ndjson": (
+        "application/x-ndjson",
+        lambda rows: "\n".join(map(json.dumps, rows)).encode(),
+    ),
+    "csv": ("text/csv; charset=utf-8", csv),
+    "parquet": ("application/vnd.apache.parquet", parquet),
+}
+
+
+def send(client, stream, body, kind="application/json", **headers):
+    headers = {"Content-Type": kind, **{n.replace("_", "-"): v for n, v in headers.items()}}
+    return client.post(f"{stream}/labels", content=body, headers=headers)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize("kind", BODIES)
+def test_every_format_is_taken(admin, stream, kind, packed):
+    media, write = BODIES[kind]
+    body = write(ROWS)
+    headers = {}
+    if packed:
+        body, headers = gzip.compress(body), {"Content_Encoding": "gzip"}
+    answer = send(admin, stream, body, media, **headers)
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == {"accepted": 3, "late": 0, "skipped": {}, "repeated": False}
+    assert admin.get(stream).json()["counts"]["waiting_labels"] == 3
+
+
+def test_one_label_is_an_object(admin, stream):
+    label = {"task": 7, "worker": "ann", "label": "owl", "weight": 0.5, "timestamp": 3}
+    assert send(admin, stream, json.dumps(label)).json()["accepted"] == 1
+    [item] = admin.get(f"{stream}/items", params={"undecided": True}).json()["items"]
+    assert item["task"] == 7 and item["labels"] == 1 and item["label"] is None
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_bad_rows_are_named_and_nothing_is_taken(admin, stream, kind):
+    media, write = BODIES[kind]
+    bad = [{"task": f"t{n}", "worker": "ann", "label": "crow"} for n in range(30)]
+    answer = send(admin, stream, write([ROWS[0], *bad]), media)
+    told = answer.json()
+    assert answer.status_code == told["status"] == 422 and told["ok"] is False
+    assert len(told["errors"]) == 20 and told["error"] == told["errors"][0]
+    place = {"ndjson": "body line 2", "csv": "body line 3"}.get(kind, "body row 1")
+    assert told["error"].startswith(f"{place}: label 'crow' is not one of the classes")
+    assert admin.get(stream).json()["counts"]["waiting_labels"] == 0
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_bad_rows_are_skipped_and_counted_if_wanted(admin, stream, kind):
+    media, write = BODIES[kind]
+    bad = [
+        {"task": "t1", "worker": "ann", "label": "crow"},
+        {"task": "t1", "worker": "a" * 300, "label": "owl"},
+        {"task": "t\x1b[2J", "worker": "ann", "label": "owl"},
+    ]
+    answer = admin.post(
+        f"{stream}/labels",
+        params={"on_bad": "skip"},
+        content=write([*bad, *ROWS]),
+        headers={"Content-Type": media},
+    )
+    assert answer.json()["accepted"] == 3, answer.text
+    assert answer.json()["skipped"] == {"unknown class": 1, "bad worker": 1, "bad task": 1}
+
+
+def test_the_same_key_counts_once_and_another_body_under_it_is_a_conflict(admin, stream):
+    first = send(admin, stream, json.dumps(ROWS), Idempotency_Key="één".encode())
+    again = send(admin, stream, json.dumps(ROWS), Idempotency_Key="één".encode())
+    other = send(admin, stream, json.dumps(ROWS[:1]), Idempotency_Key="één".encode())
+    assert first.json()["repeated"] is False and again.json()["repeated"] is True
+    assert again.json()["accepted"] == 3
+    assert other.status_code == 409 and "key 'één' came before" in other.json()["error"]
+    assert admin.get(stream).json()["counts"]["waiting_labels"] == 3
+
+
+def test_a_label_is_taken_back_before_it_is_cut(admin, stream):
+    send(admin, stream, json.dumps([*ROWS, {"task": 7, "worker": 8, "label": "owl"}]))
+
+    def retract(task, worker):
+        return admin.delete(f"{stream}/labels", params={"task": task, "worker": worker})
+
+    assert retract("t1", "ann").json() == {"gone": 1}
+    assert retract("7", "8").json() == {"gone": 1}
+    again = retract("t1", "ann")
+    assert again.status_code == 404 and "is waiting" in again.json()["error"]
+
+
+NONSENSE = {
+    "nothing": (b"", 422),
+    "no JSON": (b"owl", 422),
+    "no UTF-8": (b'{"task": "\xff", "worker": "ann", "label": "owl"}', 422),
+    "NaN": (b'{"task": NaN, "worker": "ann", "label": "owl"}', 422),
+    "Infinity": (b'{"task": 1, "worker": "ann", "label": "owl", "weight": -Infinity}', 422),
+    "too large a number": (b'{"task": 1e999, "worker": "ann", "label": "owl"}', 422),
+    "thousands of digits": (b'{"task": %s, "worker": 1, "label": "owl"}' % (b"9" * 5000), 422),
+    "hundreds of digits": (b'{"task": %s, "worker": 1, "label": "owl"}' % (b"9" * 300), 422),
+    "NUL": (b'{"task": "a\\u0000", "worker": "ann", "label": "owl"}', 422),
+    "half a character": (b'{"task": "\\ud800", "worker": "ann", "label": "owl"}', 422),
+    "a line break": (b'{"task": "a\\nb", "worker": "ann", "label": "owl"}', 422),
+    "an escape": (b'{"task": "\\u001b[31m", "worker": "ann", "label": "owl"}', 422),
+    "a long name": (b'{"task": "%s", "worker": "ann", "label": "owl"}' % (b"x" * 257), 422),
+    "a giant name": (b'{"task": "%s", "worker": 1, "label": "owl"}' % (b"x" * 2**23), 422),
+    "a list as a name": (b'{"task": ["a"], "worker": "ann", "label": "owl"}', 422),
+    "a number": (b"7", 422),
+    "null": (b"null", 422),
+    "rows that are none": (b'[1, "a", null, []]', 422),
+    "no label": (b'{"task": 1, "worker": 2}', 422),
+    "a heavy label": (b'{"task": 1, "worker": 2, "label": "owl", "weight": 1e9}', 422),
+    "deep lists": (b"[" * 100_000, 422),
+    "deep objects": (b'{"task":' * 30_000, 422),
+    "too many rows": (b"[%s]" % b",".join([b"{}"] * (2 * MOST_ROWS + 1)), 413),
+    "too large": (b" " * (16 * 2**20 + 1), 413),
+}
+
+
+def test_gzip_that_is_not_declared_is_told_as_such(admin, stream):
+    answer = send(admin, stream, gzip.compress(b"task,worker,label\nt,ann,owl\n"), "text/csv")
+    assert answer.status_code == 422 and "Send Content-Encoding: gzip" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_is_refused_in_the_one_shape(admin, stream, name):
+    body, status = NONSENSE[name]
+    answer = send(admin, stream, body)
+    told = answer.json()
+    assert answer.status_code == status, told["error"][:300]
+    assert told["status"] == status and told["ok"] is False and told["errors"][0] == told["error"]
+    assert len(answer.content) < 2**15
+    assert admin.get(stream).json()["counts"]["waiting_labels"] == 0
+
+
+BOMBS = {
+    "zeros": ("text/csv", gzip.compress(bytes(2**27), 9)),
+    "members": ("text/csv", gzip.compress(bytes(2**20), 9) * 300),
+    "cut off": ("text/csv", gzip.compress(b"task,worker,label\n" * 99)[:-9]),
+    "no gzip": ("text/csv", b"task,worker,label"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_what_is_packed_does_not_grow_beyond_bounds(admin, running, stream, name):
+    media, body = BOMBS[name]
+    answer = send(admin, stream, body, media, Content_Encoding="gzip")
+    assert answer.status_code == (413 if name in ("zeros", "members") else 422), answer.text
+    assert running.app.service.bodies.held == 0
+
+
+def of_one_value(value, rows):
+    """A file in which one long value stands in many rows, and takes hardly any room."""
+    again = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * rows, "int32"), [value])
+    short = pyarrow.DictionaryArray.from_arrays(again.indices, ["owl"])
+    sink = io.BytesIO()
+    table = pyarrow.table({"task": again, "worker": short, "label": short})
+    pyarrow.parquet.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+ONE = {"task": "t", "worker": "ann", "label": "owl"}
+PARQUET_BOMBS = {
+    "one long page": (lambda: of_one_value("x" * 10**8, 1), 413),
+    "one value again and again": (lambda: of_one_value("x" * 10**5, 90_000), 413),
+    "many rows": (lambda: of_one_value("t", MOST_ROWS + 1), 413),
+    "values made of those before": (
+        lambda: parquet(
+            [ONE] * 9, use_dictionary=False, column_encoding={"task": "DELTA_BYTE_ARRAY"}
+        ),
+        422,
+    ),
+    "lists": (lambda: parquet([{**ONE, "task": ["t"]}]), 422),
+    "no file": (lambda: b"PAR1" + bytes(100) + b"PAR1", 422),
+    "nothing": (lambda: b"", 422),
+}
+
+
+@pytest.mark.parametrize("name", PARQUET_BOMBS)
+def test_parquet_that_needs_too_much_is_refused_unread(admin, stream, name):
+    make, status = PARQUET_BOMBS[name]
+    answer = send(admin, stream, make(), "application/vnd.apache.parquet")
+    assert answer.status_code == status, answer.text
+    assert answer.json()["status"] == status
+
+
+def test_parquet_with_any_bit_turned_is_read_or_refused(admin, stream):
+    body = bytearray(parquet(ROWS))
+    for bit in range(0, 8 * len(body), 37):
+        body[bit // 8] ^= 1 << bit % 8
+        answer = send(admin, stream, bytes(body), "application/vnd.apache.parquet")
+        assert answer.status_code in (200, 413, 422), answer.text
+        body[bit // 8] ^= 1 << bit % 8
+
+
+def test_other_packings_media_and_choices_are_refused(admin, stream):
+    body = json.dumps(ROWS)
+    assert send(admin, stream, body, Content_Encoding="br").status_code == 415
+    assert send(admin, stream, body, "multipart/form-data").status_code == 415
+    answer = admin.post(f"{stream}/labels?on_bad=shrug", content=body)
+    assert answer.status_code == 422 and "on_bad" in answer.json()["error"]
+    assert send(admin, stream, body, Idempotency_Key="k" * 300).status_code == 422
+
+
+def test_more_workers_than_the_rule_allows_are_refused_whole(admin, stream):
+    admin.patch(stream, json={"max_workers": 2})
+    rows = [{"task": "t", "worker": n, "label": "owl"} for n in range(3)]
+    answer = send(admin, stream, json.dumps(rows))
+    assert answer.status_code == 413 and "max_workers=2" in answer.json()["error"]
+    assert send(admin, stream, json.dumps(rows[:2])).json()["accepted"] == 2

@@ -1,0 +1,242 @@
+"""Who gets in: the table of routes, walked with every kind of key; names, origins, rates."""
+
+import asyncio
+import re
+from itertools import product
+
+import httpx
+import pytest
+from server.served import serving, until
+
+from labelquorum.errors import StateError
+from labelquorum.server.app import check_routes, create_app
+from labelquorum.server.auth import ROUTES, Guarded, Rates
+from labelquorum.store.api_keys import SCOPES
+
+CLOSED = [(method, path, need) for (method, path), need in ROUTES.items() if need is not None]
+IDS = [f"{method} {path}" for method, path, _ in CLOSED]
+BODIES = {"POST": b"{}", "PATCH": b"{}"}
+
+
+@pytest.fixture(scope="module")
+def walked(running, admin):
+    """The service, with two streams."""
+    for name in ("mine", "theirs"):
+        made = admin.post("/v1/streams", json={"name": name, "settings": {"classes": ["a", "b"]}})
+        assert made.status_code == 201
+    return running
+
+
+def ask(client, method, path, **options):
+    path = re.sub(r"\{stream\}", "mine", path)
+    path = re.sub(r"\{\w+(:path)?\}", "1", path)
+    return client.request(method, path, content=BODIES.get(method), **options)
+
+
+def check_shape(answer, status):
+    told = answer.json()
+    assert answer.status_code == told["status"] == status, told
+    assert told["ok"] is False and told["error"] == told["errors"][0]
+    assert re.fullmatch(r"[A-Z`].*[.]", told["error"], re.S), told["error"]
+
+
+def test_every_route_of_the_app_is_declared_and_every_declared_one_is_there(walked):
+    there = {(m, route.path) for route in walked.app.inner.routes for m in route.methods}
+    assert there == set(ROUTES)
+
+
+@pytest.mark.parametrize(("method", "path", "need"), CLOSED, ids=IDS)
+def test_no_key_and_a_wrong_one_open_nothing(walked, method, path, need):
+    client = walked.client(None)
+    secret = walked.secret("admin")
+    for header in (
+        None,
+        "",
+        "Bearer",
+        "Bearer lq_nonsense",
+        f"Basic {secret}",
+        f"Bearer {secret[:-1]}",
+        f"Bearer {secret}x",
+        secret,
+    ):
+        headers = {} if header is None else {"Authorization": header}
+        answer = ask(client, method, path, headers=headers)
+        check_shape(answer, 401)
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(("method", "path", "need"), CLOSED, ids=IDS)
+def test_a_revoked_key_opens_nothing(walked, admin, method, path, need):
+    made = admin.post("/v1/keys", json={"name": "soon gone", "scope": "admin"}).json()
+    client = walked.client(None)
+    client.headers["Authorization"] = f"Bearer {made['key']}"
+    assert client.get("/v1/streams").status_code == 200
+    assert admin.delete(f"/v1/keys/{made['id']}").status_code == 200
+    check_shape(ask(client, method, path), 401)
+
+
+@pytest.mark.parametrize(("method", "path", "need"), CLOSED, ids=IDS)
+def test_a_lower_scope_is_not_enough(walked, method, path, need):
+    for scope in SCOPES[: SCOPES.index(need.scope)]:
+        check_shape(ask(walked.client(scope), method, path), 403)
+
+
+@pytest.mark.parametrize(("method", "path", "need"), CLOSED, ids=IDS)
+def test_a_key_of_another_stream_opens_nothing_of_this_one(walked, method, path, need):
+    answer = ask(walked.client("admin", "theirs"), method, path)
+    if need.reach == "any":
+        assert answer.status_code == 200 and "mine" not in answer.text
+    else:
+        check_shape(answer, 403)
+        assert "'theirs'" in answer.json()["error"]
+
+
+def test_a_key_of_another_stream_does_not_learn_which_streams_there_are(walked):
+    client = walked.client("admin", "theirs")
+    there, nowhere = (client.get(f"/v1/streams/{name}") for name in ("mine", "nowhere"))
+    assert there.json() == nowhere.json() and there.status_code == 403
+
+
+def test_a_hook_may_carry_its_key_in_a_header_of_its_own(walked):
+    client = walked.client(None)
+    client.headers["X-LabelQuorum-Key"] = walked.secret("write", "mine")
+    assert client.post("/v1/streams/mine/hooks/label-studio", json={}).status_code == 422
+    check_shape(client.get("/v1/streams/mine"), 401)
+    check_shape(client.post("/v1/streams/theirs/hooks/label-studio", json={}), 403)
+
+
+def test_a_key_is_told_what_it_opens(walked):
+    for scope, stream in product(SCOPES, (None, "mine")):
+        told = walked.client(scope, stream).get("/v1/key").json()
+        assert (told["scope"], told["stream"]) == (scope, stream)
+        assert "digest" not in told and "key" not in told
+
+
+def test_health_is_open_to_everybody(walked):
+    client = walked.client(None)
+    for path in ("/healthz", "/readyz"):
+        assert client.get(path).json() == {"ok": True}
+
+
+def test_unknown_routes_tell_nothing_without_a_key(walked, admin):
+    check_shape(walked.client(None).get("/v1/nothing"), 401)
+    check_shape(admin.get("/v1/nothing"), 404)
+    check_shape(admin.get("/v1/streams/"), 404)
+    check_shape(admin.put("/v1/streams"), 405)
+    check_shape(admin.get("/v1/streams/nowhere"), 404)
+    check_shape(admin.get("/v1/streams/mine/items", params={"limit": "many"}), 422)
+    check_shape(admin.get("/v1/streams/mine/items", params={"cursor": "!"}), 422)
+
+
+def test_a_route_that_is_not_declared_is_open_to_nobody(walked):
+    app = create_app(walked.store, None)
+
+    @app.inner.get("/secret")
+    def secret():
+        return "told"
+
+    with pytest.raises(StateError, match="'/secret' does not say what key it takes"):
+        check_routes(app.inner.routes)
+    assert type(app.inner.routes[-1]) is Guarded
+
+    async def walk():
+        transport = httpx.ASGITransport(app=app)
+        headers = {"Authorization": f"Bearer {walked.secret()}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            app.service.keyring.refresh()
+            return await client.get("/secret", headers=headers)
+
+    check_shape(asyncio.run(walk()), 403)
+
+
+def test_a_fault_of_our_own_is_told_in_the_one_shape_and_without_its_secrets(walked, monkeypatch):
+    def fail():
+        raise KeyError("a password")
+
+    client = walked.client()
+    monkeypatch.setattr(walked.app.service.store, "streams", fail)
+    answer = client.get("/v1/streams")
+    check_shape(answer, 500)
+    assert "password" not in answer.text
+    until(lambda: any("KeyError" in str(event.get("error")) for event in walked.events()))
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "", "a:b:c", "127.0.0.1x"]
+)
+def test_a_name_that_is_not_ours_is_not_answered_to(walked, host):
+    check_shape(walked.client().get("/v1/streams", headers={"Host": host}), 421)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:99", "127.0.0.1:1", "[::1]:80", "10.0.0.9"]
+)
+def test_our_own_names_and_addresses_are_answered_to(walked, host):
+    assert walked.client().get("/v1/streams", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+    ids=str,
+)
+def test_pages_of_other_origins_may_not_write(walked, headers):
+    answer = walked.client().post("/v1/streams/mine/labels", json=[], headers=headers)
+    check_shape(answer, 403)
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_pages_of_our_own_origin_may_write(walked):
+    headers = {"Origin": walked.url, "Sec-Fetch-Site": "same-origin"}
+    sent = walked.client().post("/v1/streams/mine/labels", json=[], headers=headers)
+    assert sent.status_code == 200
+
+
+def test_a_preflight_is_answered_with_no_permission(walked):
+    headers = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+    answer = walked.client(None).options("/v1/streams/mine/labels", headers=headers)
+    check_shape(answer, 401)
+    assert not any(name.startswith("access-control") for name in answer.headers)
+
+
+def test_names_and_origins_can_be_allowed(tmp_path):
+    allowed = {"allow_host": ("labels.example",), "allow_origin": ("https://labels.example",)}
+    with serving(tmp_path / "store", **allowed) as service:
+        headers = {"Host": "labels.example", "Origin": "https://labels.example"}
+        made = {"name": "s", "settings": {"classes": ["a", "b"]}}
+        assert service.client().post("/v1/streams", json=made, headers=headers).status_code == 201
+
+
+def test_answers_forbid_what_browsers_might_make_of_them(walked, admin):
+    for answer in (admin.get("/v1/streams"), walked.client(None).get("/v1/streams")):
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "server" not in answer.headers
+
+
+def test_a_bucket_fills_steadily_and_never_beyond_its_brim():
+    now = [0.0]
+    rates = Rates(2.0, lambda: now[0])
+    assert [rates.take(1) for _ in range(5)] == [0, 0, 0, 0, 0.5]
+    assert rates.take(2) == 0
+    now[0] = 0.5
+    assert rates.take(1) == 0 and rates.take(1) > 0
+    now[0] = 1000.0
+    assert [rates.take(1) > 0 for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_who_asks_too_often_is_told_when_to_come_back(tmp_path):
+    with serving(tmp_path / "store", rate=0.01) as service:
+        client = service.client("read")
+        answers = [client.get("/v1/streams") for _ in range(2)]
+        assert [one.status_code for one in answers] == [200, 429]
+        check_shape(answers[1], 429)
+        assert 1 <= int(answers[1].headers["retry-after"]) <= 100
+        assert service.client("read").get("/v1/streams").status_code == 200
+        assert client.get("/healthz").status_code == 200

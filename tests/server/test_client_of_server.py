@@ -1,0 +1,151 @@
+"""The client and the real service: everything one can ask of the other."""
+
+from itertools import islice
+
+import pandas as pd
+import pytest
+
+import labelquorum as lq
+from labelquorum.client import transport
+from labelquorum.errors import ConflictError, LabelError, StateError, StoreError
+from labelquorum.evaluation import class_conditional_crowd, label_table
+
+RULES = {"labels_per_item": 2, "chunk_items": 2, "max_wait": None, "max_chunk_wait": None}
+TABLE = {
+    "t1": {"ann": "owl", "bob": "owl"},
+    "t2": {"ann": "wren", "bob": "owl", "cat": "wren"},
+}
+
+
+@pytest.fixture
+def client(running):
+    with lq.Client(running.url, running.secret()) as client:
+        yield client
+
+
+@pytest.fixture
+def name(client, request):
+    """An empty stream of the test's own."""
+    client.create(request.node.name, classes=["owl", "wren"], rules=RULES)
+    return request.node.name
+
+
+def settled(client, name, n_chunks=1):
+    """Follow the events until so many chunks are applied; give the events."""
+    events = client.follow(name, after=0)
+    found = list(islice((event for event in events if event.kind == "applied"), n_chunks))
+    events.close()
+    return found
+
+
+def test_a_stream_is_made_changed_and_told(client, name):
+    assert name in client.streams()
+    assert client.stream(name)["rules"]["chunk_items"] == 2
+    assert client.change(name, chunk_items=5, max_wait=7.5)["rules"]["max_wait"] == 7.5
+    assert client.stream(name)["settings"]["classes"] == ["owl", "wren"]
+    with pytest.raises(ConflictError, match="already"):
+        client.create(name)
+    with pytest.raises(StateError, match="chunk_items"):
+        client.change(name, chunk_items=0)
+    with pytest.raises(StoreError, match="There is no stream 'no such'"):
+        client.stream("no such")
+
+
+def test_labels_go_in_and_answers_come_out(client, name):
+    assert client.send(name, TABLE).accepted == 5
+    [event] = settled(client, name)
+    assert (event.kind, event.data["chunk"], event.data["items"]) == ("applied", 1, 2)
+    items = client.items(name)
+    assert items["label"].to_dict() == {"t1": "owl", "t2": "wren"}
+    assert items["labels"].to_dict() == {"t1": 2, "t2": 3}
+    assert client.items(name, changed_since=1).empty
+    low = client.items(name, confidence_below=items["confidence"].max())
+    assert low.index.tolist() == [items["confidence"].idxmin()]
+    assert client.pending(name, 1.0, limit=1).index.tolist() == [items["confidence"].idxmin()]
+    assert client.item(name, "t2")["probabilities"]["wren"] == items.loc["t2", "confidence"]
+    workers = client.workers(name)
+    assert workers["labels"].to_dict() == {"ann": 2, "bob": 2, "cat": 1}
+    assert client.worker(name, "ann")["skill"] == workers.loc["ann", "skill"]
+    assert client.chunks(name)["state"].tolist() == ["applied"]
+    assert client.forget(name, "cat") == 0  # no label of theirs was waiting
+    assert "cat" not in client.workers(name).index
+
+
+def test_the_model_that_comes_is_that_of_the_library_fed_the_same_chunks(client, name):
+    client.send(name, TABLE)
+    settled(client, name)
+    local = lq.BiLA(classes=["owl", "wren"]).partial_fit(TABLE)
+    pd.testing.assert_series_equal(client.model(name).skills_, local.skills_)
+
+
+def test_many_batches_are_counted_once_each(client, request, monkeypatch):
+    monkeypatch.setattr(transport, "BATCH_ROWS", 7)
+    table = label_table(class_conditional_crowd(30, 8, 3, labels_per_item=4, seed=2))
+    name = request.node.name
+    client.create(name, rules={**RULES, "labels_per_item": 4, "chunk_items": 10})
+    assert client.send(name, table, key="crowd").accepted == 120
+    again = client.send(name, table, key="crowd")
+    assert (again.accepted, again.repeated) == (120, 18)
+    settled(client, name, 3)
+    assert (client.items(name)["labels"] == 4).all()
+    assert client.stream(name)["counts"]["answered_items"] == 30
+
+
+def test_refusals_are_the_services_own_sentences(client, name):
+    with pytest.raises(LabelError, match=r"'eagle' is not one of the classes.*key='k'"):
+        client.send(name, {"t1": {"ann": "eagle"}}, key="k")
+    skipped = client.send(name, {"t1": {"ann": "eagle", "bob": "owl"}}, on_bad="skip")
+    assert (skipped.accepted, skipped.skipped) == (1, {"unknown class": 1})
+    client.send(name, {"t1": {"ann": "owl"}}, key="k")
+    with pytest.raises(ConflictError, match="key"):
+        client.send(name, {"t1": {"ann": "wren"}}, key="k")
+    with lq.Client(client._wire.url, "wrong") as stranger, pytest.raises(StoreError, match="key"):
+        stranger.streams()
+
+
+def test_a_waiting_label_is_taken_back(client, name):
+    client.send(name, {"t1": {"ann": "owl"}, 7: {3: "wren"}})
+    assert client.items(name, undecided=True)["labels"].to_dict() == {"t1": 1, 7: 1}
+    assert client.retract(name, 7, 3) == 1
+    assert client.items(name, undecided=True).index.tolist() == ["t1"]
+    with pytest.raises(StoreError, match="is waiting"):
+        client.retract(name, 7, 3)
+
+
+def test_true_labels_count(client, name):
+    assert client.gold(name, {"t2": "owl"}) == 1
+    client.send(name, TABLE)
+    settled(client, name)
+    assert client.items(name).loc["t2", "label"] == "owl"
+
+
+@pytest.mark.parametrize("task", ["a/b", "..", "ä ö?#%", "7", 7, -2.5, "null"])
+def test_a_task_of_any_name_is_found_again(client, request, task):
+    name = f"named {task!r}".replace("/", " slash ")
+    client.create(name, rules={**RULES, "labels_per_item": 1, "chunk_items": 1})
+    client.send(name, [{"task": task, "worker": task, "label": "owl"}])
+    settled(client, name)
+    assert client.items(name).index.tolist() == [task]
+    assert client.item(name, task)["task"] == task
+    assert client.worker(name, task)["worker"] == task
+
+
+def test_events_are_resumed_after_one_that_is_known(client, name):
+    client.send(name, TABLE)
+    [first] = settled(client, name)
+    client.send(name, {f"u{n}": {"ann": "owl", "bob": "owl"} for n in range(2)})
+    following = client.follow(name, after=first.id)
+    assert next(following).data["chunk"] == 2
+    following.close()
+
+
+def test_keys_open_what_they_are_for_until_they_are_revoked(client, name):
+    secret = client.make_key("reader", "read", stream=name)
+    with lq.Client(client._wire.url, secret) as reader:
+        assert reader.streams() == [name]
+        with pytest.raises(StoreError, match="scope"):
+            reader.send(name, TABLE)
+        table = client.keys()
+        client.revoke_key(table.index[table["stream"] == name][0])
+        with pytest.raises(StoreError, match="key"):
+            reader.streams()

@@ -1,0 +1,157 @@
+"""A person's right: a worker is forgotten as the library does it, and his id is nowhere left."""
+
+import numpy as np
+import pytest
+from store.test_stream import as_frame, assert_same_model, crowd, rows_of, shuffled
+
+import labelquorum as lq
+from labelquorum.errors import LabelError
+from labelquorum.store import model_rows as model_module
+from labelquorum.store.check import BROKEN, examine_store
+from labelquorum.store.database import schema
+from labelquorum.store.rules import Rules
+
+AT_ONCE = Rules(labels_per_item=1, chunk_items=1, max_wait=None, max_chunk_wait=None)
+OPEN = AT_ONCE.changed(grace=1e9)
+
+
+def everything(store):
+    """All cells of all tables, as text."""
+    with store.read() as connection:
+        return repr([connection.execute(t.select()).all() for t in schema.metadata.sorted_tables])
+
+
+def test_a_worker_is_forgotten_to_the_bit_as_in_the_library(store, monkeypatch):
+    rules = Rules(labels_per_item=3, chunk_items=4, max_chunk_wait=0, grace=1e9)
+    stream, model, seen = store.create("s", rules=rules), lq.BiLA(), []
+
+    def learn(work, real=model_module.learn):
+        seen.append(rows_of(model_module.table_of(work)))
+        return real(work)
+
+    monkeypatch.setattr(model_module, "learn", learn)
+    rows = shuffled(rows_of(crowd(16)))
+    workers = sorted({row[1] for row in rows})[:2]
+    for start in range(0, len(rows), 16):
+        stream.accept(as_frame(rows[start : start + 16]))
+        stream.settle()
+        for part in seen:
+            model.partial_fit(as_frame(part))
+        seen.clear()
+        if start == 16:
+            for worker in workers:  # they come back later, as new ones
+                stream.forget(worker)
+                model.forget(worker)
+    stream.settle(flush=True)
+    for part in seen:
+        model.partial_fit(as_frame(part))
+    assert stream.snapshot().ids["workers"].count(None) == 2
+    assert set(workers) < set(stream.estimator().workers_)
+    assert_same_model(stream, model)
+    again = stream.estimator()
+    for task in model._memory.ledger:
+        ours, theirs = again._memory.ledger.get(task), model._memory.ledger.get(task)
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_his_id_is_nowhere_left(store, where, monkeypatch):
+    rules = OPEN.changed(retention="keep")
+    stream = store.create("s", rules=rules, classes=["x", "y"])
+    stream.accept({"t": {"somebody": "x", "b": "y"}, "u": {"b": "y"}}, key="k")
+    stream.settle()
+    stream.accept({"bad": {"somebody": "x", "b": "y"}})
+
+    def learn(work):
+        raise ValueError("I do not like somebody")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model_module, "learn", learn)
+        stream.settle()
+    stream.change(labels_per_item=2)
+    stream.accept({"v": {"somebody": "x", "b": "y"}, "w": {"somebody": "y"}})
+    assert "somebody" in everything(store)
+    assert stream.forget("somebody") == 4
+    assert "somebody" not in everything(store)
+    assert [f for f in examine_store(where) if f.name == BROKEN] == []
+    assert stream.count()["waiting_labels"] == 1
+    assert stream.cut() is None  # one label of v is left
+    stream.accept({"v": {"c": "y"}})
+    stream.settle()
+    assert {one.item_id: one.n_labels for one in stream.answers()} == {"t": 2, "u": 1, "v": 2}
+
+
+def test_the_file_holds_nothing_of_him(tmp_path):
+    from labelquorum.store.store import Store
+
+    with Store.open(tmp_path) as store:
+        stream = store.create("s", rules=AT_ONCE)
+        for number in range(50):
+            stream.accept({f"t{number}": {"somebody": "x", "b": "y"}})
+        stream.settle()
+        stream.forget("somebody")
+        store.compact()
+        held = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"somebody" not in held
+    assert b"t49" in held
+
+
+def test_chunks_that_are_cut_are_applied_first(store):
+    stream = store.create("s", rules=AT_ONCE, classes=["x", "y"])
+    stream.accept({"t": {"a": "x"}, "u": {"a": "y", "b": "x"}})
+    stream.cut()
+    stream.cut()
+    stream.forget("a")
+    assert {one.item_id: one.n_labels for one in stream.answers()} == {"t": 1, "u": 2}
+    assert list(stream.estimator().workers_) == ["b"]
+
+
+def test_a_chunk_learned_from_before_he_was_forgotten_is_learned_from_again(store, monkeypatch):
+    stream = store.create("s", rules=AT_ONCE, classes=["x", "y"])
+    stream.accept({"t": {"a": "x"}})
+    stream.settle()
+    stream.accept({"u": {"a": "y"}})
+    cut, n_learned = stream.cut(), []
+
+    def learn(work, real=model_module.learn):
+        n_learned.append(len(work.workers))
+        if len(n_learned) == 1:
+            stream.forget("a")  # which applies the chunk itself
+        return real(work)
+
+    monkeypatch.setattr(model_module, "learn", learn)
+    stream.advance(cut)
+    assert n_learned == [1, 1]
+    assert len(stream.chunks()) == 2
+    assert list(stream.estimator().workers_) == []
+
+
+def test_a_truth_of_an_item_without_labels_left_is_its_answer(store):
+    stream = store.create("s", rules=OPEN, classes=["x", "y"])
+    stream.accept({"t": {"a": "x"}, "u": {"b": "x"}})
+    stream.settle()
+    stream.forget("a")
+    before = stream.snapshot()
+    stream.gold({"t": "y"})
+    stream.settle()
+    [given] = [one for one in stream.answers() if one.item_id == "t"]
+    assert (given.label, given.confidence) == ("y", 1)
+    for name, array in stream.snapshot().arrays.items():
+        if not name.startswith("ledger/"):
+            assert array.tobytes() == before.arrays[name].tobytes()
+
+
+def test_a_stranger_is_refused(store):
+    stream = store.create("s", rules=AT_ONCE)
+    stream.accept({"t": {"a": 0}})
+    before = everything(store)
+    with pytest.raises(LabelError, match="worker 'b' is not known"):
+        stream.forget("b")
+    assert everything(store) == before
+
+
+def test_who_is_forgotten_makes_room_in_the_crowd(store):
+    stream = store.create("s", rules=AT_ONCE.changed(max_workers=1), classes=[0, 1])
+    stream.accept({"t": {"a": 0}})
+    stream.forget("a")
+    assert stream.accept({"t": {"b": 0}}).accepted == 1

@@ -1,0 +1,95 @@
+"""With how much the learner is asked: workers by the bytes of their states, items by their age."""
+
+import pytest
+
+from labelquorum.store import model_queries, queries
+from labelquorum.store.rules import Rules
+
+RULES = Rules(labels_per_item=2, chunk_items=4, max_wait=None, max_chunk_wait=None, grace=1e9)
+
+
+@pytest.fixture
+def asked(store, monkeypatch):
+    """What the learner was asked: the question, what came with it, and what it told."""
+    seen, ask = [], store.learner.ask
+
+    def noted(work, question, options):
+        told = ask(work, question, options)
+        seen.append((question, work, told))
+        return told
+
+    monkeypatch.setattr(store.learner, "ask", noted)
+    return seen
+
+
+def fed(store, classes=("a", "b")):
+    """A stream of six workers, of whom those with a low number have most labels."""
+    stream = store.create("s", classes=list(classes), rules=RULES)
+    for n in range(12):
+        stream.accept({f"t{n:02d}": {f"w{n % 6}": "a", f"w{n % 4}x": "b", f"w{n % 3}y": "a"}})
+        stream.settle()
+    return stream
+
+
+def test_a_question_takes_no_more_states_than_the_budget(store, asked, monkeypatch):
+    stream = fed(store)
+    everybody = stream.workers()
+    size = max(len(row.state) for row in asked[-1][1].workers)
+    asked.clear()
+    monkeypatch.setattr(queries, "BUDGET", 3 * size)
+    _, rows, total = stream.board()
+    assert total == len(everybody) == 13 and len(rows) == 3
+    busiest = sorted(everybody, key=lambda one: (-one["labels"], one["place"]))[:3]
+    assert {row["worker"] for row in rows} == {one["worker"] for one in busiest}
+    assert [one["worker"] for one in stream.workers()] == [one["worker"] for one in everybody]
+    stream.profile("w5")
+    assert all(len(work.workers) <= 6 for _, work, _ in asked)
+
+
+def test_with_many_classes_the_board_is_made_without_the_learner(store, asked, monkeypatch):
+    stream = fed(store)
+    wanted = stream.board()
+    asked.clear()
+    monkeypatch.setattr(queries, "MOST_CLASSES", 1)
+    version, rows, total = stream.board()
+    assert asked == [] and (version, total) == (wanted[0], wanted[2])
+    for row, other in zip(rows, wanted[1], strict=True):
+        assert row["skill"] == row["agreed"] / row["labels"]
+        same = ("worker", "place", "labels", "agreed")
+        assert [row[name] for name in same] == [other[name] for name in same]
+
+
+def test_who_goes_together_is_looked_for_in_the_items_that_were_opened_last(
+    store, clock, asked, monkeypatch
+):
+    stream = store.create("s", classes=["a", "b"], rules=RULES.changed(chunk_items=1))
+    for task in ("z", "b", "a"):
+        stream.accept({task: {"v": "a", "w": "b"}})
+        stream.settle()
+        clock.time += 1
+    monkeypatch.setattr(queries, "BOARD_ITEMS", 2)
+    stream.board()
+    assert [row.item for row in asked[-1][1].open_items] == ['"b"', '"a"']
+
+
+def test_matrices_are_made_only_where_they_are_wanted(store, asked):
+    stream = fed(store)
+    assert "confusion" not in asked_of(stream.workers(matrices=False), asked)
+    assert "confusion" in asked_of(stream.workers(), asked)
+
+
+def asked_of(told, asked):
+    assert set(asked[-1][2][0]) <= set(told[0])
+    return asked[-1][2][0]
+
+
+def test_of_many_classes_the_bounds_of_a_skill_are_told_by_labels_alone(store, monkeypatch):
+    stream = fed(store)
+    before = stream.workers(matrices=False)
+    monkeypatch.setattr(model_queries, "INTERVALS", 1)
+    monkeypatch.setattr("labelquorum.learn.inspection.DRAWS", None)  # it would fail
+    after = stream.workers(matrices=False)
+    for one, other in zip(before, after, strict=True):
+        assert one["skill"] == other["skill"]
+        assert 0 <= other["low"] < other["skill"] < other["high"] <= 1
+        assert (one["low"], one["high"]) != (other["low"], other["high"])

@@ -1,0 +1,270 @@
+"""The figures of a stream are those of its answers, whatever happened to them."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from labelquorum.store import stats
+from labelquorum.store.chunk_stats import BINS, histogram
+from labelquorum.store.database import schema
+from labelquorum.store.rules import Rules
+from labelquorum.store.stats import Tally
+from labelquorum.store.status import all_counts, all_rows, gold_error
+
+RULES = Rules(labels_per_item=2, chunk_items=4, max_wait=None, max_chunk_wait=None, grace=1e9)
+
+
+def labels(n_items, start=0, truth="a"):
+    return {
+        f"t{n:03d}": {f"w{n % 3}": truth, f"w{(n + 1) % 3}": truth if n % 4 else "b"}
+        for n in range(start, start + n_items)
+    }
+
+
+def check(stream, figures):
+    """Hold figures against the answers themselves."""
+    answers = stream.answers()
+    with figures.fresh() as told:
+        assert {k: n for k, n in told.classes.items() if n} == Counter(one.label for one in answers)
+        assert told.confidence.tolist() == histogram(np.array([one.confidence for one in answers]))
+
+
+@pytest.fixture
+def stream(store):
+    return store.create("s", classes=["a", "b", "c"], rules=RULES)
+
+
+def test_figures_are_those_of_the_answers_as_they_come(stream):
+    figures = Tally(stream)
+    check(stream, figures)
+    for start in range(0, 24, 8):
+        stream.accept(labels(8, start))
+        stream.settle()
+        check(stream, figures)
+    check(stream, Tally(stream))
+    with figures.fresh() as told:
+        assert told.n_chunks == 6 and told.labels == 48
+        assert [point.items for point in told.points()] == [4] * 6
+        assert [point.new_items for point in told.points()] == [4] * 6
+        assert sum(point.labels for point in told.points()) == 48
+        assert told.recent[0] == 24 and sum(told.recent[1].values()) == 24
+        assert told.depth[2] == 24 and sum(told.depth) == 24
+        assert told.priors == pytest.approx(stream.estimator().priors_.tolist(), abs=1e-5)
+        for row in stream.chunks():
+            assert told.when(row["id"]) == row["applied_at"] >= row["cut_at"]
+        assert told.when(99) is None
+
+
+def test_an_item_that_is_answered_anew_counts_once(stream):
+    figures = Tally(stream)
+    stream.accept(labels(4))
+    stream.settle()
+    stream.accept({"t000": {"x": "c", "y": "c", "z": "c"}, "t001": {"w1": "b", "w2": "b"}})
+    stream.settle(flush=True)
+    check(stream, figures)
+    with figures.fresh() as told:
+        stops = told.stops()
+        assert (stops["items"], stops["labels"]) == (4, 11)
+        assert stops["chunks"] == told.n_chunks
+        assert [(point.items, point.new_items) for point in told.points()] == [(4, 4), (2, 0)]
+        assert sum(told.depth) == 4 and told.depth[5] == 1  # each once, by its present labels
+
+
+def test_stopping_is_that_of_the_model_on_the_same_items(stream):
+    stream.accept(labels(8))
+    stream.settle()
+    with Tally(stream).fresh() as told:
+        stops = told.stops()
+    assert (stops["items"], stops["labels"], stops["chunks"]) == (8, 16, 2)
+    used = [point["labels_used"] for point in stops["curve"]]
+    assert used == sorted(used) and used[0] >= 8 and used[-1] <= 16
+    assert len(stops["curve"]) == len(stream.estimator().stopping())
+
+
+def test_chunks_that_were_applied_before_there_were_figures_are_counted_by_their_answers(
+    store, stream
+):
+    stream.accept(labels(8))
+    stream.settle()
+    with store.write() as connection:
+        connection.execute(schema.chunks.update().values(summary=None, applied_at=None))
+    stream.accept(labels(4, 8))
+    stream.settle()
+    figures = Tally(stream)
+    check(stream, figures)
+    with figures.fresh() as told:
+        assert [point.sure is None for point in told.points()] == [True, True, False]
+        assert told.when(1) is None and told.when(3) is not None
+        assert len(told.waits) == 1 and told.stops()["chunks"] == 1
+
+
+def test_an_item_of_a_chunk_without_figures_that_was_answered_anew_counts_once(store, stream):
+    stream.accept(labels(8))
+    stream.settle()
+    with store.write() as connection:
+        connection.execute(schema.chunks.update().values(summary=None, applied_at=None))
+    warm = Tally(stream)
+    check(stream, warm)
+    stream.accept({"t000": {"x": "c", "y": "c", "z": "c"}, "t001": {"x": "b", "y": "b"}})
+    stream.settle(flush=True)
+    check(stream, warm)
+    check(stream, Tally(stream))
+
+
+def test_figures_that_could_not_be_read_to_the_end_are_counted_once(stream, monkeypatch):
+    figures = Tally(stream)
+    stream.accept(labels(4))
+    stream.settle()
+    check(stream, figures)
+    stream.accept(labels(12, 4))
+    stream.settle()
+    add, n_added = Tally._add, 0
+
+    def lost(self, *row):
+        nonlocal n_added
+        n_added += 1
+        if n_added == 3:
+            raise OSError("the connection is lost")
+        add(self, *row)
+
+    monkeypatch.setattr(Tally, "_add", lost)
+    with pytest.raises(OSError, match="lost"), figures.fresh():
+        pass
+    check(stream, figures)
+    with figures.fresh() as told:
+        assert told.n_chunks == len(told.waits) == len(told.points()) == 4 and told.labels == 32
+        assert told.recent[0] == 16 and told.stops()["chunks"] == 4
+
+
+@pytest.mark.parametrize("has_figures", [True, False])
+def test_a_truth_that_comes_late_is_counted_in_place_of_the_answer(store, has_figures):
+    rules = RULES.changed(grace=0.0)
+    stream = store.create("s", classes=["a", "b", "c"], rules=rules)
+    stream.accept(labels(8))
+    stream.settle()
+    if not has_figures:
+        with store.write() as connection:
+            connection.execute(schema.chunks.update().values(summary=None))
+    warm = Tally(stream)
+    check(stream, warm)
+    assert stream.gold({"t000": "c", "t001": "c", "t002": "b"}).late == 3
+    check(stream, warm)
+    check(stream, Tally(stream))
+    stream.gold({"t000": "b", "t001": "c"})  # another truth, and one that is no news
+    check(stream, warm)
+    stream.accept(labels(4, 8))
+    cut = stream.cut()
+    assert stream.gold({"t008": "c"}).late == 1  # between cut and answer
+    check(stream, warm)
+    stream.advance(cut)
+    check(stream, warm)
+    check(stream, Tally(stream))
+
+
+def test_a_truth_is_counted_once_where_the_item_was_open_first_and_closed_then(stream):
+    warm = Tally(stream)
+    stream.accept(labels(4))
+    stream.settle()
+    stream.gold({"t000": "c"})
+    stream.settle(flush=True)
+    check(stream, warm)
+    stream.change(grace=0)
+    stream.accept(labels(4, 4) | {"t001": {"x": "b"}})
+    cut = stream.cut()
+    stream.gold({"t001": "c", "t000": "b"})
+    check(stream, warm)
+    stream.advance(cut)
+    stream.settle(flush=True)
+    check(stream, warm)
+    check(stream, Tally(stream))
+
+
+def test_a_class_that_is_not_answered_any_more_is_missed(store, monkeypatch):
+    stream = store.create("s", classes=["a", "b"], rules=RULES)
+    figures = Tally(stream)
+    monkeypatch.setattr(stats, "EXPECTED", 4.0)
+    half = {f"t{n:03d}": dict.fromkeys(("x", "y", "z"), "ab"[n % 2]) for n in range(12)}
+    stream.accept(half)
+    stream.settle()
+    with figures.fresh() as told:
+        assert told.lost() == []
+    stream.accept({f"u{n:03d}": dict.fromkeys(("x", "y", "z"), "a") for n in range(12)})
+    stream.settle()
+    with figures.fresh() as told:
+        [lost] = told.lost()
+        assert (lost.label, lost.since, lost.answers) == ("b", 3, 12)
+        assert lost.share == pytest.approx(0.5)
+
+
+def test_many_chunks_are_shown_together(stream, monkeypatch):
+    monkeypatch.setattr(stats, "SHOWN", 2)
+    stream.accept(labels(20))
+    stream.settle()
+    with Tally(stream).fresh() as told:
+        assert [(p.chunk, p.items, p.labels) for p in told.points()] == [(3, 12, 24), (5, 8, 16)]
+
+
+def test_the_error_on_gold_is_that_of_what_was_answered_before_the_truth(stream):
+    assert gold_error(stream) is None
+    stream.accept(labels(8))
+    stream.settle()
+    given = {one.item_id: one.label for one in stream.answers()}
+    stream.gold({"t000": "c", "t001": given["t001"], "t002": given["t002"], "new": "a"})
+    stream.settle(flush=True)
+    found = gold_error(stream)
+    assert (found.items, found.wrong) == (3, 1)
+    assert 0 < found.low < found.error < found.high < 1
+
+
+def test_a_glance_at_all_streams_tells_what_each_tells_by_itself(store, stream):
+    other = store.create("other", classes=["x", "y"])
+    stream.accept(labels(6))
+    stream.settle()
+    other.accept({"t": {"w": "x"}})
+    told = all_counts(store)
+    assert list(told) == ["other", "s"]
+    for one in (stream, other):
+        assert told[one.name]["counts"] == one.count()
+        assert told[one.name]["rules"] == one.rules.as_dict()
+        assert told[one.name]["classes"] == one.classes()
+    assert all_counts(store, "other") == {"other": told["other"]}
+    assert all_counts(store, "nobody") == {}
+    assert all_rows(store) == {"s": 12, "other": 1}
+
+
+def test_a_chunk_has_its_figures_and_its_moment_and_they_are_the_same_again(where, clock, store):
+    stored = []
+    for name in ("one", "two"):
+        stream = store.create(name, classes=["a", "b"], rules=RULES, seed=3)
+        stream.accept(labels(4))
+        stream.settle()
+        [row] = stream.chunks()
+        told = json.loads(row["summary"])
+        assert told["items"] == 4 and told["labels"] == 8 and len(told["confidence"]) == BINS
+        assert len(told["stopping"]) == len(told["thresholds"]) + 1
+        assert row["applied_at"] == clock.time
+        stored.append(row["summary"])
+    assert stored[0] == stored[1]
+
+
+def test_a_worker_keeps_his_track_over_a_restart(store, stream):
+    stream.accept(labels(12))
+    stream.settle()
+    model = stream.estimator()
+    with store.read() as connection:
+        kept = dict(map(tuple, connection.execute(
+            sa.select(schema.workers.c.worker, schema.workers.c.track))))  # fmt: skip
+    for worker in ("w0", "w1", "w2"):
+        track = model.track(worker)
+        assert track["labels"].sum() == model._fitted().book.gather(
+            np.array([model.workers_.tolist().index(worker)]))["labels"][0]  # fmt: skip
+        assert track.index.tolist() == [1, 2, 3]
+        # Bins that are not used take no room.
+        assert (
+            len(kept[f'"{worker}"']) == 3 * model._fitted().book.to_arrays()["track"][0, 0].nbytes
+        )
+    profile = stream.profile("w0")
+    assert [one["chunk"] for one in profile["track"]] == [1, 2, 3]
