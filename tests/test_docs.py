@@ -424,7 +424,7 @@ def test_every_function_named_in_the_paper_page_exists():
         resolve(name)
 
 
-@pytest.mark.parametrize("name", ["docs/accounts.md", "docs/recipe.md"])
+@pytest.mark.parametrize("name", ["docs/worker-models.md", "docs/hierarchical.md"])
 def test_every_function_named_in_a_derivation_exists(name):
     names = set(re.findall(r"`(learn\.[\w.]+)`", page(name)))
     assert len(names) > 5
@@ -435,7 +435,7 @@ def test_every_function_named_in_a_derivation_exists(name):
 def test_the_recipe_page_names_every_constant():
     from labelquorum.learn.bila.hierarchical import Recipe
 
-    assert set(Recipe._fields) <= words_in_code("docs/recipe.md")
+    assert set(Recipe._fields) <= words_in_code("docs/hierarchical.md")
 
 
 def test_every_function_named_in_the_confidence_page_exists():

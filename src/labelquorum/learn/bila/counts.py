@@ -4,7 +4,8 @@ BiLA's loss over everything seen so far, with the q of the past as it was when i
 depends on the past only through the counts N, the pooled matrix P, and two sums over items, f
 and ν. So a chunk is solved together with all that came before it, and then its labels can go.
 One account of the stream is kept, or two (`worker_models.py`), each with counts of its own; one
-of them speaks. `docs/recipe.md` has the derivation, `docs/accounts.md` what two accounts are for.
+of them speaks. `docs/hierarchical.md` has the derivation, `docs/worker-models.md` how one is
+selected.
 
 Counts are kept and added in float64, outside compiled code: at 2²⁴ a float32 ignores +0.4.
 """

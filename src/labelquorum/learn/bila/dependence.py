@@ -9,8 +9,8 @@ in the mean if the account is right:
 - u, what is gained by supposing that a fifth of the items are clear, so that everybody errs less
   on them: a mean log-likelihood ratio, which is below 0 for a model that is right.
 
-Seven sums per class keep them, and the evidence log p(l), up to date. `docs/accounts.md` has the
-formulas.
+Seven sums per class keep them, and the evidence log p(l), up to date. The formulas are in
+`docs/worker-models.md`.
 """
 
 from typing import Any

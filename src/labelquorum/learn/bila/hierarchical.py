@@ -3,7 +3,7 @@
     m_k[c, z] = softmax_z( log G[c, z] + a_k 1[c = z] + b_k[z] )
 
 G is the crowd's matrix, a_k the tilt of worker k towards the truth, b_k[z] his liking for label
-z; a_k ~ N(0, σ_a²) and b_k[z] ~ N(0, σ_b²). `docs/recipe.md` derives every line of this file.
+z; a_k ~ N(0, σ_a²) and b_k[z] ~ N(0, σ_b²). `docs/hierarchical.md` derives every line of this file.
 
 Of all labels ever seen the loss needs only the counts N_k[c, z]: labels z of worker k on items
 expected to be c. Arrays have the classes first and the workers last, (C, C, K) and (C + 1, K):

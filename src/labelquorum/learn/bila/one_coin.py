@@ -3,7 +3,7 @@
     m_k[c, z] = r_k if z = c, else (1 − r_k) / (C − 1),  r_k = σ(logit ā + a_k),  a_k ~ N(0, σ_a²)
 
 It is the hierarchical p with nothing but the tilt: softmax_z( log S[c, z] + a_k 1[c = z] ).
-`docs/accounts.md` says what it is for. The loss needs two counts a class: N_k[c, c], how often
+`docs/worker-models.md` says what it is for. The loss needs two counts a class: N_k[c, c], how often
 worker k was right on items expected to be c, and n_k[c], how many of those he labelled. They stand
 one after the other, (2, C, K), classes before workers as in `hierarchical.py`; θ is (1, K).
 """

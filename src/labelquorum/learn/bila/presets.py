@@ -20,9 +20,9 @@ COUNTED: Mapping[str, tuple[str, ...]] = {
 CURVATURE, TIED, BLENDED = "curvature", "tied", "blended"
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    # What we would use ourselves: docs/accounts.md.
+    # What we would use ourselves: docs/worker-models.md.
     "default": {},
-    # A shared matrix that workers lean away from, solved on counts: docs/recipe.md.
+    # A shared matrix that workers lean away from, solved on counts: docs/hierarchical.md.
     "recipe": {
         "generative": "hierarchical",
         "bias_scale": 0.4,

@@ -1,8 +1,8 @@
 """Fitting: the rounds of θ and q in a chunk, and a worker's maximum, as compiled code.
 
-This is the update of `docs/recipe.md`, for one account or for both. XLA compiles once per shape, so
-chunks are padded to a few sizes; padding has weight 0 and changes no result. Chunks are solved in
-float32, which is enough for q; a single worker can also be solved in float64, to the end.
+This is the update of `docs/hierarchical.md`, for one account or for both. XLA compiles once per
+shape, so chunks are padded to a few sizes; padding has weight 0 and changes no result. Chunks are
+solved in float32, which is enough for q; a single worker can also be solved in float64, to the end.
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 The *rich* account is the hierarchical p, the *plain* one has one accuracy per worker. Each reads
 the same stream with a q of its own. The rich one is selected unless it makes the average worker
 look clearly less skilled than the plain one does, and its evidence does not settle the matter:
-`docs/accounts.md`.
+`docs/worker-models.md`.
 """
 
 from collections.abc import Callable, Mapping
