@@ -1,0 +1,26 @@
+"""Code and prose say what a maintainer would search for."""
+
+import pytest
+from words import find
+
+
+def test_banned_words_are_counted(capsys):
+    hits = list(find())
+    with capsys.disabled():
+        print(f"{len(hits)} banned words: python tests/words.py lists them.")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("each worker and his label", ["his"]),
+        ("# told once\n", ["told"]),
+        ("# at most so\n    # many rows", ["so many"]),
+        ('"they are let "\n    "go of"', ["let go"]),
+        ("one row a worker, five labels a task", ["a row a worker", "a row a worker"]),
+        ("the theory of their history", []),
+    ],
+)
+def test_a_banned_word_is_found_wherever_it_stands(tmp_path, text, found):
+    (tmp_path / "page.md").write_text(text, encoding="utf-8")
+    assert [hit.rule for hit in find(tmp_path)] == found
