@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 __all__ = ["PAGES", "ROOT", "TABLES", "fill_tables", "render", "run_code"]
 
@@ -239,71 +239,33 @@ def presets() -> str:
 
 
 def commands() -> str:
-    """The command line, from the program itself."""
+    """The command line, from the program itself: what each command does, and its options."""
     from typer.main import get_command
 
     from labelquorum.cli import app
 
-    group: Any = get_command(app)
-    parts = [_parameters(group), *_commands(group, "labelquorum")]
-    return "\n".join(part for part in parts if part)
+    lines = [["command", "what it does", "options"], ["---"] * 3]
+    return _table([*lines, *_commands(get_command(app), "")])
 
 
-def _commands(group: Any, above: str) -> Iterator[str]:
+def _commands(group: Any, above: str) -> Iterator[list[str]]:
     for name, command in group.commands.items():
         if command.hidden:
             continue
-        paragraphs = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
-        yield "\n\n".join([f"### {above} {name}", *paragraphs]) + "\n"
         if hasattr(command, "commands"):
-            yield from _commands(command, f"{above} {name}")
+            yield from _commands(command, f"{above}{name} ")
             continue
-        yield _parameters(command)
-        if command.epilog:
-            example = command.epilog.removeprefix("Example: ").rstrip(".")
-            yield f"Example: `{example}`\n"
-
-
-def _parameters(command: Any) -> str:
-    kinds = get_type_hints(command.callback)
-    lines = []
-    for parameter in command.params:
-        if getattr(parameter, "hidden", False) or "--help" in parameter.opts:
-            continue
-        if parameter.param_type_name == "argument":
-            names = [parameter.metavar or parameter.name.upper()]
-        else:
-            value = _value(parameter, kinds.get(parameter.name, bool))
-            names = [f"{option}{value}" for option in (*parameter.opts, *parameter.secondary_opts)]
-        lines.append([", ".join(f"`{n}`" for n in names), parameter.help, _default(parameter)])
-    if not lines:
-        return ""
-    return _table([["", "", "default"], ["---"] * 3, *lines])
-
-
-def _value(parameter: Any, kind: Any) -> str:
-    """What follows an option: nothing for a flag, else the choices or a word for the kind."""
-    kinds = [part for part in get_args(kind) or [kind] if part is not type(None)]
-    if kinds == [bool]:
-        return ""
-    if parameter.metavar:
-        return f" {parameter.metavar}"
-    choices = [str(choice) for part in kinds for choice in get_args(part) or [part]]
-    if all(isinstance(part, type) for part in kinds):
-        return {int: " N", float: " NUMBER", Path: " PATH"}.get(kinds[0], " TEXT")
-    return f" {'/'.join(choices)}"
-
-
-def _default(parameter: Any) -> str:
-    shown = getattr(parameter, "show_default", None)
-    if isinstance(shown, str):
-        return shown
-    default = parameter.default
-    if parameter.required:
-        return "required"
-    if default is None or default is False or callable(default):
-        return ""
-    return f"`{default}`"
+        says = (command.help or "").partition("\n\n")[0]
+        arguments, options = [], []
+        for parameter in command.params:
+            if parameter.param_type_name == "argument":
+                arguments.append(parameter.metavar or parameter.name.upper())
+            elif not parameter.hidden and "--help" not in parameter.opts:
+                options += [
+                    f"`{option}`" for option in (*parameter.opts, *parameter.secondary_opts)
+                ]
+        usage = " ".join([f"{above}{name}", *arguments])
+        yield [f"`{usage}`", " ".join(says.split()), " ".join(options)]
 
 
 def routes() -> str:

@@ -118,26 +118,20 @@ def files(root: Path = ROOT) -> Iterator[Path]:
 
 def find(root: Path = ROOT, under: tuple[str, ...] = ()) -> Iterator[Hit]:
     """Every banned word, file by file."""
-    rules = {name: _compiled(rule.pattern or name) for name, rule in BANNED.items()}
+    patterns = [(rule.pattern or name).replace(" ", _GAP) for name, rule in BANNED.items()]
+    groups = "|".join(f"({pattern})" for pattern in patterns)
+    banned, names = re.compile(rf"(?<![\w-])(?:{groups})(?![\w-])"), list(BANNED)
     for path in sorted({*files(root)}):
         name = path.relative_to(root).as_posix()
         if under and not name.startswith(under):
             continue
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
         lines = text.splitlines()
         allowed = [re.compile(one.line) for one in ALLOWED if fnmatch(name, one.path)]
-        for rule, pattern in rules.items():
-            for match in pattern.finditer(text):
-                number = text.count("\n", 0, match.start()) + 1
-                if not any(one.search(lines[number - 1]) for one in allowed):
-                    yield Hit(name, number, " ".join(match[0].split()), rule)
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w-])(?:{pattern.replace(' ', _GAP)})(?![\w-])", re.IGNORECASE)
+        for match in banned.finditer(text.lower()):
+            number = text.count("\n", 0, match.start()) + 1
+            if not any(one.search(lines[number - 1]) for one in allowed):
+                yield Hit(name, number, " ".join(match[0].split()), names[match.lastindex - 1])
 
 
 def count(root: Path = ROOT) -> Counter[str]:
