@@ -29,7 +29,7 @@ import uvloop
 from engine import machine
 from streams import Result, say
 
-from labelquorum.store.label_batch import Sent
+from labelquorum.store.batch import Submission
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
@@ -310,7 +310,7 @@ def measure_restart(
                     "worker": [f"w{k % n_workers}" for k in worker.ravel().tolist()],
                     "label": [CLASSES[c] for c in said.ravel().tolist()],
                 }
-                stream.accept_all([Sent(_frame(rows))])
+                stream.accept_all([Submission(_frame(rows))])
                 stream.settle()
                 if first % 100_000 == 0:
                     say(f"  {first:,} items after {time.monotonic() - begin:.0f} s")

@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from faults import source
 
 from labelquorum.store import codec
+from labelquorum.store.batch import Receipt
 from labelquorum.store.database import schema
 from labelquorum.store.failpoints import POINTS
-from labelquorum.store.label_batch import Receipt
-from labelquorum.store.learner import Here
+from labelquorum.store.learner import LocalLearner
 from labelquorum.store.store import Store
 
 ZYGOTE = Path(__file__).with_name("zygote.py")
@@ -75,7 +75,7 @@ class Arena:
                 try:
                     name, *arguments = connection.recv()
                     try:
-                        answer = (True, getattr(Here(), name)(*arguments))
+                        answer = (True, getattr(LocalLearner(), name)(*arguments))
                     except Exception as error:
                         answer = (False, error)
                     connection.send(answer)
@@ -139,7 +139,7 @@ def check_kept(where, sent, acknowledged):
     recorded cuts given to a fresh store.
     """
     labels = schema.labels.c
-    with Store.open(where, learner=Here()) as store:
+    with Store.open(where, learner=LocalLearner()) as store:
         stream = store.stream("s")
         with store.read() as connection:
             cells = (labels.item, labels.worker, labels.label)

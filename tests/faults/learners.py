@@ -1,6 +1,6 @@
 """Learners for tests in which learning is not what is tested, or is what fails."""
 
-from labelquorum.store.learner import Here
+from labelquorum.store.learner import LocalLearner
 
 
 class Remembering:
@@ -11,7 +11,7 @@ class Remembering:
     def _once(self, name, *arguments):
         key = repr((name, arguments))
         if key not in self.known:
-            self.known[key] = getattr(Here(), name)(*arguments)
+            self.known[key] = getattr(LocalLearner(), name)(*arguments)
         return self.known[key]
 
     def configure(self, method, settings):

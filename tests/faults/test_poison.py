@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from labelquorum.errors import LabelError
-from labelquorum.store.learner import Here
+from labelquorum.store.learner import LocalLearner
 from labelquorum.store.store import Store
 
 NAN = float("nan")
@@ -119,10 +119,10 @@ class Choking:
         self.how, self.tried = how, 0
 
     def configure(self, *arguments):
-        return Here().configure(*arguments)
+        return LocalLearner().configure(*arguments)
 
     def learn(self, work):
-        outcome = Here().learn(work)
+        outcome = LocalLearner().learn(work)
         if not any("poison" in answer.item for answer in outcome.answers):
             return outcome
         self.tried += 1

@@ -22,8 +22,8 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1]))
 from faults import source
 
+from labelquorum.store.batch import Receipt, Submission
 from labelquorum.store.failpoints import arm
-from labelquorum.store.label_batch import Receipt, Sent
 from labelquorum.store.store import Store
 
 REPLAYED = 0.3  # of what was acknowledged is sent again
@@ -83,7 +83,7 @@ def free(store, order, say):
     try:
         while left:
             some = [left.pop() for _ in range(min(len(left), chance.randrange(1, 4)))]
-            sent = [Sent(source.table_of(todo[n]), f"{n}") for n in some]
+            sent = [Submission(source.table_of(todo[n]), f"{n}") for n in some]
             for n, receipt in zip(some, stream.accept_all(sent), strict=True):
                 assert isinstance(receipt, Receipt), receipt
                 say(acknowledged=f"{n}", receipt=receipt[:5])

@@ -13,7 +13,7 @@ from labelquorum.errors import StateError, StoreError
 from labelquorum.evaluation import class_conditional_crowd, label_table
 from labelquorum.server import learner_process as learner_module
 from labelquorum.server.learner_process import LENGTH_BYTES, Beside
-from labelquorum.store.learner import Here
+from labelquorum.store.learner import LocalLearner
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
@@ -38,7 +38,7 @@ def settled(folder, learner):
 
 @pytest.fixture
 def both(tmp_path, beside):
-    opened = [settled(tmp_path / name, one) for name, one in (("h", Here()), ("b", beside))]
+    opened = [settled(tmp_path / name, one) for name, one in (("h", LocalLearner()), ("b", beside))]
     yield [stream for _, stream in opened]
     for store, _ in opened:
         store.close()

@@ -15,8 +15,8 @@ from labelquorum.errors import LabelError, StoreError
 from labelquorum.evaluation import class_conditional_crowd, label_table
 from labelquorum.server.learning_loop import Apart
 from labelquorum.server.write_queue import Pipeline
-from labelquorum.store.database.page_checksums import Seal
-from labelquorum.store.label_batch import Sent
+from labelquorum.store.batch import Submission
+from labelquorum.store.database.page_checksums import PageChecksums
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
@@ -51,8 +51,10 @@ def rows(n_items=20, seed=3):
 
 def send(pipeline, stream, sent):
     async def all_of_them():
-        parcels = [stream.prepare(Sent({task: {worker: label}})) for task, worker, label in sent]
-        return await asyncio.gather(*(pipeline.accept(stream, one) for one in parcels))
+        batches = [
+            stream.prepare(Submission({task: {worker: label}})) for task, worker, label in sent
+        ]
+        return await asyncio.gather(*(pipeline.accept(stream, one) for one in batches))
 
     return asyncio.run(all_of_them())
 
@@ -153,12 +155,12 @@ def test_a_process_whose_starter_was_killed_ends_at_once(tmp_path):
 def test_the_log_of_a_store_that_only_the_other_process_writes_to_is_emptied(tmp_path, monkeypatch):
     monkeypatch.setattr("labelquorum.store.database.sqlite_wal.LOG_BYTES", 40_000)
     monkeypatch.setattr("labelquorum.store.database.sqlite_wal.READ_SECONDS", 0.0)
-    where, emptied, renew = tmp_path / "store", [], Seal.renew
+    where, emptied, renew = tmp_path / "store", [], PageChecksums.renew
     with Store.open(where) as store:
         stream = store.create("s", rules=RULES)
         for task, worker, label in rows(200):
             stream.accept({task: {worker: label}})
-        monkeypatch.setattr(Seal, "renew", lambda *all: emptied.append(renew(*all)))
+        monkeypatch.setattr(PageChecksums, "renew", lambda *all: emptied.append(renew(*all)))
         with Pipeline(store, Apart(str(where), store)):
             until(lambda: len(stream.answers()) == 200)
             until(lambda: emptied)

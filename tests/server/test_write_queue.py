@@ -11,7 +11,7 @@ from labelquorum.evaluation import class_conditional_crowd, label_table
 from labelquorum.server import learning_loop as learning_module
 from labelquorum.server import write_queue as pipeline_module
 from labelquorum.server.write_queue import BusyError, Pipeline
-from labelquorum.store.label_batch import Sent
+from labelquorum.store.batch import Submission
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
@@ -37,11 +37,11 @@ def test_labels_of_many_senders_are_durable_and_answered(store):
             told.set()
 
     async def send(pipeline):
-        parcels = [
-            stream.prepare(Sent({task: {worker: label}}, key=f"{task} {worker}"))
+        batches = [
+            stream.prepare(Submission({task: {worker: label}}, key=f"{task} {worker}"))
             for task, worker, label in rows()
         ]
-        return await asyncio.gather(*(pipeline.accept(stream, one) for one in parcels))
+        return await asyncio.gather(*(pipeline.accept(stream, one) for one in batches))
 
     with Pipeline(store) as pipeline:
         pipeline.learning.on_change = on_change
@@ -56,7 +56,7 @@ def test_a_refusal_is_one_senders_alone(store):
     stream = store.create("s", rules=RULES)
 
     async def send(pipeline):
-        first, other = (stream.prepare(Sent({"t": {"a": x}}, key="k")) for x in (0, 1))
+        first, other = (stream.prepare(Submission({"t": {"a": x}}, key="k")) for x in (0, 1))
         return await asyncio.gather(
             pipeline.accept(stream, first),
             pipeline.accept(stream, other),
@@ -71,8 +71,8 @@ def test_a_refusal_is_one_senders_alone(store):
     assert again.repeated
 
 
-def parcel(stream, worker):
-    return stream.prepare(Sent({"t": {worker: 0}}))
+def batch(stream, worker):
+    return stream.prepare(Submission({"t": {worker: 0}}))
 
 
 def test_a_full_queue_refuses_and_what_it_holds_is_written_at_the_end(store, monkeypatch):
@@ -80,13 +80,13 @@ def test_a_full_queue_refuses_and_what_it_holds_is_written_at_the_end(store, mon
     stream, pipeline = store.create("s", rules=RULES), Pipeline(store)
 
     async def send():
-        sent = [pipeline.submit(stream, parcel(stream, worker)) for worker in "ab"]
+        sent = [pipeline.submit(stream, batch(stream, worker)) for worker in "ab"]
         with pytest.raises(BusyError, match="2 labels wait to be written"):  # it was not started
-            pipeline.submit(stream, parcel(stream, "c"))
+            pipeline.submit(stream, batch(stream, "c"))
         pipeline.start()
         pipeline.stop()
         with pytest.raises(BusyError, match="stopping"):
-            pipeline.submit(stream, parcel(stream, "c"))
+            pipeline.submit(stream, batch(stream, "c"))
         return [await one for one in sent]
 
     assert [one.accepted for one in asyncio.run(send())] == [1, 1]
@@ -96,7 +96,7 @@ def test_a_stream_far_behind_takes_no_more(store, monkeypatch):
     monkeypatch.setattr(pipeline_module, "BACKLOG_CHUNKS", -1)
     stream = store.create("s", rules=RULES)
     with pytest.raises(BusyError, match="chunks to learn from"):
-        asyncio.run(Pipeline(store).accept(stream, parcel(stream, "c")))
+        asyncio.run(Pipeline(store).accept(stream, batch(stream, "c")))
 
 
 def test_a_store_that_refuses_is_told_to_every_sender(store, monkeypatch):
@@ -106,7 +106,7 @@ def test_a_store_that_refuses_is_told_to_every_sender(store, monkeypatch):
         raise StoreError("no")
 
     async def send():
-        sent = [pipeline.submit(stream, parcel(stream, worker)) for worker in "ab"]
+        sent = [pipeline.submit(stream, batch(stream, worker)) for worker in "ab"]
         pipeline.start()
         pipeline.stop()
         return [await one for one in sent]
@@ -120,11 +120,11 @@ def test_a_sender_whose_loop_is_gone_keeps_no_other_waiting(store):
     stream, pipeline = store.create("s", rules=RULES), Pipeline(store)
 
     async def leave():
-        pipeline.submit(stream, parcel(stream, "a"))
+        pipeline.submit(stream, batch(stream, "a"))
 
     asyncio.run(leave())
     with pipeline:
-        assert asyncio.run(pipeline.accept(stream, parcel(stream, "b"))).accepted == 1
+        assert asyncio.run(pipeline.accept(stream, batch(stream, "b"))).accepted == 1
     assert stream.item("t").n_labels == 2
 
 

@@ -7,8 +7,8 @@ from labelquorum.errors import LabelError, LimitError
 from labelquorum.ingest.labels import LabelTable
 from labelquorum.store import codec
 from labelquorum.store.accept import Revised, Revision
+from labelquorum.store.batch import Submission
 from labelquorum.store.database import schema
-from labelquorum.store.label_batch import Sent
 from labelquorum.store.rules import Rules
 
 NOTHING = LabelTable([], [], [])
@@ -19,7 +19,7 @@ def said(number, moment, task="t", worker="a", label="x"):
     """Annotation `number` as it is at a moment."""
     beginning = f"note {number} "
     labels = NOTHING if label is None else {task: {worker: label}}
-    return Revision(beginning, Sent(labels, f"{beginning}{moment}"))
+    return Revision(beginning, Submission(labels, f"{beginning}{moment}"))
 
 
 def held(store):

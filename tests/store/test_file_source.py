@@ -6,7 +6,7 @@ import pytest
 
 from labelquorum.errors import LabelError, StateError
 from labelquorum.store import failpoints, file_source
-from labelquorum.store.file_source import Feed, Incoming
+from labelquorum.store.file_source import FileSource, LineSource
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
@@ -27,7 +27,7 @@ def stream(store):
 
 
 def read(stream, folder, final=False, on_bad="error", tell=pytest.fail):
-    return list(Feed(stream, on_bad, tell).files(folder, final))
+    return list(FileSource(stream, on_bad, tell).files(folder, final))
 
 
 def held(stream):
@@ -60,7 +60,7 @@ def test_parquet_is_read_once(stream, folder, monkeypatch):
     tasks = [f"t{n}" for n in range(5)]
     frame = pd.DataFrame({"task": tasks, "worker": "w", "label": "x"})
     frame.to_parquet(folder / "a.parquet")
-    reader = Feed(stream, "error", pytest.fail).files(folder)
+    reader = FileSource(stream, "error", pytest.fail).files(folder)
     next(reader)
     reader.close()  # as if it had ended here
     assert held(stream) == tasks[:2]
@@ -73,7 +73,7 @@ def test_parquet_is_read_once(stream, folder, monkeypatch):
 
 
 def test_a_file_is_followed_as_it_grows(stream, folder):
-    path, reader = folder / "a.csv", Feed(stream, "error", pytest.fail)
+    path, reader = folder / "a.csv", FileSource(stream, "error", pytest.fail)
     path.write_text("task,wor")
     assert list(reader.files(folder)) == []
     for part, tasks in (("ker,label\n", 0), (lines("t1") + "t2,w", 1), (",x\n\n" + "t3", 2)):
@@ -159,7 +159,7 @@ def test_other_files_are_left_alone(stream, folder):
     (folder / ".hidden.csv").write_text("x")
     (folder / "sub.csv").mkdir()
     said = []
-    reader = Feed(stream, "error", said.append)
+    reader = FileSource(stream, "error", said.append)
     assert list(reader.files(folder)) + list(reader.files(folder)) == []
     assert [sentence.split(":")[0].split("/")[-1] for sentence in said] == ["notes.txt"]
 
@@ -180,14 +180,14 @@ def test_lines_that_come_again_under_a_name_are_passed_over(stream, named, json_
         text = "".join(f'{{"task": "{t}", "worker": "w", "label": "x"}}\n' for t in rows)
     data = text.encode()
     for sent in (data[: 3 * len(data) // 4], data):
-        reader = Feed(stream, "error", pytest.fail)
-        incoming = Incoming(reader, "input", "january" if named else None, None)
+        reader = FileSource(stream, "error", pytest.fail)
+        incoming = LineSource(reader, "input", "january" if named else None, None)
         for start in range(0, len(sent), 5):
             list(incoming.take(sent[start : start + 5]))
         list(incoming.take(b"", final=sent is data))
     assert (held(stream) == rows) is named
     if named:
-        incoming = Incoming(Feed(stream, "error", pytest.fail), "input", "january", None)
+        incoming = LineSource(FileSource(stream, "error", pytest.fail), "input", "january", None)
         with pytest.raises(LabelError, match="input: what was read of it before"):
             list(incoming.take(b"-" * len(data)))
 
@@ -207,7 +207,7 @@ def test_what_ends_the_reading_loses_and_doubles_nothing(where, clock, folder, m
                 else store.create(name, classes=["x", "y"], rules=RULES)
             )
             stream.settle()
-            for _ in Feed(stream, "error", pytest.fail).files(folder):
+            for _ in FileSource(stream, "error", pytest.fail).files(folder):
                 stream.settle()
             return stream.state_hash(), sum(chunk["n_labels"] for chunk in stream.chunks())
 

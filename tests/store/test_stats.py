@@ -8,11 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 from labelquorum.store import stats
-from labelquorum.store.chunk_stats import BINS, histogram
 from labelquorum.store.database import schema
+from labelquorum.store.queries import all_counts, all_rows
 from labelquorum.store.rules import Rules
-from labelquorum.store.stats import Tally
-from labelquorum.store.status import all_counts, all_rows, gold_error
+from labelquorum.store.stats import BINS, StreamStats, histogram
 
 RULES = Rules(labels_per_item=2, chunk_items=4, max_wait=None, max_chunk_wait=None, grace=1e9)
 
@@ -38,13 +37,13 @@ def stream(store):
 
 
 def test_figures_are_those_of_the_answers_as_they_come(stream):
-    figures = Tally(stream)
+    figures = StreamStats(stream)
     check(stream, figures)
     for start in range(0, 24, 8):
         stream.accept(labels(8, start))
         stream.settle()
         check(stream, figures)
-    check(stream, Tally(stream))
+    check(stream, StreamStats(stream))
     with figures.fresh() as told:
         assert told.n_chunks == 6 and told.labels == 48
         assert [point.items for point in told.points()] == [4] * 6
@@ -59,7 +58,7 @@ def test_figures_are_those_of_the_answers_as_they_come(stream):
 
 
 def test_an_item_that_is_answered_anew_counts_once(stream):
-    figures = Tally(stream)
+    figures = StreamStats(stream)
     stream.accept(labels(4))
     stream.settle()
     stream.accept({"t000": {"x": "c", "y": "c", "z": "c"}, "t001": {"w1": "b", "w2": "b"}})
@@ -76,7 +75,7 @@ def test_an_item_that_is_answered_anew_counts_once(stream):
 def test_stopping_is_that_of_the_model_on_the_same_items(stream):
     stream.accept(labels(8))
     stream.settle()
-    with Tally(stream).fresh() as told:
+    with StreamStats(stream).fresh() as told:
         stops = told.stops()
     assert (stops["items"], stops["labels"], stops["chunks"]) == (8, 16, 2)
     used = [point["labels_used"] for point in stops["curve"]]
@@ -93,7 +92,7 @@ def test_chunks_that_were_applied_before_there_were_figures_are_counted_by_their
         connection.execute(schema.chunks.update().values(summary=None, applied_at=None))
     stream.accept(labels(4, 8))
     stream.settle()
-    figures = Tally(stream)
+    figures = StreamStats(stream)
     check(stream, figures)
     with figures.fresh() as told:
         assert [point.sure is None for point in told.points()] == [True, True, False]
@@ -106,22 +105,22 @@ def test_an_item_of_a_chunk_without_figures_that_was_answered_anew_counts_once(s
     stream.settle()
     with store.write() as connection:
         connection.execute(schema.chunks.update().values(summary=None, applied_at=None))
-    warm = Tally(stream)
+    warm = StreamStats(stream)
     check(stream, warm)
     stream.accept({"t000": {"x": "c", "y": "c", "z": "c"}, "t001": {"x": "b", "y": "b"}})
     stream.settle(flush=True)
     check(stream, warm)
-    check(stream, Tally(stream))
+    check(stream, StreamStats(stream))
 
 
 def test_figures_that_could_not_be_read_to_the_end_are_counted_once(stream, monkeypatch):
-    figures = Tally(stream)
+    figures = StreamStats(stream)
     stream.accept(labels(4))
     stream.settle()
     check(stream, figures)
     stream.accept(labels(12, 4))
     stream.settle()
-    add, n_added = Tally._add, 0
+    add, n_added = StreamStats._add, 0
 
     def lost(self, *row):
         nonlocal n_added
@@ -130,7 +129,7 @@ def test_figures_that_could_not_be_read_to_the_end_are_counted_once(stream, monk
             raise OSError("the connection is lost")
         add(self, *row)
 
-    monkeypatch.setattr(Tally, "_add", lost)
+    monkeypatch.setattr(StreamStats, "_add", lost)
     with pytest.raises(OSError, match="lost"), figures.fresh():
         pass
     check(stream, figures)
@@ -148,11 +147,11 @@ def test_a_truth_that_comes_late_is_counted_in_place_of_the_answer(store, has_fi
     if not has_figures:
         with store.write() as connection:
             connection.execute(schema.chunks.update().values(summary=None))
-    warm = Tally(stream)
+    warm = StreamStats(stream)
     check(stream, warm)
     assert stream.gold({"t000": "c", "t001": "c", "t002": "b"}).late == 3
     check(stream, warm)
-    check(stream, Tally(stream))
+    check(stream, StreamStats(stream))
     stream.gold({"t000": "b", "t001": "c"})  # another truth, and one that is no news
     check(stream, warm)
     stream.accept(labels(4, 8))
@@ -161,11 +160,11 @@ def test_a_truth_that_comes_late_is_counted_in_place_of_the_answer(store, has_fi
     check(stream, warm)
     stream.advance(cut)
     check(stream, warm)
-    check(stream, Tally(stream))
+    check(stream, StreamStats(stream))
 
 
 def test_a_truth_is_counted_once_where_the_item_was_open_first_and_closed_then(stream):
-    warm = Tally(stream)
+    warm = StreamStats(stream)
     stream.accept(labels(4))
     stream.settle()
     stream.gold({"t000": "c"})
@@ -179,12 +178,12 @@ def test_a_truth_is_counted_once_where_the_item_was_open_first_and_closed_then(s
     stream.advance(cut)
     stream.settle(flush=True)
     check(stream, warm)
-    check(stream, Tally(stream))
+    check(stream, StreamStats(stream))
 
 
 def test_a_class_that_is_not_answered_any_more_is_missed(store, monkeypatch):
     stream = store.create("s", classes=["a", "b"], rules=RULES)
-    figures = Tally(stream)
+    figures = StreamStats(stream)
     monkeypatch.setattr(stats, "EXPECTED", 4.0)
     half = {f"t{n:03d}": dict.fromkeys(("x", "y", "z"), "ab"[n % 2]) for n in range(12)}
     stream.accept(half)
@@ -203,18 +202,18 @@ def test_many_chunks_are_shown_together(stream, monkeypatch):
     monkeypatch.setattr(stats, "SHOWN", 2)
     stream.accept(labels(20))
     stream.settle()
-    with Tally(stream).fresh() as told:
+    with StreamStats(stream).fresh() as told:
         assert [(p.chunk, p.items, p.labels) for p in told.points()] == [(3, 12, 24), (5, 8, 16)]
 
 
 def test_the_error_on_gold_is_that_of_what_was_answered_before_the_truth(stream):
-    assert gold_error(stream) is None
+    assert stream.gold_error() is None
     stream.accept(labels(8))
     stream.settle()
     given = {one.item_id: one.label for one in stream.answers()}
     stream.gold({"t000": "c", "t001": given["t001"], "t002": given["t002"], "new": "a"})
     stream.settle(flush=True)
-    found = gold_error(stream)
+    found = stream.gold_error()
     assert (found.items, found.wrong) == (3, 1)
     assert 0 < found.low < found.error < found.high < 1
 

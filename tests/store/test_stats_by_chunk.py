@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from labelquorum.store.chunk_stats import BINS
 from labelquorum.store.rules import Rules
-from labelquorum.store.stats import course, truths
+from labelquorum.store.stats import BINS, chunk_series, truths
 from labelquorum.store.store import Store
 
 RULES = Rules(labels_per_item=2, chunk_items=2, grace=100.0)
@@ -27,7 +26,7 @@ def filled(folder):
 def test_answers_are_counted_by_chunk_and_class(tmp_path):
     store, stream = filled(tmp_path)
     with store:
-        found = course(stream)
+        found = chunk_series(stream)
         given = stream.answers()
     assert found.chunk == [1, 2]
     assert found.classes == ["owl", "wren"]
@@ -43,7 +42,7 @@ def test_confidence_is_counted_in_equal_parts(tmp_path):
     with store:
         stream.gold({"t1": "owl"})  # it is open, and is answered anew with 1
         stream.settle(flush=True)
-        found = course(stream)
+        found = chunk_series(stream)
         sure = [one.confidence for one in stream.answers()]
     assert max(sure) == 1.0
     by_hand = np.bincount([min(int(one * BINS), BINS - 1) for one in sure], minlength=BINS)
@@ -65,12 +64,12 @@ def test_a_truth_may_name_a_class_that_no_worker_did(tmp_path):
         stream.accept({"t1": {"ann": "owl", "bob": "owl"}})
         stream.settle()
         stream.gold({"t1": "hawk"})  # closed: the answer becomes the truth
-        found = course(stream)
+        found = chunk_series(stream)
     assert found.classes == ["owl", "hawk"]
     assert found.items.tolist() == [[0, 1]]
 
 
 def test_an_empty_stream_went_nowhere(tmp_path):
     with Store.open(tmp_path) as store:
-        found = course(store.create("birds", classes=["owl", "wren"]))
+        found = chunk_series(store.create("birds", classes=["owl", "wren"]))
     assert found.chunk == [] and found.histogram.sum() == 0

@@ -19,7 +19,7 @@ from labelquorum.evaluation import class_conditional_crowd, label_table
 from labelquorum.learn.model_state import memory_parts
 from labelquorum.store import codec
 from labelquorum.store import model_rows as model_module
-from labelquorum.store.accept import Sent
+from labelquorum.store.batch import Submission
 from labelquorum.store.database import schema
 from labelquorum.store.learner import WorkerRow
 from labelquorum.store.rules import DAY, Rules
@@ -278,13 +278,13 @@ def test_bad_rows_are_told_in_the_receipt(store):
 def test_tables_taken_together_are_taken_as_if_each_had_come_alone(store):
     one, other = {"t": {"a": "x", "b": "y"}}, {"t": {"c": "x"}, "u": {"a": "y"}}
     sent = [
-        Sent(one, "k1", "file", "1"),
-        Sent({"t": {"a": "no class"}}, "k2"),
-        Sent(other, "k3", "file", "2"),
-        Sent(one, "k1"),
-        Sent(other, "k1"),
-        Sent(other),
-        Sent(one, source="file"),
+        Submission(one, "k1", "file", "1"),
+        Submission({"t": {"a": "no class"}}, "k2"),
+        Submission(other, "k3", "file", "2"),
+        Submission(one, "k1"),
+        Submission(other, "k1"),
+        Submission(other),
+        Submission(one, source="file"),
     ]
     together = store.create("together", classes=["x", "y"])
     alone = store.create("alone", classes=["x", "y"])

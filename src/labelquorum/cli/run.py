@@ -25,7 +25,7 @@ from labelquorum.cli.store import StoreOption, StreamName
 from labelquorum.cli.stream import Alarm
 
 if TYPE_CHECKING:
-    from labelquorum.store.label_batch import Receipt
+    from labelquorum.store.batch import Receipt
     from labelquorum.store.store import Store
     from labelquorum.store.stream import Stream
 
@@ -162,7 +162,7 @@ def run(
     now on; other settings are fixed when it is made. Ctrl-C and SIGTERM end
     cleanly. A bad line ends it too, with all before it taken.
     """
-    from labelquorum.store.file_source import Feed
+    from labelquorum.store.file_source import FileSource
     from labelquorum.store.store import Store
 
     if source != "-" and not Path(source).is_dir():
@@ -188,7 +188,7 @@ def run(
         stream = _opened(opened, name, settings, rules)
         work = _Work(stream, prints, quiet)
         work.settle()  # what a run before has left
-        feed = Feed(stream, on_bad, tell)
+        feed = FileSource(stream, on_bad, tell)
         with Alarm() as alarm:
             receipts = (
                 _lines(alarm, feed, known_as, encoding, poll)
@@ -221,10 +221,10 @@ def _lines(
 ) -> Iterator["Receipt | None"]:
     """Take lines as they come; None where none came for a while."""
     from labelquorum.ingest.tail import Kind
-    from labelquorum.store.file_source import Incoming
+    from labelquorum.store.file_source import LineSource
 
     kind = None if encoding is None else Kind(f".{encoding}")
-    incoming = Incoming(feed, "standard input", known_as, kind)
+    incoming = LineSource(feed, "standard input", known_as, kind)
     while (data := alarm.read(sys.stdin.buffer, poll)) != b"":
         if data is None:
             yield None

@@ -14,7 +14,7 @@ from rich.text import Text
 from labelquorum.cli.options import AsJson, in_a_folder, tell
 
 if TYPE_CHECKING:
-    from labelquorum.store.refit import Refined
+    from labelquorum.store.refit import RefitReport
 
 __all__ = [
     "StoreOption",
@@ -204,15 +204,15 @@ def refine(
     Nothing is changed. Labels must be kept for it (--retention keep).
     """
     from labelquorum.ingest.writers import replacing, write_rows
-    from labelquorum.store.refit import Refit, refine
+    from labelquorum.store.refit import ChangedAnswer, refit
     from labelquorum.store.store import Store
 
     chosen = _format_of(output)
     with Store.look(store) as opened, Console(stderr=True).status("Fitting all labels…"):
-        found = refine(opened.stream(name))
+        found = refit(opened.stream(name))
     rows = [one._asdict() for one in found.differ]
     if output is not None:
-        columns = {n: {type(row[n]) for row in rows} or {str} for n in Refit._fields}
+        columns = {n: {type(row[n]) for row in rows} or {str} for n in ChangedAnswer._fields}
         with replacing(output) as beside, beside.open("wb") as file:
             write_rows(rows, columns, file, chosen, raw)
     if as_json:
@@ -234,7 +234,7 @@ def refine(
         tell(f"Wrote {output}.")
 
 
-def _print_refined(found: "Refined") -> None:
+def _print_refined(found: "RefitReport") -> None:
     n_differ, compared = len(found.differ), found.compared
     share = f" ({n_differ / compared:.1%})" if compared else ""
     typer.echo(f"Answers compared: {compared:,}. Answers that differ: {n_differ:,}{share}.")

@@ -19,7 +19,7 @@ from labelquorum.evaluation.plots import plot_calibration, plot_confusion, plot_
 
 if TYPE_CHECKING:
     from labelquorum.learn.estimator import Estimator
-    from labelquorum.store.stats import Course
+    from labelquorum.store.stats import ChunkSeries
     from labelquorum.store.stream import Stream
 
 __all__ = ["Answer", "Gallery", "opened"]
@@ -42,16 +42,16 @@ class Gallery:
     stream: "Stream | None" = None
 
     @cached_property
-    def course(self) -> "Course":
+    def course(self) -> "ChunkSeries":
         """How the stream went."""
-        from labelquorum.store.stats import course
+        from labelquorum.store.stats import chunk_series
 
         if self.stream is None:
             raise StateError(
                 f"{self.name}: a model's file does not tell when tasks were answered. Name a "
                 "stream, and its store with --store."
             )
-        return course(self.stream)
+        return chunk_series(self.stream)
 
     def answers(self) -> Iterator[Answer]:
         """Answers to tasks whose truth was not told: of a file, those of open tasks."""

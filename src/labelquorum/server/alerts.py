@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from labelquorum.store.chunk_stats import DEPTH
 from labelquorum.store.rules import Rules
-from labelquorum.store.stats import Tally
+from labelquorum.store.stats import DEPTH, StreamStats
 
 __all__ = ["alarms"]
 
@@ -34,7 +33,7 @@ Warned = dict[str, Any]
 
 
 def alarms(
-    tally: Tally,
+    tally: StreamStats,
     rules: Rules,
     behind: int,
     grew: int,

@@ -27,7 +27,6 @@ from starlette.responses import Response
 from labelquorum.errors import LabelQuorumError
 from labelquorum.server.errors import Refusal
 from labelquorum.server.sse import Hub
-from labelquorum.store.status import model_version
 from labelquorum.store.stream import Stream
 
 __all__ = ["SORTS", "Board", "Boards", "Given", "Shared", "as_json", "json_answer"]
@@ -295,7 +294,7 @@ class Boards:
     async def _renew_later(self, stream: Stream, held: _Held) -> None:
         assert held.board is not None
         try:
-            if await run_in_threadpool(model_version, stream) != held.board.version:
+            if await run_in_threadpool(stream.model_version) != held.board.version:
                 await self._renew(stream, held)
                 self._hub.note(stream.name, "workers")
         except (LabelQuorumError, Refusal):
@@ -310,4 +309,4 @@ class Boards:
 
 
 def _board_of(stream: Stream) -> Board:
-    return Board(*stream.board())
+    return Board(*stream.worker_table())

@@ -24,8 +24,8 @@ from labelquorum.server.request_body import Bodies, parse_json
 from labelquorum.server.sse import Hub
 from labelquorum.server.throughput import Pace
 from labelquorum.store.api_keys import Keys
-from labelquorum.store.stats import Tally
-from labelquorum.store.status import all_rows, model_version
+from labelquorum.store.queries import all_rows
+from labelquorum.store.stats import StreamStats
 from labelquorum.store.store import Store
 from labelquorum.store.stream import Stream
 
@@ -44,7 +44,7 @@ class Known:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.tally = Tally(stream)
+        self.tally = StreamStats(stream)
         space = stream._space
         self.spaces: dict[str, LabelSpace] = {
             on_bad: replace(space, on_bad=on_bad) for on_bad in ("error", "skip")
@@ -110,7 +110,7 @@ class Service:
         """What is measured when it is asked for: its name, the stream, the value."""
         for name, known in list(self._known.items()):
             yield "chunks_behind", name, self.pipeline.learning.behind(name)
-            yield "model_version", name, model_version(known.stream)
+            yield "model_version", name, known.stream.model_version()
 
     def _paced(self) -> dict[str, tuple[int, int]]:
         """The labels of each stream, and how far learning is behind."""

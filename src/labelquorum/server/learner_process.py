@@ -24,8 +24,8 @@ from labelquorum.errors import LabelQuorumError, StoreError
 from labelquorum.store.learner import (
     AnswerRow,
     Configuration,
-    Here,
     LabelRow,
+    LocalLearner,
     OpenRow,
     Outcome,
     Work,
@@ -244,7 +244,7 @@ def main() -> None:
     # Frames go where standard output went; what anybody prints goes to standard error.
     replies: IO[bytes] = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    here = Here()
+    here = LocalLearner()
     calls: dict[str, Callable[..., Any]] = {
         "configure": here.configure,
         "learn": lambda work: here.learn(work_from(work)),

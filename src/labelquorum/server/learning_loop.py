@@ -121,7 +121,7 @@ class Learning:
             while not self._stop.is_set():
                 # One at a time: were all that is due cut first, a busy stream would never learn.
                 stream.cut()
-                todo, n_due = stream.standing()
+                todo, n_due = stream.backlog()
                 self._behind[name] = len(todo) + n_due
                 self.on_look(name, self._behind[name], todo[0] if todo else None)
                 if not todo:

@@ -5,8 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from labelquorum.store.queries import Undecided
-from labelquorum.store.stream_rows import Given
+from labelquorum.store.queries import Answer, Undecided
 
 __all__ = [
     "ChunkPage",
@@ -299,7 +298,7 @@ def json_body(shape: type[BaseModel]) -> dict[str, Any]:
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-def told_item(one: Given | Undecided) -> dict[str, Any]:
+def told_item(one: Answer | Undecided) -> dict[str, Any]:
     """An item as it is told in lists."""
     if isinstance(one, Undecided):
         return {

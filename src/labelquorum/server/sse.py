@@ -11,7 +11,6 @@ from starlette.concurrency import run_in_threadpool
 from labelquorum.server.config import Settings
 from labelquorum.server.errors import RETRY_SECONDS, Refusal
 from labelquorum.server.prometheus import Metrics
-from labelquorum.store.status import last_event
 from labelquorum.store.stream import Stream
 
 __all__ = ["Hub"]
@@ -68,7 +67,7 @@ class _Channel:
         """Read what is new, once for all who wait for it."""
         async with self._reading:
             if self._newest is None:
-                self._newest = await run_in_threadpool(last_event, self.stream)
+                self._newest = await run_in_threadpool(self.stream.last_event)
             while self._stale:
                 self._stale = False
                 try:

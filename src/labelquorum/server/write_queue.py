@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from labelquorum.errors import LabelQuorumError, StoreError
 from labelquorum.server.learning_loop import Learning
-from labelquorum.store.label_batch import Parcel, Receipt
+from labelquorum.store.batch import Batch, Receipt
 from labelquorum.store.store import Store
 from labelquorum.store.stream import Stream
 
@@ -26,7 +26,7 @@ __all__ = ["BusyError", "Learns", "Pipeline"]
 log = logging.getLogger("labelquorum.pipeline")
 
 GROUP_LABELS = 2_000
-"""A transaction takes no more labels than so many, unless one parcel alone has more."""
+"""A transaction takes no more labels than so many, unless one batch alone has more."""
 
 QUEUE_LABELS = 50_000
 """No more labels than so many wait in memory."""
@@ -53,7 +53,7 @@ Future = asyncio.Future[Outcome]
 
 class _Waiting(NamedTuple):
     stream: Stream
-    parcel: Parcel
+    batch: Batch
     future: Future
 
 
@@ -126,15 +126,15 @@ class Pipeline:
 
     # ── taking ────────────────────────────────────────────────────────────────────────────────
 
-    async def accept(self, stream: Stream, parcel: Parcel) -> Receipt:
-        """Take a parcel; once this returns it is durable."""
-        outcome = await self.submit(stream, parcel)
+    async def accept(self, stream: Stream, batch: Batch) -> Receipt:
+        """Take a batch; once this returns it is durable."""
+        outcome = await self.submit(stream, batch)
         if isinstance(outcome, LabelQuorumError):
             raise outcome
         return outcome
 
-    def submit(self, stream: Stream, parcel: Parcel) -> Future:
-        """Take a parcel; the future will say what became of it."""
+    def submit(self, stream: Stream, batch: Batch) -> Future:
+        """Take a batch; the future will say what became of it."""
         future: Future = asyncio.get_running_loop().create_future()
         if self.learning.behind(stream.name) > BACKLOG_CHUNKS:
             raise BusyError(
@@ -144,13 +144,13 @@ class Pipeline:
         with self._arrived:
             if self._stop.is_set():
                 raise BusyError("The service is stopping. Nothing was taken. Send it again later.")
-            if self._queued + len(parcel.rows) > QUEUE_LABELS and self._queue:
+            if self._queued + len(batch.rows) > QUEUE_LABELS and self._queue:
                 raise BusyError(
                     f"{self._queued} labels wait to be written. Nothing was taken. "
                     "Send it again later."
                 )
-            self._queue.append(_Waiting(stream, parcel, future))
-            self._queued += len(parcel.rows)
+            self._queue.append(_Waiting(stream, batch, future))
+            self._queued += len(batch.rows)
             self._arrived.notify()
         return future
 
@@ -162,7 +162,7 @@ class Pipeline:
                 by_stream.setdefault(one.stream.name, []).append(one)
             for name, some in by_stream.items():
                 try:
-                    outcomes = some[0].stream.accept_all([one.parcel for one in some])
+                    outcomes = some[0].stream.accept_all([one.batch for one in some])
                     self.writes = True
                 except LabelQuorumError as error:  # of the store: it is the same for all
                     self.writes = False
@@ -186,10 +186,10 @@ class Pipeline:
             group: list[_Waiting] = []
             labels = 0
             while self._queue and (
-                not group or labels + len(self._queue[0].parcel.rows) <= GROUP_LABELS
+                not group or labels + len(self._queue[0].batch.rows) <= GROUP_LABELS
             ):
                 group.append(self._queue.popleft())
-                labels += len(group[-1].parcel.rows)
+                labels += len(group[-1].batch.rows)
             self._queued -= labels
             return group
 
@@ -203,7 +203,7 @@ class Pipeline:
 
 
 def _tell(futures: Sequence[Future], outcomes: Sequence[Outcome]) -> None:
-    """Say what became of parcels: each loop that waits is woken once, and not for every one."""
+    """Say what became of batches: each loop that waits is woken once, and not for every one."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Future, Outcome]]] = {}
     for future, outcome in zip(futures, outcomes, strict=True):
         by_loop.setdefault(future.get_loop(), []).append((future, outcome))

@@ -20,7 +20,7 @@ from labelquorum.spark.executor import (
 )
 from labelquorum.spark.session import cause_of
 from labelquorum.store.codec import decode
-from labelquorum.store.learner import Configuration, Here, Outcome, Work
+from labelquorum.store.learner import Configuration, LocalLearner, Outcome, Work
 from labelquorum.store.model_rows import learn
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Spread:
     """A learner for a store that is fed by Spark; see `store.learner.Learner`."""
 
     def __init__(self, session: "SparkSession", least: int = SPREAD_LABELS) -> None:
-        self._session, self._least, self._here = session, least, Here()
+        self._session, self._least, self._here = session, least, LocalLearner()
 
     def configure(self, method: str, settings: Mapping[str, Any]) -> Configuration:
         """Check what a stream is to learn by, and spell out every setting."""

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, LimitError
+from labelquorum.store.batch import Batch, Receipt, Row, Submission, prepare
 from labelquorum.store.codec import decode, encode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, pick, put
 from labelquorum.store.failpoints import fault
-from labelquorum.store.label_batch import Parcel, Receipt, Row, Sent, prepare
 from labelquorum.store.queries import Reader
-from labelquorum.store.stream_rows import rules_of
+from labelquorum.store.stream_ref import rules_of
 
-__all__ = ["Entry", "Inlet", "Recall", "Receipt", "Revised", "Revision", "Sent"]
+__all__ = ["Entry", "Inlet", "Recall", "Receipt", "Revised", "Revision", "Submission"]
 
 
 class Entry(NamedTuple):
@@ -57,16 +57,16 @@ class Inlet(Reader):
         source, position
             How far a source was read with these labels, in the sender's own words.
         """
-        [receipt] = self.accept_all([Sent(labels, key, source, position)])
+        [receipt] = self.accept_all([Submission(labels, key, source, position)])
         if isinstance(receipt, LabelQuorumError):
             raise receipt
         return receipt
 
-    def prepare(self, sent: Sent) -> Parcel:
+    def prepare(self, sent: Submission) -> Batch:
         """Read and check what is to be sent, without the store."""
         return prepare(sent, self._space)
 
-    def accept_all(self, sent: Sequence[Sent | Parcel]) -> list[Receipt | LabelQuorumError]:
+    def accept_all(self, sent: Sequence[Submission | Batch]) -> list[Receipt | LabelQuorumError]:
         """Take several tables in one transaction, as if each had come alone, one after the other.
 
         A table that is refused has its error in place of a receipt, and the others do not mind.
@@ -74,29 +74,29 @@ class Inlet(Reader):
         together.
         """
         outcomes: list[Receipt | LabelQuorumError | None] = [None] * len(sent)
-        parcels: dict[int, Parcel] = {}
+        batches: dict[int, Batch] = {}
         for number, one in enumerate(sent):
             try:
-                parcels[number] = one if isinstance(one, Parcel) else self.prepare(one)
+                batches[number] = one if isinstance(one, Batch) else self.prepare(one)
             except LabelQuorumError as error:
                 outcomes[number] = error
         with self._store.write() as connection:
-            seen = self._seen(connection, [one.key for one in parcels.values() if one.key])
-            fresh: dict[int, Parcel] = {}
+            seen = self._seen(connection, [one.key for one in batches.values() if one.key])
+            fresh: dict[int, Batch] = {}
             twins: dict[int, str] = {}  # sent again, within this very call
-            for number, parcel in parcels.items():
-                before = seen.get(parcel.key) if parcel.key else None
+            for number, batch in batches.items():
+                before = seen.get(batch.key) if batch.key else None
                 if before is None:
-                    fresh[number] = parcel
-                    if parcel.key:
-                        seen[parcel.key] = (parcel.body, None)
-                elif before[0] != parcel.body:
+                    fresh[number] = batch
+                    if batch.key:
+                        seen[batch.key] = (batch.body, None)
+                elif before[0] != batch.body:
                     outcomes[number] = ConflictError(
-                        f"Stream {self.name!r}: key {parcel.key!r} came before with other labels, "
+                        f"Stream {self.name!r}: key {batch.key!r} came before with other labels, "
                         "and a key names one table for good. Send these under a key of their own."
                     )
                 elif before[1] is None:
-                    twins[number] = parcel.key or ""
+                    twins[number] = batch.key or ""
                 else:
                     outcomes[number] = _again(before[1])
             by_key: dict[str | None, Receipt | LimitError] = {}
@@ -104,8 +104,8 @@ class Inlet(Reader):
                 outcomes[number] = by_key[fresh.pop(number).key] = refusal
             if fresh:
                 receipts = self._take(connection, list(fresh.values()))
-                for (number, parcel), receipt in zip(fresh.items(), receipts, strict=True):
-                    outcomes[number] = by_key[parcel.key] = receipt
+                for (number, batch), receipt in zip(fresh.items(), receipts, strict=True):
+                    outcomes[number] = by_key[batch.key] = receipt
             for number, key in twins.items():
                 outcomes[number] = _again(by_key[key])
             fault("before_accept_commit")
@@ -130,12 +130,12 @@ class Inlet(Reader):
         found = pick(connection, schema.batches, columns, self._key, "key", keys)
         return {row.key: (row.body, Receipt(**decode(row.receipt))) for row in found}
 
-    def _take(self, connection: sa.Connection, parcels: Sequence[Parcel]) -> list[Receipt]:
+    def _take(self, connection: sa.Connection, batches: Sequence[Batch]) -> list[Receipt]:
         """Write labels, keys and positions."""
         now = self._store.now()
         stream = self._row(connection)
         rules = rules_of(stream.rules)
-        items = list(dict.fromkeys(row.item for parcel in parcels for row in parcel.rows))
+        items = list(dict.fromkeys(row.item for batch in batches for row in batch.rows))
         waiting = {
             row.item: Entry(*row)
             for row in self._of_items(connection, _columns(schema.waiting, Entry._fields), items)
@@ -147,8 +147,8 @@ class Inlet(Reader):
         taken: list[tuple[Any, ...]] = []
         receipts: list[Receipt] = []
         number = first = stream.next_row
-        for parcel in parcels:
-            for row in parcel.rows:
+        for batch in batches:
+            for row in batch.rows:
                 item, pair = row.item, (row.item, row.worker)
                 if item in closed:
                     continue
@@ -164,15 +164,15 @@ class Inlet(Reader):
                         ready_at = now
                     waiting[item] = Entry(item, n_labels, entry.first_row, entry.first_at, ready_at)
             span = (first, number - 1) if number > first else (None, None)
-            late = len(parcel.rows) - (number - first)
-            receipts.append(Receipt(number - first, late, parcel.skipped, *span))
+            late = len(batch.rows) - (number - first)
+            receipts.append(Receipt(number - first, late, batch.skipped, *span))
             first = number
         put(connection, schema.labels, ("stream", "row", *Row._fields), taken)
         self._wait(connection, before, waiting)
         late_labels = stream.late_labels + sum(one.late for one in receipts)
         moved = {"key": self._key, "row": number, "late": late_labels, "now": now}
         connection.execute(_MOVED, moved)
-        self._sign(connection, parcels, receipts, now)
+        self._sign(connection, batches, receipts, now)
         return receipts
 
     def _wait(
@@ -186,27 +186,27 @@ class Inlet(Reader):
     def _sign(
         self,
         connection: sa.Connection,
-        parcels: Sequence[Parcel],
+        batches: Sequence[Batch],
         receipts: Sequence[Receipt],
         now: float,
     ) -> None:
         """Write down what came under which key, and how far each source was read."""
         keyed = [
-            (self._key, parcel.key, parcel.body, encode(receipt._asdict()), now)
-            for parcel, receipt in zip(parcels, receipts, strict=True)
-            if parcel.key
+            (self._key, batch.key, batch.body, encode(receipt._asdict()), now)
+            for batch, receipt in zip(batches, receipts, strict=True)
+            if batch.key
         ]
         columns = ("stream", "key", "body", "receipt", "accepted_at")
         put(connection, schema.batches, columns, keyed)
-        read = {p.source: p.position for p in parcels if p.source is not None}
+        read = {p.source: p.position for p in batches if p.source is not None}
         self._put(connection, schema.positions, "source", ("source", "position"), read.items())
 
     def _welcome(
-        self, connection: sa.Connection, parcels: Mapping[int, Parcel]
+        self, connection: sa.Connection, batches: Mapping[int, Batch]
     ) -> dict[int, LimitError]:
-        """Count who is new to the crowd; those parcels that bring more than the rules allow."""
+        """Count who is new to the crowd; those batches that bring more than the rules allow."""
         crowd = schema.crowd
-        names = {row.worker for parcel in parcels.values() for row in parcel.rows}
+        names = {row.worker for batch in batches.values() for row in batch.rows}
         here = pick(connection, crowd, ["worker"], self._key, "worker", names)
         known = {row.worker for row in here}
         if len(known) == len(names):
@@ -215,10 +215,10 @@ class Inlet(Reader):
         most, n_crowd = rules_of(stream.rules).max_workers, stream.n_crowd
         newcomers: dict[str, None] = {}
         refused: dict[int, LimitError] = {}
-        for number, parcel in parcels.items():
+        for number, batch in batches.items():
             new = dict.fromkeys(
                 row.worker
-                for row in parcel.rows
+                for row in batch.rows
                 if row.worker not in known and row.worker not in newcomers
             )
             if new and n_crowd + len(newcomers) + len(new) > most:
@@ -328,7 +328,7 @@ class Revision(NamedTuple):
 
     beginning: str
     """How the keys of all its states begin."""
-    sent: Sent
+    sent: Submission
     """The labels it holds now, perhaps none, under a key that begins so."""
 
 
@@ -367,27 +367,27 @@ class Recall(Inlet):
         of it; it changes nothing, and the others do not mind. What was cut stays as it is.
         """
         outcomes: list[Revised | LabelQuorumError] = []
-        prepared: list[Parcel | LabelQuorumError] = []
+        prepared: list[Batch | LabelQuorumError] = []
         for revision in revisions:
             try:
                 prepared.append(self.prepare(revision.sent))
             except LabelQuorumError as error:
                 prepared.append(error)
         with self._store.write() as connection:
-            for revision, parcel in zip(revisions, prepared, strict=True):
-                if isinstance(parcel, Parcel):
-                    outcomes.append(self._revise(connection, revision.beginning, parcel))
+            for revision, batch in zip(revisions, prepared, strict=True):
+                if isinstance(batch, Batch):
+                    outcomes.append(self._revise(connection, revision.beginning, batch))
                 else:
-                    outcomes.append(parcel)
+                    outcomes.append(batch)
             fault("before_accept_commit")
         fault("after_accept")
         return outcomes
 
     def _revise(
-        self, connection: sa.Connection, beginning: str, parcel: Parcel
+        self, connection: sa.Connection, beginning: str, batch: Batch
     ) -> Revised | LabelQuorumError:
         batches, labels = schema.batches.c, schema.labels.c
-        key = parcel.key or ""
+        key = batch.key or ""
         assert beginning and key.startswith(beginning)
         end = beginning[:-1] + chr(ord(beginning[-1]) + 1)  # the first text that does not begin so
         earlier = connection.execute(
@@ -397,14 +397,14 @@ class Recall(Inlet):
         ).all()
         if earlier and earlier[-1].key >= key:
             return Revised(0, 0, 0, outdated=True)
-        refused = self._welcome(connection, {0: parcel})
+        refused = self._welcome(connection, {0: batch})
         if refused:
             return refused[0]
-        [receipt] = self._take(connection, [parcel])
+        [receipt] = self._take(connection, [batch])
         # After the new ones are in: an item that keeps a label keeps its place in the order.
         n_gone = 0
-        for batch in earlier:
-            rows = decode(batch.receipt)
+        for state in earlier:
+            rows = decode(state.receipt)
             if rows["first_row"] is not None:
                 span = labels.row.between(rows["first_row"], rows["last_row"])
                 n_gone += self._remove(connection, span)

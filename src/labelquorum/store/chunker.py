@@ -14,7 +14,7 @@ from labelquorum.store.database.sql import among, any_row
 from labelquorum.store.failpoints import fault
 from labelquorum.store.gold import Truths
 from labelquorum.store.rules import Rules
-from labelquorum.store.stream_rows import rules_of
+from labelquorum.store.stream_ref import rules_of
 
 __all__ = ["Cut", "Cutting"]
 
@@ -94,7 +94,7 @@ class Cutting(Truths):
         fault("after_cut")
         return cut
 
-    def standing(self) -> tuple[list[int], int]:
+    def backlog(self) -> tuple[list[int], int]:
         """The chunks that are cut and not applied, and how many are to be cut now."""
         with self._store.read() as connection:
             rules = rules_of(self._row(connection).rules)

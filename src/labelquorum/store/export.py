@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from labelquorum.ingest.writers import names_of
 from labelquorum.store.codec import decode
 from labelquorum.store.database import schema
-from labelquorum.store.stream_rows import View
+from labelquorum.store.stream_ref import View
 
 __all__ = ["Export", "Exported", "exported"]
 

@@ -16,11 +16,11 @@ from labelquorum.errors import LabelError, LimitError, StateError
 from labelquorum.ingest.labels import LabelTable, OnBad
 from labelquorum.ingest.readers import iter_labels
 from labelquorum.ingest.tail import Kind, Lines, kind_of, looks_like, split_records
+from labelquorum.store.batch import Receipt
 from labelquorum.store.codec import decode, encode
-from labelquorum.store.label_batch import Receipt
 from labelquorum.store.stream import Stream
 
-__all__ = ["Feed", "Incoming"]
+__all__ = ["FileSource", "LineSource"]
 
 PIECE = 1 << 20  # bytes taken in one transaction
 LONGEST = 16 << 20  # bytes of one record
@@ -40,7 +40,7 @@ class Mark(NamedTuple):
     done: bool = False  # with such a file
 
 
-class Feed:
+class FileSource:
     """Takes what comes from outside into a stream.
 
     Parameters
@@ -56,7 +56,7 @@ class Feed:
     def __init__(self, stream: Stream, on_bad: OnBad, tell: Callable[[str], None]) -> None:
         self.stream, self.tell = stream, tell
         self.space = replace(stream._space, on_bad=on_bad)
-        self._growing: dict[str, Incoming] = {}
+        self._growing: dict[str, LineSource] = {}
         self._done: dict[str, Mark] = {}  # files that cannot grow, and are through
         self._left_alone: set[str] = set()
 
@@ -98,7 +98,7 @@ class Feed:
     def _text(self, path: Path, kind: Kind, final: bool) -> Iterator[Receipt]:
         incoming = self._growing.get(path.name)
         if incoming is None:
-            incoming = self._growing[path.name] = Incoming(self, str(path), path.name, kind)
+            incoming = self._growing[path.name] = LineSource(self, str(path), path.name, kind)
         if path.stat().st_size == incoming.mark.bytes:
             return
         with path.open("rb") as file:
@@ -129,7 +129,7 @@ class Feed:
         return self.stream.accept(table, source=source, position=position)
 
 
-class Incoming:
+class LineSource:
     """Lines of one source on their way into a stream.
 
     Parameters
@@ -144,7 +144,7 @@ class Incoming:
         How they are written; None to see by the first of them.
     """
 
-    def __init__(self, feed: Feed, name: str, source: str | None, kind: Kind | None) -> None:
+    def __init__(self, feed: FileSource, name: str, source: str | None, kind: Kind | None) -> None:
         self.name, self.kind = name, kind
         self.mark = Mark() if source is None else feed.mark(source)
         self._feed, self._source = feed, source

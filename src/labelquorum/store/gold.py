@@ -21,12 +21,12 @@ import sqlalchemy as sa
 from labelquorum.errors import ConflictError, LabelError
 from labelquorum.ingest.readers import read_gold
 from labelquorum.store.accept import Entry, Inlet
-from labelquorum.store.chunk_stats import part_of
+from labelquorum.store.batch import Batch, Receipt, check_names
 from labelquorum.store.codec import decode, encode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, any_row
-from labelquorum.store.label_batch import Parcel, Receipt, check_names
 from labelquorum.store.learner import Outcome
+from labelquorum.store.stats import part_of
 
 __all__ = ["TOO_LATE", "Truths"]
 
@@ -65,8 +65,8 @@ class Truths(Inlet):
                     )
                 return before[1]._replace(repeated=True)
             receipt = self._take_truths(connection, told)
-            parcel = Parcel([], {}, body, key, None, None)
-            self._sign(connection, [parcel], [receipt], self._store.now())
+            batch = Batch([], {}, body, key, None, None)
+            self._sign(connection, [batch], [receipt], self._store.now())
             counts = {"counted": receipt.accepted, "late": receipt.late}
             self._tell(connection, "gold", counts)
         return receipt

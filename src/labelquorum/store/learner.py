@@ -1,8 +1,8 @@
 """Who learns, and the rows that go in and out: the one part of a stream that needs JAX.
 
 `Work` is all that learning from a chunk needs, `Outcome` all that it changes. Both are plain
-values. So the learner may be this process (`Here`) or another one, and a store takes labels and
-gives answers without it.
+values. So the learner may be this process (`LocalLearner`) or another one, and a store accepts
+labels and returns answers without it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from safetensors.numpy import load
 __all__ = [
     "AnswerRow",
     "Configuration",
-    "Here",
     "LabelRow",
     "Learner",
+    "LocalLearner",
     "OpenRow",
     "Outcome",
     "Work",
@@ -132,7 +132,7 @@ class Learner(Protocol):
         ...
 
 
-class Here:
+class LocalLearner:
     """The process itself learns; JAX is imported when it is first asked to."""
 
     def configure(self, method: str, settings: Mapping[str, Any]) -> Configuration:

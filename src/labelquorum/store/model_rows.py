@@ -31,7 +31,6 @@ from labelquorum.learn.estimators import estimator
 from labelquorum.learn.model_file import Snapshot, state_arrays, state_from_arrays
 from labelquorum.learn.model_state import Memory, Step, learn_chunk, memory_parts, remember
 from labelquorum.learn.worker_table import WorkerRows
-from labelquorum.store.chunk_stats import figures_of
 from labelquorum.store.codec import decode, decode_all, encode, encode_id
 from labelquorum.store.learner import (
     AnswerRow,
@@ -42,6 +41,7 @@ from labelquorum.store.learner import (
     Work,
     WorkerRow,
 )
+from labelquorum.store.stats import figures_of
 
 __all__ = ["configure", "estimator_of", "kept_table", "learn", "looked_at", "snapshot_of"]
 

@@ -5,9 +5,11 @@ the reasons of an answer, the gain of one more label) is asked of the learner, w
 takes and no more.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import sqrt
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -15,9 +17,19 @@ from labelquorum.errors import LabelError, StateError
 from labelquorum.store.codec import decode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.learner import OpenRow, Work, WorkerRow, worker_places
-from labelquorum.store.stream_rows import Given, View, given
+from labelquorum.store.stream_ref import Answer, View, given
 
-__all__ = ["Reader", "Undecided"]
+if TYPE_CHECKING:
+    from labelquorum.store.store import Store
+
+__all__ = ["Answer", "GoldError", "Reader", "Recent", "Undecided", "all_counts", "all_rows"]
+
+WINDOW = 20_000
+"""So many of a stream's last labels are looked through."""
+
+
+WILSON = 1.959964
+"""Standard deviations to either side that hold 95 % of a normal law."""
 
 CROWD = 1000
 """So many workers, those with most labels, stand for all where the crowd matters."""
@@ -46,10 +58,27 @@ class Undecided(NamedTuple):
     ready: bool
 
 
+class GoldError(NamedTuple):
+    """How often answers were wrong whose truth was told later, and between which bounds."""
+
+    items: int
+    wrong: int
+    error: float
+    low: float
+    high: float
+
+
+class Recent(NamedTuple):
+    """What a worker said of late, as far as labels are held."""
+
+    labels: int
+    agreed: int  # with the answer
+
+
 class Reader(View):
     """What can be asked of a stream; see `Stream`."""
 
-    def item(self, task: Hashable) -> Given | Undecided | None:
+    def item(self, task: Hashable) -> Answer | Undecided | None:
         """One item: its answer, or what it waits for; None of one that is not known."""
         item = encode_id(task, "task", "item")
         with self._store.read() as connection:
@@ -60,7 +89,7 @@ class Reader(View):
             labels = len(list(self._of_items(connection, schema.labels, [item])))
         return Undecided(task, labels, ready=True) if labels else None
 
-    def pending(self, threshold: float = 0.95, limit: int = 100) -> list[tuple[Given, bool]]:
+    def pending(self, threshold: float = 0.95, limit: int = 100) -> list[tuple[Answer, bool]]:
         """Answers with less confidence than this, the least first, and whether each is open."""
         if not 0 <= threshold <= 1:
             raise StateError(f"`threshold` must be a number between 0 and 1. Got {threshold!r}.")
@@ -78,6 +107,80 @@ class Reader(View):
         )
         with self._store.read() as connection:
             return [(given(row), bool(row.open)) for row in connection.execute(query)]
+
+    def recent_agreement(self, workers: Sequence[Hashable]) -> dict[Hashable, Recent]:
+        """How often each of these workers agreed with the answers lately.
+
+        Only labels that are still held can be told, so a stream that discards them tells nothing.
+        """
+        names = [encode_id(worker, "worker", "recent") for worker in workers]
+        labels, answers, streams = schema.labels.c, schema.answers.c, schema.streams.c
+        last = sa.select(streams.next_row).where(streams.id == self._key).scalar_subquery()
+        agreed = sa.func.sum(sa.case((labels.label == answers.label, 1), else_=0))
+        n_answered = sa.func.count(answers.item)
+        # An outer join begins with the labels, which are few: SQLite might begin with all answers.
+        with_answers = schema.labels.outerjoin(
+            schema.answers, sa.and_(answers.stream == labels.stream, answers.item == labels.item)
+        )
+        query = (
+            sa.select(labels.worker, n_answered, agreed)
+            .select_from(with_answers)
+            .where(
+                labels.stream == self._key,
+                labels.row >= last - WINDOW,
+                labels.worker.in_(names),
+                labels.chunk.is_not(None),
+            )
+            .group_by(labels.worker)
+            .having(n_answered > 0)
+        )
+        with self._store.read() as connection:
+            return {decode(name): Recent(n, int(a)) for name, n, a in connection.execute(query)}
+
+    def model_version(self) -> int:
+        """How many chunks were learned from."""
+        models = schema.models.c
+        with self._store.read() as connection:
+            return (
+                connection.scalar(sa.select(models.version).where(models.stream == self._key)) or 0
+            )
+
+    def last_chunks(self, limit: int = 10) -> list[Mapping[str, Any]]:
+        """The chunks that were cut last, the newest first."""
+        chunks = schema.chunks.c
+        query = sa.select(schema.chunks).where(chunks.stream == self._key)
+        with self._store.read() as connection:
+            found = connection.execute(query.order_by(chunks.id.desc()).limit(limit))
+            return [{**row._mapping} for row in found]
+
+    def quarantined(self) -> list[int]:
+        """The chunks that could not be learned from."""
+        chunks = schema.chunks.c
+        query = sa.select(chunks.id).where(
+            chunks.stream == self._key, chunks.state == "quarantined"
+        )
+        with self._store.read() as connection:
+            return list(connection.scalars(query.order_by(chunks.id)))
+
+    def gold_error(self) -> GoldError | None:
+        """How often an answer was wrong, by truths that were told after it; None where none was."""
+        gold = schema.gold.c
+        wrong = sa.func.sum(sa.case((gold.answered != gold.label, 1), else_=0))
+        query = sa.select(sa.func.count(), wrong).where(
+            gold.stream == self._key, gold.answered.is_not(None)
+        )
+        with self._store.read() as connection:
+            n_items, n_wrong = connection.execute(query).one()
+        if not n_items:
+            return None
+        error = n_wrong / n_items
+        # Wilson (1927)
+        scale, z = 1 + WILSON**2 / n_items, WILSON
+        centre = (error + z**2 / (2 * n_items)) / scale
+        half = z * sqrt(error * (1 - error) / n_items + z**2 / (4 * n_items**2)) / scale
+        return GoldError(
+            n_items, int(n_wrong), error, max(0.0, centre - half), min(1.0, centre + half)
+        )
 
     # ── what the model knows ──────────────────────────────────────────────────────────────────
 
@@ -134,7 +237,7 @@ class Reader(View):
             )
         return found[0]
 
-    def board(self) -> tuple[int, list[dict[str, Any]], int]:
+    def worker_table(self) -> tuple[int, list[dict[str, Any]], int]:
         """The workers with most labels, by place: labels, agreement, skill, and what is odd.
 
         Returns
@@ -370,3 +473,58 @@ class Reader(View):
             OpenRow(row.item, row.evidence, row.note)
             for row in self._of_items(connection, schema.open_items, items)
         )
+
+
+def all_rows(store: "Store") -> dict[str, int]:
+    """How many labels were accepted in each stream since it was made."""
+    streams = schema.streams.c
+    with store.read() as connection:
+        return {
+            name: rows - 1
+            for name, rows in connection.execute(sa.select(streams.name, streams.next_row))
+        }
+
+
+def all_counts(store: "Store", only: str | None = None) -> dict[str, dict[str, Any]]:
+    """What `Stream.count` tells of each stream, with its rules and classes, in a few queries.
+
+    Parameters
+    ----------
+    only
+        Of the stream of this name alone.
+    """
+    streams, models = schema.streams.c, schema.models.c
+    labels, waiting, answers = schema.labels.c, schema.waiting.c, schema.answers.c
+    counted = {
+        "waiting_items": sa.select(waiting.stream, sa.func.count()),
+        "held_labels": sa.select(labels.stream, sa.func.count()),
+        "cut_labels": sa.select(labels.stream, sa.func.count()).where(labels.chunk.is_not(None)),
+        "answered_items": sa.select(answers.stream, sa.func.count()),
+    }
+    query = sa.select(
+        streams.id, streams.name, streams.rules, streams.late_labels, models.version, models.classes
+    ).where(models.stream == streams.id)
+    if only is not None:
+        own = sa.select(streams.id).where(streams.name == only).scalar_subquery()
+        query = query.where(streams.name == only)
+        counted = {name: one.where(sa.column("stream") == own) for name, one in counted.items()}
+    with store.read() as connection:
+        found: dict[str, Counter[int]] = {
+            name: Counter(dict(map(tuple, connection.execute(one.group_by("stream")))))
+            for name, one in counted.items()
+        }
+        # An index has the labels that are cut, and none those that are not.
+        waiting_labels = found["held_labels"] - found.pop("cut_labels")
+        found = {"waiting_labels": waiting_labels, **found}
+        return {
+            row.name: {
+                "counts": {
+                    **{name: by_stream[row.id] for name, by_stream in found.items()},
+                    "late_labels": row.late_labels,
+                    "version": row.version,
+                },
+                "rules": decode(row.rules),
+                "classes": decode(row.classes),
+            }
+            for row in connection.execute(query.order_by(streams.name))
+        }

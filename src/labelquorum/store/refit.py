@@ -12,10 +12,10 @@ from labelquorum.store.database import schema
 from labelquorum.store.learner import LabelRow
 from labelquorum.store.stream import Stream
 
-__all__ = ["Refined", "Refit", "refine"]
+__all__ = ["ChangedAnswer", "RefitReport", "refit"]
 
 
-class Refit(NamedTuple):
+class ChangedAnswer(NamedTuple):
     """A task of which the refit says something else."""
 
     task: Hashable
@@ -25,13 +25,13 @@ class Refit(NamedTuple):
     refit_confidence: float
 
 
-class Refined(NamedTuple):
+class RefitReport(NamedTuple):
     """How far the answers of a stream are from those of all its labels taken at once."""
 
     answered: int  # tasks of the stream
     compared: int  # of them, those whose labels are all kept
     discarded: int  # chunks whose labels are gone
-    differ: list[Refit]
+    differ: list[ChangedAnswer]
 
     def by_class(self) -> list[tuple[Hashable, Hashable, int]]:
         """What was answered, what the refit says, and how often; the most frequent first."""
@@ -49,7 +49,7 @@ class _Kept(NamedTuple):
     discarded: int
 
 
-def refine(stream: Stream) -> Refined:
+def refit(stream: Stream) -> RefitReport:
     """Fit all kept labels of a stream at once, with its own settings, and compare.
 
     The stream stays as it is: what was answered was answered. A task is compared only if all its
@@ -71,7 +71,7 @@ def refine(stream: Stream) -> Refined:
     intake, result, classes = model._answer.parts
     differ, compared = [], 0
     for i in intake.order.tolist():
-        item = encode_id(intake.item_ids[i], "task", "refine")
+        item = encode_id(intake.item_ids[i], "task", "refit")
         if item not in kept.whole:
             continue
         compared += 1
@@ -79,8 +79,8 @@ def refine(stream: Stream) -> Refined:
         if decode(before.label) != classes[chosen]:
             sure = float(result.probs[i, chosen])
             answered = (intake.item_ids[i], decode(before.label), before.confidence)
-            differ.append(Refit(*answered, classes[chosen], sure))
-    return Refined(len(kept.given), compared, kept.discarded, differ)
+            differ.append(ChangedAnswer(*answered, classes[chosen], sure))
+    return RefitReport(len(kept.given), compared, kept.discarded, differ)
 
 
 def _kept(stream: Stream) -> _Kept:

@@ -15,7 +15,7 @@ from labelquorum.store.codec import decode, encode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, pick
 from labelquorum.store.queries import Undecided
-from labelquorum.store.stream_rows import Given, View, given
+from labelquorum.store.stream_ref import Answer, View, given
 
 __all__ = ["WINDOW", "Found", "find_items", "find_undecided"]
 
@@ -38,7 +38,7 @@ _KEYS: dict[str, tuple[sa.Column[Any] | None, bool]] = {
 class Found(NamedTuple):
     """A page of items."""
 
-    items: Sequence[Given | Undecided]
+    items: Sequence[Answer | Undecided]
     next: After | None  # where the next page begins
     total: int | None  # of all pages; None after the first, and where counting would take long
 

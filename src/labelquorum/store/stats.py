@@ -1,7 +1,7 @@
 """A stream in figures: its answers by chunk, how sure they are, and the sums of all chunks.
 
-`Tally` is held in memory by who shows a stream, and reads nothing but the chunks that are new.
-After a restart it reads those of all chunks, once.
+`StreamStats` is held in memory by a service and reads only chunks that are new; after a restart it
+reads all of them, once.
 """
 
 import threading
@@ -17,15 +17,103 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from labelquorum.store.chunk_stats import BINS, DEPTH
-from labelquorum.store.codec import decode
+from labelquorum.store.codec import decode, encode
 from labelquorum.store.database import schema
-from labelquorum.store.stream_rows import View
+from labelquorum.store.stream_ref import View
 
-__all__ = ["Course", "Lost", "Point", "Tally", "Told", "confidence_parts", "course", "truths"]
+__all__ = [
+    "BINS",
+    "DEPTH",
+    "ChunkSeries",
+    "Lost",
+    "Point",
+    "StreamStats",
+    "Told",
+    "chunk_series",
+    "confidence_parts",
+    "figures_of",
+    "part_of",
+    "truths",
+]
 
 
-class Course(NamedTuple):
+BINS = 20
+"""Confidence is counted in so many equal parts of 0 to 1."""
+
+DEPTH = 16
+"""Items are counted by how many labels they have, up to so many."""
+
+MOST_PRIORS = 64
+"""Of more classes than so many it is not told how frequent the model takes them to be."""
+
+DECIMALS = 6
+
+
+def figures_of(
+    classes: Sequence[Hashable],
+    aggregated: NDArray[Any],
+    confidence: NDArray[Any],
+    n_labels: NDArray[Any],
+    priors: NDArray[Any] | None,
+    before: Sequence[tuple[int, float]] = (),
+    stopping: tuple[Sequence[float], NDArray[Any]] | None = None,
+) -> str:
+    """The figures of a chunk as JSON.
+
+    Parameters
+    ----------
+    classes
+        Known by now, C of them.
+    aggregated, confidence, n_labels
+        Of its items, (N,): the answer, how sure, and how many labels it has.
+    priors
+        How frequent the classes are, (C,).
+    before
+        What items that are answered anew had been answered: the class, and how sure.
+    stopping
+        Confidences at which asking may stop, G of them, and what that would have come to: items,
+        labels and errors, (G + 1, 3), the last row without stopping.
+    """
+    told: dict[str, Any] = {
+        "items": len(aggregated),
+        "labels": int(n_labels.sum()),
+        "classes": _by_class(classes, aggregated.tolist()),
+        "confidence": histogram(confidence),
+        "sure": round(float(confidence.sum(dtype=np.float64)), DECIMALS),
+        "depth": np.bincount(np.minimum(n_labels, DEPTH), minlength=DEPTH + 1).tolist(),
+    }
+    if priors is not None and len(classes) <= MOST_PRIORS:
+        told["priors"] = np.asarray(priors, np.float64).round(DECIMALS).tolist()
+    if before:
+        told["before"] = {
+            "classes": _by_class(classes, [label for label, _ in before]),
+            "confidence": histogram(np.array([sure for _, sure in before])),
+        }
+    if stopping is not None:
+        told["thresholds"] = list(stopping[0])
+        told["stopping"] = np.asarray(stopping[1], np.float64).round(DECIMALS).tolist()
+    return encode(told)
+
+
+def histogram(confidence: NDArray[Any]) -> list[int]:
+    """How many are in each of the equal parts of 0 to 1; 1 is in the last."""
+    found: list[int] = np.bincount(part_of(confidence), minlength=BINS).tolist()
+    return found
+
+
+def part_of(confidence: Any) -> NDArray[np.intp]:
+    """In which of the equal parts of 0 to 1 each is."""
+    return np.minimum((np.asarray(confidence, np.float64) * BINS).astype(np.intp), BINS - 1)
+
+
+def _by_class(classes: Sequence[Hashable], labels: list[int]) -> dict[str, int]:
+    return {encode(classes[label]): n for label, n in sorted(Counter(labels).items())}
+
+
+# ── a stream by chunk ─────
+
+
+class ChunkSeries(NamedTuple):
     """A stream by chunk; only chunks that still have an answer are in it."""
 
     chunk: list[int]  # (S,)
@@ -45,7 +133,7 @@ class Told(NamedTuple):
     answered: Hashable | None
 
 
-def course(stream: View) -> Course:
+def chunk_series(stream: View) -> ChunkSeries:
     """Read how a stream went, in one pass over its answers.
 
     An item that was answered again counts for the chunk of its last answer.
@@ -83,7 +171,9 @@ def confidence_parts(
     return at_least[:-1] - at_least[1:]
 
 
-def _course(rows: Sequence[Any], classes: list[Hashable], histogram: NDArray[np.int64]) -> Course:
+def _course(
+    rows: Sequence[Any], classes: list[Hashable], histogram: NDArray[np.int64]
+) -> ChunkSeries:
     """Sort rows of chunk, time, label and sums into tables."""
     numbers = list(dict.fromkeys(row[0] for row in rows))
     # A truth may name a class that no worker did.
@@ -99,7 +189,7 @@ def _course(rows: Sequence[Any], classes: list[Hashable], histogram: NDArray[np.
         sure[s] += confidence
         labels[s] += n_labels
     sure = sure / np.maximum(items.sum(axis=1), 1)
-    return Course(numbers, at, items, labels, sure, classes, histogram)
+    return ChunkSeries(numbers, at, items, labels, sure, classes, histogram)
 
 
 def truths(stream: View) -> list[Told]:
@@ -163,8 +253,8 @@ class _Late(NamedTuple):
     classes: Mapping[str, int]
 
 
-class Tally:
-    """The figures of a stream; see `Tally.fresh`. Any thread may ask."""
+class StreamStats:
+    """The figures of a stream; see `StreamStats.fresh`. Any thread may ask."""
 
     def __init__(self, stream: View) -> None:
         self._stream, self._turn = stream, threading.Lock()
@@ -186,7 +276,7 @@ class Tally:
         self._numbers, self._moments = array("q"), array("d")  # of chunks
 
     @contextmanager
-    def fresh(self) -> Iterator["Tally"]:
+    def fresh(self) -> Iterator["StreamStats"]:
         """These figures, brought up to date; they stand still meanwhile."""
         with self._turn:
             self._refresh()

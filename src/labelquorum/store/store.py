@@ -33,8 +33,8 @@ from labelquorum.store.database import (
     upgrade,
     version_of,
 )
-from labelquorum.store.database.sqlite_wal import Log
-from labelquorum.store.learner import Configuration, Here, Learner
+from labelquorum.store.database.sqlite_wal import WriteAheadLog
+from labelquorum.store.learner import Configuration, Learner, LocalLearner
 from labelquorum.store.rules import Rules
 from labelquorum.store.stream import Stream
 
@@ -53,7 +53,7 @@ class Store:
         lock: IO[str] | None,
         clock: Callable[[], float],
         learner: Learner,
-        log: Log | None = None,
+        log: WriteAheadLog | None = None,
     ) -> None:
         self.where, self.learner = where, learner
         self._engine, self._lock_file, self._clock = engine, lock, clock
@@ -90,21 +90,21 @@ class Store:
         ticking = clock or (lambda: start + time.monotonic())
         if is_url(where):
             engine, shown = open_postgresql(str(where))
-            store = cls(engine, shown, None, ticking, learner or Here())
+            store = cls(engine, shown, None, ticking, learner or LocalLearner())
         else:
             folder = Path(where)
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 lock = (folder / LOCK_FILE).open("a+", encoding="utf-8")
                 hold_folder(lock, folder)
-                log = Log(folder / FILE)
+                log = WriteAheadLog(folder / FILE)
             except OSError as error:
                 raise StoreError(
                     f"{folder}: no store can be kept there ({error.strerror or error}). "
                     "Name a folder that can be written to."
                 ) from error
             engine = open_sqlite(folder / FILE)
-            store = cls(engine, str(folder), lock, ticking, learner or Here(), log)
+            store = cls(engine, str(folder), lock, ticking, learner or LocalLearner(), log)
         try:
             if store._log is not None:
                 store._log.check()
@@ -132,8 +132,8 @@ class Store:
             file = Path(where) / FILE
             if not file.is_file():
                 raise StoreError(f"{where}: there is no store in this folder. Check the path.")
-            engine, shown, log = open_sqlite(file), str(where), Log(file, joined=True)
-        store = cls(engine, shown, None, lambda: start + time.monotonic(), Here(), log)
+            engine, shown, log = open_sqlite(file), str(where), WriteAheadLog(file, joined=True)
+        store = cls(engine, shown, None, lambda: start + time.monotonic(), LocalLearner(), log)
         store._joined = True
         try:
             store._go_on()
@@ -159,7 +159,7 @@ class Store:
             engine, shown = open_sqlite(Path(where) / FILE, writes=False), str(where)
             if not (Path(where) / FILE).is_file():
                 raise StoreError(f"{shown}: there is no store in this folder. Check the path.")
-        store = cls(engine, shown, None, time.time, learner or Here())
+        store = cls(engine, shown, None, time.time, learner or LocalLearner())
         store._only_looks = True
         try:
             with store.read() as connection:

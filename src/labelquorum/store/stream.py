@@ -30,7 +30,7 @@ from labelquorum.store.learner import (
     worker_places,
 )
 from labelquorum.store.rules import DAY
-from labelquorum.store.stream_rows import rules_of
+from labelquorum.store.stream_ref import rules_of
 
 __all__ = ["ATTEMPTS", "Applied", "Stream"]
 

@@ -19,11 +19,9 @@ from labelquorum.server.schemas import (
     told_chunk,
     told_item,
 )
-from labelquorum.store.queries import Undecided
+from labelquorum.store.queries import Answer, Undecided
 from labelquorum.store.search import Found, find_items, find_undecided
-from labelquorum.store.status import last_event
 from labelquorum.store.stream import Stream
-from labelquorum.store.stream_rows import Given
 
 __all__ = ["router"]
 
@@ -78,7 +76,7 @@ async def list_items(
     if undecided or cursor is not None:
         return json_answer(await make())
     # The page that everybody sees first; all that changes an answer is an event.
-    event = await run_in_threadpool(last_event, known)
+    event = await run_in_threadpool(known.last_event)
     about = ("items", event, limit, search, sort, label, *below)
     return json_answer(*await shared_body(request, known.name, about, make))
 
@@ -186,7 +184,7 @@ async def read_model(request: Request, stream: str) -> Response:
     return Response(file, media_type="application/octet-stream", headers=headers)
 
 
-def _reasons(stream: Stream, task: Hashable, found: Given | Undecided) -> dict[str, Any]:
+def _reasons(stream: Stream, task: Hashable, found: Answer | Undecided) -> dict[str, Any]:
     if isinstance(found, Undecided):
         return {"probabilities": None, "open": True, "why": None, "gain": None}
     why, gain = stream.reasons(task)

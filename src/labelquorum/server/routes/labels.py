@@ -20,7 +20,7 @@ from labelquorum.server.errors import Refusal, error_responses
 from labelquorum.server.paging import spellings
 from labelquorum.server.request_body import SMALL, parse_json, refuse_long_texts
 from labelquorum.server.schemas import Gone, ReceiptShape, Told, gold_body, labels_body
-from labelquorum.store.label_batch import Parcel, parcel_of
+from labelquorum.store.batch import Batch, batch_of
 
 __all__ = ["router"]
 
@@ -80,10 +80,10 @@ async def send_labels(request: Request) -> Response:
             )
         key = _key_of(headers.get(_KEY))
         if len(table.labels) > FEW:
-            parcel = await run_in_threadpool(_parcel, table, space, key)
+            batch = await run_in_threadpool(_batch, table, space, key)
         else:
-            parcel = _parcel(table, space, key)
-    receipt = await service.pipeline.accept(known.stream, parcel)
+            batch = _batch(table, space, key)
+    receipt = await service.pipeline.accept(known.stream, batch)
     service.metrics.sent(known.stream.name, receipt)
     return Response(
         json.dumps(
@@ -159,8 +159,8 @@ async def _from_json(body: bytes, space: LabelSpace) -> LabelTable:
     return read_records(said, space, "body")
 
 
-def _parcel(table: LabelTable, space: LabelSpace, key: str | None) -> Parcel:
-    return parcel_of(check_names(table, space), key)
+def _batch(table: LabelTable, space: LabelSpace, key: str | None) -> Batch:
+    return batch_of(check_names(table, space), key)
 
 
 class _Body(BytesIO):

@@ -12,8 +12,8 @@ from labelquorum.server.context import Service, known_stream, read_shape, servic
 from labelquorum.server.errors import Refusal, error_responses
 from labelquorum.server.overview_schemas import StreamsShape
 from labelquorum.server.schemas import NewStream, RulesShape, StreamShape, json_body
+from labelquorum.store.queries import all_counts
 from labelquorum.store.rules import Rules
-from labelquorum.store.status import all_counts
 from labelquorum.store.stream import Stream
 
 __all__ = ["router"]

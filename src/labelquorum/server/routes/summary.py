@@ -14,10 +14,8 @@ from labelquorum.server.context import Known, Service, known_stream, service_of,
 from labelquorum.server.errors import error_responses
 from labelquorum.server.overview_schemas import Stopping, Summary
 from labelquorum.server.schemas import told_chunk
-from labelquorum.store.chunk_stats import BINS
 from labelquorum.store.rules import Rules
-from labelquorum.store.stats import Tally
-from labelquorum.store.status import gold_error, last_chunks, quarantined
+from labelquorum.store.stats import BINS, StreamStats
 
 __all__ = ["router"]
 
@@ -44,7 +42,7 @@ async def read_summary(request: Request, stream: str) -> Response:
 def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
     stream, name = known.stream, known.stream.name
     rules: Rules = stream.rules
-    gold = gold_error(stream)
+    gold = stream.gold_error()
     behind = service.pipeline.learning.behind(name)
     with known.tally.fresh() as tally:
         return {
@@ -73,13 +71,13 @@ def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
                 }
                 for point in tally.points()
             ],
-            "last_chunks": [told_chunk(row) for row in last_chunks(stream)],
+            "last_chunks": [told_chunk(row) for row in stream.last_chunks()],
             "warnings": alarms(
                 tally,
                 rules,
                 behind,
                 service.pace.grew(name),
-                quarantined(stream),
+                stream.quarantined(),
                 board.turned(),
                 service.pipeline.healthy,
                 service.store.now(),
@@ -89,7 +87,7 @@ def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
         }
 
 
-def _update(tally: Tally) -> dict[str, float | None]:
+def _update(tally: StreamStats) -> dict[str, float | None]:
     waits = tally.waits
     if not waits:
         return {"p50_seconds": None, "p99_seconds": None, "last_seconds": None}
@@ -97,7 +95,7 @@ def _update(tally: Tally) -> dict[str, float | None]:
     return {"p50_seconds": half, "p99_seconds": most, "last_seconds": waits[-1]}
 
 
-def _balance(tally: Tally, classes: list[Any]) -> list[dict[str, Any]]:
+def _balance(tally: StreamStats, classes: list[Any]) -> list[dict[str, Any]]:
     counted, (n_recent, recent) = tally.classes, tally.recent
     total = sum(counted.values())
     priors = tally.priors or []
@@ -128,6 +126,6 @@ async def read_stopping(request: Request, stream: str) -> Response:
     return json_answer(*await shared_body(request, known.stream.name, "stopping", make))
 
 
-def _stopping(tally: Tally) -> dict[str, Any]:
+def _stopping(tally: StreamStats) -> dict[str, Any]:
     with tally.fresh():
         return tally.stops()

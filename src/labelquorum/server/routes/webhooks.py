@@ -16,7 +16,7 @@ from labelquorum.server.errors import error_responses
 from labelquorum.server.request_body import parse_json
 from labelquorum.server.schemas import HookAnswer, hook_body
 from labelquorum.store.accept import Revised, Revision
-from labelquorum.store.label_batch import Sent
+from labelquorum.store.batch import Submission
 
 __all__ = ["router"]
 
@@ -69,7 +69,7 @@ def _revisions(heard: Heard, space: LabelSpace) -> tuple[list[Revision], list[La
         except LabelError as error:
             refused.append(error)
     revisions += [
-        Revision(beginning, Sent(_NOTHING, key=f"{beginning}{_LAST}"))
+        Revision(beginning, Submission(_NOTHING, key=f"{beginning}{_LAST}"))
         for beginning in heard.deleted
     ]
     return revisions, refused
@@ -78,11 +78,11 @@ def _revisions(heard: Heard, space: LabelSpace) -> tuple[list[Revision], list[La
 def _revision(version: Version, space: LabelSpace) -> Revision:
     event = version.event
     if event is None:
-        return Revision(version.annotation, Sent(_NOTHING, key=version.key))
+        return Revision(version.annotation, Submission(_NOTHING, key=version.key))
     moments = None if event.timestamp is None else [event.timestamp]
     raw = LabelTable([event.item_id], [event.worker_id], [event.label], timestamps=moments)
     table = raw._replace(source=version.annotation.strip(), unit="row")
-    sent = Sent(check_names(checked(table, space), space), key=version.key)
+    sent = Submission(check_names(checked(table, space), space), key=version.key)
     return Revision(version.annotation, sent)
 
 

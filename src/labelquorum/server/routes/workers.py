@@ -15,8 +15,8 @@ from labelquorum.server.errors import Refusal, error_responses
 from labelquorum.server.overview_schemas import WorkerPage, WorkerShape
 from labelquorum.server.paging import Cursor, Limit, Search, after_cursor, cursor_of, spellings
 from labelquorum.server.schemas import Gone
-from labelquorum.store.stats import Tally
-from labelquorum.store.status import Recent, late_agreement
+from labelquorum.store.queries import Recent
+from labelquorum.store.stats import StreamStats
 from labelquorum.store.stream import Stream
 
 __all__ = ["router"]
@@ -164,7 +164,7 @@ async def _told(
     lately: Mapping[Hashable, Recent] = {}
     if not brief:
         names = [one["worker"] for one in page]
-        lately = await run_in_threadpool(late_agreement, stream, names)
+        lately = await run_in_threadpool(stream.recent_agreement, names)
     for one in page:
         known = board.by_place.get(one["place"])
         row = {name: one[name] for name in _BRIEF}
@@ -186,7 +186,7 @@ def _trend(one: Mapping[str, Any], recent: Recent | None) -> dict[str, Any] | No
     }
 
 
-def _over_time(found: Mapping[str, Any], tally: Tally) -> dict[str, Any]:
+def _over_time(found: Mapping[str, Any], tally: StreamStats) -> dict[str, Any]:
     with tally.fresh():
         track = [{**one, "at": tally.when(one["chunk"])} for one in found["track"]]
     return {"track": track, "changes": found["changes"]}

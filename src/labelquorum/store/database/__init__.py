@@ -22,7 +22,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from labelquorum.errors import StateError, StoreError
-from labelquorum.store.database.page_checksums import Seal
+from labelquorum.store.database.page_checksums import PageChecksums
 from labelquorum.store.database.sql import TEXTS
 from labelquorum.store.database.sqlite_wal import BUSY_SECONDS
 
@@ -214,9 +214,9 @@ def check_at_rest(folder: Path) -> None:
 
 
 @lru_cache
-def _seal_of(file: Path) -> Seal:
+def _seal_of(file: Path) -> PageChecksums:
     """Kept, for to close a file lets go of the locks of all in this process who read it."""
-    return Seal(file)
+    return PageChecksums(file)
 
 
 def _holder(connection: sa.Connection) -> str | None:

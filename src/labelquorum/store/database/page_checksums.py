@@ -29,7 +29,7 @@ from zlib import crc32
 
 from labelquorum.errors import StoreError
 
-__all__ = ["Seal", "new_mark"]
+__all__ = ["PageChecksums", "new_mark"]
 
 HEADER = 100  # bytes of the file
 LOG_HEADER, FRAME = 32, 24  # bytes before the log's first frame, and before each page in it
@@ -41,7 +41,7 @@ def new_mark() -> int:
     return secrets.randbelow(2**31 - 1) + 1
 
 
-class Seal:
+class PageChecksums:
     """The sums of a file's pages, kept beside it."""
 
     def __init__(self, file: Path) -> None:

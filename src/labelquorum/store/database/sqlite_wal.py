@@ -20,9 +20,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from labelquorum.store.database.page_checksums import Seal, new_mark
+from labelquorum.store.database.page_checksums import PageChecksums, new_mark
 
-__all__ = ["BUSY_SECONDS", "Log"]
+__all__ = ["BUSY_SECONDS", "WriteAheadLog"]
 
 LOG_BYTES = 16_000_000
 """A log of this size is brought into the file."""
@@ -39,11 +39,11 @@ INDEX_BYTES = 32_768
 """What the index of the log takes at least."""
 
 
-class Log:
+class WriteAheadLog:
     """The log of a file, and the seal that goes with it."""
 
     def __init__(self, file: Path, joined: bool = False) -> None:
-        self._file, self._seal, self._joined = file, Seal(file), joined
+        self._file, self._seal, self._joined = file, PageChecksums(file), joined
         self._marked = False  # the file's mark was changed since it was sealed
         self._next_try = 0.0
         self._followed = 0  # bytes of the log

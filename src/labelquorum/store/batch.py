@@ -1,6 +1,6 @@
 """What is sent to a stream, read and checked before any transaction.
 
-A `Parcel` is a table of labels as the store keeps them, under the sender's own key. Making one
+A `Batch` is a table of labels as the store keeps them, under the sender's own key. Making one
 needs no database, so it may be done anywhere, by many at a time.
 """
 
@@ -14,10 +14,10 @@ from labelquorum.ingest.readers import read_labels
 from labelquorum.store import codec
 from labelquorum.store.codec import encode, encode_id
 
-__all__ = ["Parcel", "Receipt", "Row", "Sent", "check_names", "parcel_of", "prepare"]
+__all__ = ["Batch", "Receipt", "Row", "Submission", "batch_of", "check_names", "prepare"]
 
 
-class Sent(NamedTuple):
+class Submission(NamedTuple):
     """A table as it is sent; see `Inlet.accept`."""
 
     labels: Any
@@ -48,7 +48,7 @@ class Row(NamedTuple):
     timestamp: str | None
 
 
-class Parcel(NamedTuple):
+class Batch(NamedTuple):
     """A table that was read and checked."""
 
     rows: list[Row]
@@ -59,25 +59,25 @@ class Parcel(NamedTuple):
     position: str | None
 
 
-def prepare(sent: Sent, space: LabelSpace) -> Parcel:
+def prepare(sent: Submission, space: LabelSpace) -> Batch:
     """Read and check what was sent."""
     labels, key, source, position = sent
     if (source is None) != (position is None):
         raise StateError("`source` and `position` go together. Give both, or neither.")
-    return parcel_of(read_labels(labels, space), key, source, position)
+    return batch_of(read_labels(labels, space), key, source, position)
 
 
-def parcel_of(
+def batch_of(
     table: LabelTable,
     key: str | None = None,
     source: str | None = None,
     position: str | None = None,
-) -> Parcel:
-    """Make a parcel of labels that were read and checked by the stream's own rules."""
+) -> Batch:
+    """Make a batch of labels that were read and checked by the stream's own rules."""
     check_names(key=key, source=source, position=position)
     rows = _rows(table)
     body = sha256(encode(rows).encode()).hexdigest()
-    return Parcel(rows, dict(table.skipped), body, key, source, position)
+    return Batch(rows, dict(table.skipped), body, key, source, position)
 
 
 def check_names(**names: object) -> None:

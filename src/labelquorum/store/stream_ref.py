@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from labelquorum.learn.model_file import Snapshot
     from labelquorum.store.store import Store
 
-__all__ = ["Given", "View", "given", "rules_of"]
+__all__ = ["Answer", "View", "given", "rules_of"]
 
 
-class Given(NamedTuple):
+class Answer(NamedTuple):
     """The answer given to an item."""
 
     item_id: Hashable
@@ -51,7 +51,7 @@ class View:
         with self._store.read() as connection:
             return rules_of(self._row(connection).rules)
 
-    def answers(self, after: Hashable = None, limit: int | None = None) -> list[Given]:
+    def answers(self, after: Hashable = None, limit: int | None = None) -> list[Answer]:
         """The answers by item, in the order of their ids as text.
 
         Parameters
@@ -66,7 +66,7 @@ class View:
 
     def _given(
         self, connection: sa.Connection, after: Hashable = None, limit: int | None = None
-    ) -> list[Given]:
+    ) -> list[Answer]:
         answers = schema.answers.c
         query = sa.select(schema.answers).where(answers.stream == self._key)
         if after is not None:
@@ -283,9 +283,9 @@ def rules_of(text: str) -> Rules:
     return Rules(**decode(text))
 
 
-def given(row: Any) -> Given:
+def given(row: Any) -> Answer:
     """An answer as it was kept."""
-    return Given(
+    return Answer(
         decode(row.item),
         decode(row.label),
         row.confidence,
