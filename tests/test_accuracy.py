@@ -73,6 +73,7 @@ def measure_here(modules, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_every_part_is_written_and_says_that_it_is_a_smoke_run(smoke):
     for part in ("targets", *PARTS):
         text = (smoke / "results" / f"{part}.md").read_text(encoding="utf-8")
@@ -81,6 +82,7 @@ def test_every_part_is_written_and_says_that_it_is_a_smoke_run(smoke):
         assert str(ROOT) not in text
 
 
+@pytest.mark.slow
 def test_a_verdict_follows_from_what_was_measured_and_what_is_wanted(smoke):
     for target in targets(smoke):
         if target["measured"] is None:
@@ -92,12 +94,14 @@ def test_a_verdict_follows_from_what_was_measured_and_what_is_wanted(smoke):
     assert {target["part"] for target in targets(smoke)} == set(PARTS) - {"speed"}
 
 
+@pytest.mark.slow
 def test_what_has_no_data_is_said_to_be_not_measured(smoke):
     verdicts = {t["promise"]: t["verdict"] for t in targets(smoke)}
     assert all(v == "not measured" for promise, v in verdicts.items() if "RTE" in promise)
     assert "not measured" not in [v for promise, v in verdicts.items() if "chunks of 1:" in promise]
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn_and_shown(smoke):
     for part, picture in (("calibration", "reliability.svg"), ("chunks", "chunk_sizes.svg")):
         assert (smoke / "results" / picture).exists()
@@ -105,6 +109,7 @@ def test_pictures_are_drawn_and_shown(smoke):
         assert f"]({picture})" in text
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_and_cells_of_other_code_or_data_are_run_again(smoke, tmp_path):
     (tmp_path / "results").mkdir()
     whole = lines(smoke)

@@ -94,6 +94,7 @@ def run_script(script, monkeypatch, *arguments):
     runpy.run_path(str(script), run_name="__main__")
 
 
+@pytest.mark.slow
 def test_without_data_the_synthetic_crowds_are_run_and_the_rest_is_left_out(smoke):
     folder, said = smoke
     assert "rte is left out" in said
@@ -104,6 +105,7 @@ def test_without_data_the_synthetic_crowds_are_run_and_the_rest_is_left_out(smok
     assert "data not available" in text
 
 
+@pytest.mark.slow
 def test_the_oracle_errs_least_and_bila_less_than_the_vote(smoke):
     folder, _ = smoke
     found = {}
@@ -116,6 +118,7 @@ def test_the_oracle_errs_least_and_bila_less_than_the_vote(smoke):
         assert oracle < ours < vote
 
 
+@pytest.mark.slow
 def test_every_cell_has_a_verdict_and_the_rule_gives_it(smoke):
     folder, _ = smoke
     for table in ("table2", "table3"):
@@ -130,6 +133,7 @@ def test_every_cell_has_a_verdict_and_the_rule_gives_it(smoke):
                 assert cell["verdict"] == ("matches within noise" if matches else sign)
 
 
+@pytest.mark.slow
 def test_every_statement_is_judged_for_each_preset_by_its_parts(smoke):
     folder, _ = smoke
     for row in rows(folder, "prose"):
@@ -155,6 +159,7 @@ def test_every_statement_is_judged_for_each_preset_by_its_parts(smoke):
             assert one["verdict"] == given
 
 
+@pytest.mark.slow
 def test_a_statement_about_age_alone_cannot_be_tested_without_it(smoke):
     folder, _ = smoke
     by = {row["name"]: row for row in rows(folder, "prose")}
@@ -165,6 +170,7 @@ def test_a_statement_about_age_alone_cannot_be_tested_without_it(smoke):
     assert "cannot be tested without Age" in " ".join(text_of(folder).split())
 
 
+@pytest.mark.slow
 def test_the_log_is_reported_at_the_points_that_were_reached(smoke):
     folder, _ = smoke
     log = rows(folder, "log")
@@ -173,6 +179,7 @@ def test_the_log_is_reported_at_the_points_that_were_reached(smoke):
     assert not log["complete"] and not log["within"]
 
 
+@pytest.mark.slow
 def test_the_limits_of_the_default_are_taken_on_the_worst_seed(smoke):
     folder, _ = smoke
     limits = rows(folder, "limits")
@@ -183,6 +190,7 @@ def test_the_limits_of_the_default_are_taken_on_the_worst_seed(smoke):
         assert all(row["excess"][k] >= least[k] - 1e-3 for k in least)
 
 
+@pytest.mark.slow
 def test_the_page_needs_nothing_but_itself_and_names_no_folder(smoke):
     folder, _ = smoke
     for path in (folder / "results").iterdir():
@@ -194,6 +202,7 @@ def test_the_page_needs_nothing_but_itself_and_names_no_folder(smoke):
     assert not re.search(r'(?:src|href)="(?!#)', page)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_continues_and_a_method_that_changed_is_run_again(smoke, tmp_path):
     folder, _ = smoke
     (tmp_path / "results").mkdir()
@@ -225,6 +234,7 @@ def test_a_smoke_run_beside_the_real_results_is_refused(reproduce_here):
     assert "--output" in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("LABELQUORUM_DATA" not in os.environ, reason="needs the folder of data sets")
 def test_with_data_the_real_tables_are_measured_too(smoke, tmp_path):
     # It continues the run without data; of the synthetic crowd it has the oracle and the vote
@@ -351,6 +361,7 @@ def test_one_seed_above_the_vote_breaks_the_limits_of_the_default(module):
 # ── other experiments ────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_confidence_is_measured_as_the_committed_figures_were(tmp_path, monkeypatch):
     run_script(CONFIDENCE / "measure.py", monkeypatch, "--smoke", "--output", tmp_path)
     made = json.loads((tmp_path / "measured.json").read_text(encoding="utf-8"))
@@ -361,6 +372,7 @@ def test_confidence_is_measured_as_the_committed_figures_were(tmp_path, monkeypa
         assert len(kept[part]) >= 2
 
 
+@pytest.mark.slow
 def test_the_crowd_is_measured_as_the_committed_figures_were(tmp_path, monkeypatch):
     run_script(CROWD / "measure.py", monkeypatch, "--smoke", "--output", tmp_path)
     made = json.loads((tmp_path / "measured.json").read_text(encoding="utf-8"))

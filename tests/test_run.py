@@ -117,6 +117,13 @@ def test_arguments_pass_through(installed: Checkout) -> None:
     assert installed.run("python", "-c", script, "--help", "a b")[1] == "['--help', 'a b']\n"
 
 
+def test_bytecode_is_kept_in_the_environment_and_not_in_the_checkout(installed: Checkout) -> None:
+    installed.environment.pop("PYTHONPYCACHEPREFIX", None)
+    installed.environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    script = "import sys; print(sys.dont_write_bytecode, sys.pycache_prefix)"
+    assert installed.run("python", "-c", script)[1] == f"False {installed.venv / 'bytecode'}\n"
+
+
 def test_failed_install_leaves_no_stamp_and_the_next_run_repairs_it(installed: Checkout) -> None:
     (installed.folder / "requirements.lock").write_text("two\n")
     (installed.folder / "broken").touch()
@@ -228,12 +235,12 @@ def test_ctrl_c_while_installing_is_clean(checkout: Checkout) -> None:
     assert not checkout.stamp.exists()
 
 
-def test_every_step_runs_and_the_failed_one_is_named(
+def test_every_step_runs_with_the_arguments_and_the_failed_one_is_named(
     installed: Checkout, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = installed.module()
-    monkeypatch.setenv("PATH", os.environ["PATH"])  # run() changes both, so put them back
-    monkeypatch.setenv("VIRTUAL_ENV", "")
+    for name in ("PATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # run() changes them: put them back
     monkeypatch.chdir(installed.folder)
     bad, good = ["python", "-c", "raise SystemExit(3)"], ["python", "-c", "print('good ran')"]
     assert run.run(run.Command("", [bad, good]), []) == 1
@@ -241,6 +248,10 @@ def test_every_step_runs_and_the_failed_one_is_named(
     assert out == "good ran\n"
     assert err.endswith("Failed: python -c raise SystemExit(3).\n")
     assert run.run(run.Command("", [good, good]), []) == 0
+    shown = ["python", "-c", "import sys; print(sys.argv[1:])"]
+    command = run.Command("", [shown, shown], options=run.COMMANDS["test"].options)
+    assert run.run(command, ["--all", "-k", "stream"]) == 0
+    assert capfd.readouterr()[0].splitlines()[-1] == "['-m', '', '-k', 'stream']"
 
 
 def test_help_lists_every_command_and_a_wrong_one_is_refused(checkout: Checkout) -> None:

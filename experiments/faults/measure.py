@@ -33,7 +33,7 @@ def run_tests(long: bool, only: list[str], xml: Path) -> int:
     variables = {"LABELQUORUM_CI": "1", "LABELQUORUM_FAULTS": "long" if long else ""}
     files = [f"tests/faults/test_{name}.py" for name in only] or ["tests/faults"]
     files += ["--ignore=tests/faults/test_report.py"]  # which reads what is to be written
-    arguments = ["-n", "2", "--dist", "worksteal", "-q", f"--junitxml={xml}", *files]
+    arguments = ["-n", "2", "--dist", "worksteal", "-q", "-m", "", f"--junitxml={xml}", *files]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env={**os.environ, **variables}
     ).returncode

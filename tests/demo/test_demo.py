@@ -233,6 +233,7 @@ def gone(pids):
 linux = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked up in /proc")
 
 
+@pytest.mark.slow
 @linux
 def test_demo_serves_decides_and_leaves_nothing_behind_at_control_c(started, tmp_path):
     running = started("--seconds", "6", "--store", "kept")
@@ -257,6 +258,7 @@ def test_demo_serves_decides_and_leaves_nothing_behind_at_control_c(started, tmp
         assert store.stream(stream).count()["answered_items"] > 100
 
 
+@pytest.mark.kill
 @linux
 def test_a_demo_that_is_killed_leaves_no_process(started):
     running = started("--no-browser")
@@ -333,6 +335,7 @@ def test_without_playwright_headless_says_what_to_install(tmp_path, monkeypatch)
     assert said.stderr.endswith("Run pip install labelquorum[browser].\n")
 
 
+@pytest.mark.browser
 def test_headless_demo_saves_a_picture_of_every_page_and_the_summary(started, tmp_path):
     if shutil.which("chromium") is None:
         if os.environ.get("LABELQUORUM_CI"):

@@ -25,6 +25,8 @@ from labelquorum.errors import ConflictError, StoreError
 from labelquorum.store.rules import DAY
 from labelquorum.store.store import Store
 
+pytestmark = pytest.mark.kill
+
 TODO = batches_of(labels_of(30))
 SHARE = 0.3  # of requests that are sent again
 HOLD = """

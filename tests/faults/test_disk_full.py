@@ -12,6 +12,8 @@ from labelquorum.errors import FullError
 from labelquorum.store.database import sqlite_wal
 from labelquorum.store.store import Store
 
+pytestmark = pytest.mark.kill
+
 TODO = batches_of(labels_of(40), 8)
 CI = "LABELQUORUM_CI"
 

@@ -13,6 +13,8 @@ from labelquorum.errors import StoreError
 from labelquorum.store.database import schema, sqlite_wal
 from labelquorum.store.store import Store
 
+pytestmark = pytest.mark.kill
+
 TODO = batches_of(labels_of(4), 8)
 HEAD = 24  # bytes, before each page in the log
 ERRORS = {

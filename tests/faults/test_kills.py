@@ -6,6 +6,8 @@ from itertools import count
 import pytest
 from faults.kills import WAYS
 
+pytestmark = pytest.mark.kill
+
 # Kills in CI and in a long run. In CI, more than 100 of a stream in SQLite.
 KILLS = {
     ("settled", "sqlite"): (60, 1200),

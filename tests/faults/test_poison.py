@@ -15,6 +15,8 @@ from labelquorum.errors import LabelError
 from labelquorum.store.learner import LocalLearner
 from labelquorum.store.store import Store
 
+pytestmark = pytest.mark.kill
+
 NAN = float("nan")
 AT_ONCE = RULES.changed(labels_per_item=1, chunk_items=1)
 GOOD = st.tuples(

@@ -17,6 +17,8 @@ from labelquorum.errors import StoreError
 from labelquorum.store import failpoints
 from labelquorum.store.store import Store
 
+pytestmark = pytest.mark.kill
+
 TODO = batches_of(labels_of(12))
 SOCKET = ".s.PGSQL.5432"
 

@@ -12,6 +12,8 @@ from labelquorum.errors import StoreError
 from labelquorum.store.database import sqlite_wal
 from labelquorum.store.store import FILE, Store
 
+pytestmark = pytest.mark.kill
+
 TODO = batches_of(labels_of(60), 4)
 TRIALS = 300
 REFUSED = -1

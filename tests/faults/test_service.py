@@ -17,6 +17,8 @@ from faults.source import CLASSES, RULES, batches_of, labels_of, table_of
 import labelquorum as lq
 from labelquorum.store.store import Store
 
+pytestmark = pytest.mark.kill
+
 SENDERS = 4
 
 

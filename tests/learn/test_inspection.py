@@ -91,6 +91,7 @@ def coverage(make, level, **settings):
     return np.mean(skill_covered), np.mean(entry_covered)
 
 
+@pytest.mark.coverage
 @pytest.mark.parametrize("name", CROWDS)
 def test_95_percent_intervals_cover_95_percent_of_300_workers(name):
     skill, entry = coverage(CROWDS[name], 0.95)
@@ -98,6 +99,7 @@ def test_95_percent_intervals_cover_95_percent_of_300_workers(name):
     assert 0.90 <= entry <= 0.99
 
 
+@pytest.mark.coverage
 @pytest.mark.parametrize("name", list(CROWDS)[:4])
 def test_80_percent_intervals_cover_80_percent_of_300_workers(name):
     skill, entry = coverage(CROWDS[name], 0.8)
@@ -105,6 +107,7 @@ def test_80_percent_intervals_cover_80_percent_of_300_workers(name):
     assert 0.72 <= entry <= 0.90
 
 
+@pytest.mark.coverage
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_the_account_of_one_accuracy_a_worker_covers_where_workers_have_one(n_classes):
     def make(seed):

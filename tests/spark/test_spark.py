@@ -24,6 +24,8 @@ from labelquorum.spark.learner import Spread
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
+pytestmark = pytest.mark.spark
+
 ROOT = Path(__file__).parents[2]
 CI = "LABELQUORUM_CI"
 MASTER = "local-cluster[2,1,1024]"  # executors are processes of their own

@@ -3,9 +3,12 @@
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+import pytest
 from playwright.sync_api import expect
 from server.dashboard.conftest import BIRDS, PAIRS, one_chunk
 from server.served import until
+
+pytestmark = pytest.mark.browser
 
 BROKEN = {"ok": False, "error": "It broke.", "errors": ["It broke."], "status": 500}
 SLOW_WORK = """async (took) => {

@@ -9,6 +9,8 @@ from playwright.sync_api import expect
 from server.dashboard.conftest import CLASSES, NAMES
 from server.dashboard.payloads import PAYLOADS, as_stream
 
+pytestmark = pytest.mark.browser
+
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
 ROOT = Path(__file__).parents[3]
 PICTURES = Path(os.environ.get("LABELQUORUM_ARTIFACTS", ROOT / "artifacts")) / "screenshots"

@@ -7,6 +7,8 @@ from labelquorum.report.pictures import opened
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
+pytestmark = pytest.mark.browser
+
 LONG = "somebody-with-a-long-name@photographs-of-birds.example.org"
 
 

@@ -15,6 +15,8 @@ from server.served import until
 
 import labelquorum as lq
 
+pytestmark = pytest.mark.browser
+
 # ── signing in ───────────────────────────────────────────────────────────────────────────────
 
 
