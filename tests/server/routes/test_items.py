@@ -58,7 +58,7 @@ def test_a_stream_fed_label_by_label_answers_as_the_library_fed_the_same_chunks(
     expected = {}
     for chunk in chunks:
         rows = crowd[chunk["first_row"] - 1 : chunk["last_row"]]
-        table = lq.ingest.events.LabelTable(
+        table = lq.ingest.labels.LabelTable(
             *([row[name] for row in rows] for name in ("task", "worker", "label"))
         )
         model.partial_fit(table)
