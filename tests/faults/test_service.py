@@ -53,10 +53,11 @@ class Service:
         self.key = self.key or self._process.stdout.readline().strip()
 
     def kill_learner(self):
-        """Kill the process that learns; the service starts another."""
+        """Kill the subprocess that learns; the service starts another."""
         pid = self._process.pid
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            if b"labelquorum.server.learning_loop" in Path(f"/proc/{child}/cmdline").read_bytes():
+            command = Path(f"/proc/{child}/cmdline").read_bytes()
+            if command.endswith(b"labelquorum.server.learner_process\0loop\0"):
                 os.kill(int(child), signal.SIGKILL)
                 return 1
         return 0

@@ -1,4 +1,4 @@
-"""A real service on a loopback port: uvicorn, the gate, a pipeline, a SQLite store."""
+"""A real service on a loopback port: uvicorn, the gate, a queue, a SQLite store."""
 
 import io
 import json
@@ -12,7 +12,7 @@ from labelquorum.server.app import create_app
 from labelquorum.server.config import Settings
 from labelquorum.server.logging import Log
 from labelquorum.server.uvicorn_server import Server
-from labelquorum.server.write_queue import Pipeline
+from labelquorum.server.write_queue import WriteQueue
 from labelquorum.store.store import Store
 
 
@@ -22,7 +22,7 @@ class Running:
     def __init__(self, store, settings):
         self.store, self.settings = store, settings
         self.lines = io.StringIO()
-        self.app = create_app(store, Pipeline(store), settings, Log(self.lines))
+        self.app = create_app(store, WriteQueue(store), settings, Log(self.lines))
         self.keys = self.app.service.keys
         self.server = Server(self.app, settings)
         self._thread = threading.Thread(target=self.server.run, daemon=True)
@@ -49,14 +49,14 @@ class Running:
 
     def client(self, scope="admin", stream=None):
         headers = {} if scope is None else {"Authorization": f"Bearer {self.secret(scope, stream)}"}
-        self._clients.append(httpx.Client(base_url=self.url, headers=headers, timeout=30))
+        self._clients.append(httpx.Client(base_url=self.url, headers=headers, timeout=120))
         return self._clients[-1]
 
     def events(self):
         return [json.loads(line) for line in self.lines.getvalue().splitlines()]
 
 
-def until(holds, seconds=30):
+def until(holds, seconds=120):
     """Wait until something holds; fail if it never does."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):

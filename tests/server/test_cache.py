@@ -10,11 +10,16 @@ import pytest
 from server.routes.test_events import Viewer, answer_one_chunk
 from server.served import until
 
+from labelquorum.errors import StateError
+from labelquorum.server import context
 from labelquorum.server.alerts import alarms
-from labelquorum.server.cache import LONGEST, OLDEST, Board, Boards, Shared
+from labelquorum.server.cache import Cache
+from labelquorum.server.context import Service
 from labelquorum.server.logging import Log
 from labelquorum.server.throughput import Look, Pace
 from labelquorum.store.rules import Rules
+
+TTL, STALE_SECONDS = context.RESPONSE_TTL_SECONDS, context.MAX_STALE_SECONDS
 
 
 class Clock:
@@ -30,8 +35,14 @@ def clock():
     return Clock()
 
 
-async def given(shared, *asked, **how):
-    return (await shared.answer(*asked, **how)).body
+def responses(clock):
+    """A cache as the service has it for responses."""
+    rest = (context.RESPONSE_REST, context.MAX_RESPONSE_REST_SECONDS)
+    return Cache(context.MAX_CACHED_RESPONSES, TTL, *rest, clock=clock)
+
+
+async def given(cache, key, make, version=lambda: 0, **how):
+    return (await cache.get(key, make, version, **how)).value
 
 
 class Making:
@@ -48,24 +59,27 @@ class Making:
         return b"%d" % n
 
 
-def test_an_answer_is_made_once_until_something_happens(clock):
-    changes = [0]
-    shared = Shared(lambda stream: changes[0], clock)
+def test_a_value_is_made_once_until_its_version_changes_or_its_time_to_live_is_over(clock):
+    cache, version = responses(clock), [0]
 
     async def look():
         making = Making()
-        assert [await given(shared, "s", "a", making) for _ in range(3)] == [b"1"] * 3
-        assert await given(shared, "s", "another", making) == b"2"
-        changes[0] += 1
-        assert await given(shared, "s", "a", making) == b"3"
-        clock.time += OLDEST
-        assert await given(shared, "s", "a", making) == b"4"
+
+        async def get(key):
+            return await given(cache, key, making, lambda: version[0])
+
+        assert [await get("a") for _ in range(3)] == [b"1"] * 3
+        assert await get("another") == b"2"
+        version[0] += 1
+        assert await get("a") == b"3"
+        clock.time += TTL
+        assert await get("a") == b"4"
 
     asyncio.run(look())
 
 
-def test_what_takes_long_to_make_rests_as_many_times_as_long(clock, monkeypatch):
-    shared, rests = Shared(lambda stream: round(clock.time * 1000), clock), []
+def test_a_value_that_takes_long_to_make_rests_many_times_as_long(clock, monkeypatch):
+    cache, rests = responses(clock), []
 
     async def rest(seconds):
         rests.append(seconds)
@@ -81,15 +95,14 @@ def test_what_takes_long_to_make_rests_as_many_times_as_long(clock, monkeypatch)
             return b"made"
 
         for _ in range(3):
-            await given(shared, "s", "a", make)
+            await given(cache, "a", make, lambda: round(clock.time * 1000))
 
     asyncio.run(look())
     assert rests == [pytest.approx(2.9), pytest.approx(3.0)]
 
 
-def test_what_rests_is_given_at_once_where_nothing_happened_or_what_is_held_will_do(clock):
-    changes = [0]
-    shared = Shared(lambda stream: changes[0], clock)
+def test_a_resting_value_is_given_at_once_if_it_is_unchanged_or_may_be_stale(clock):
+    cache, version = responses(clock), [0]
 
     async def look():
         numbers = count()
@@ -98,29 +111,32 @@ def test_what_rests_is_given_at_once_where_nothing_happened_or_what_is_held_will
             clock.time += 0.1
             return b"%d" % next(numbers)
 
-        first = await given(shared, "s", "a", make)
+        async def get(**how):
+            return await given(cache, "a", make, lambda: version[0], **how)
+
+        first = await get()
         clock.time += 2.0
-        assert await given(shared, "s", "a", make) == first
-        changes[0] += 1
-        assert await given(shared, "s", "a", make, stale=LONGEST) == first
-        clock.time += LONGEST
-        assert await given(shared, "s", "a", make, stale=LONGEST) != first
-        held = await given(shared, "s", "a", make)
-        shared.forget("another")
-        assert await given(shared, "s", "a", make) == held
-        shared.forget("s")
-        assert await given(shared, "s", "a", make, stale=LONGEST) != held
+        assert await get() == first
+        version[0] += 1
+        assert await get(max_stale=STALE_SECONDS) == first
+        clock.time += STALE_SECONDS
+        assert await get(max_stale=STALE_SECONDS) != first
+        held = await get()
+        cache.discard(lambda key: key == "another")
+        assert await get() == held
+        cache.discard(lambda key: key == "a")
+        assert await get(max_stale=STALE_SECONDS) != held
 
     asyncio.run(look())
 
 
-def test_a_hundred_who_ask_at_once_are_given_one_answer(clock):
-    shared = Shared(lambda stream: 0, clock)
+def test_a_hundred_simultaneous_callers_are_given_one_value(clock):
+    cache = responses(clock)
 
     async def look():
         making = Making()
         making.may_end.clear()
-        asked = [asyncio.create_task(given(shared, "s", "a", making)) for _ in range(100)]
+        asked = [asyncio.create_task(given(cache, "a", making)) for _ in range(100)]
         await asyncio.sleep(0)
         making.may_end.set()
         assert set(await asyncio.gather(*asked)) == {b"1"} and making.n == 1
@@ -128,18 +144,17 @@ def test_a_hundred_who_ask_at_once_are_given_one_answer(clock):
     asyncio.run(look())
 
 
-def test_who_asks_after_something_happened_is_not_given_what_was_begun_before_it(clock):
-    changes = [0]
-    shared = Shared(lambda stream: changes[0], clock)
+def test_a_caller_after_a_change_is_not_given_what_was_begun_before_it(clock):
+    cache, version = responses(clock), [0]
 
     async def look():
         making = Making()
         making.may_end.clear()
-        early = asyncio.create_task(given(shared, "s", "a", making))
+        early = asyncio.create_task(given(cache, "a", making, lambda: version[0]))
         await asyncio.sleep(0)
         clock.time += 0.001
-        changes[0] += 1
-        late = asyncio.create_task(given(shared, "s", "a", making))
+        version[0] += 1
+        late = asyncio.create_task(given(cache, "a", making, lambda: version[0]))
         await asyncio.sleep(0)
         making.may_end.set()
         assert await asyncio.gather(early, late) == [b"1", b"2"]
@@ -147,16 +162,27 @@ def test_who_asks_after_something_happened_is_not_given_what_was_begun_before_it
     asyncio.run(look())
 
 
-def test_an_answer_that_cannot_be_made_is_an_error_for_who_asked_and_made_for_the_next(clock):
-    shared = Shared(lambda stream: 0, clock)
+def test_a_value_that_cannot_be_made_is_an_error_for_its_caller_and_made_for_the_next(clock):
+    cache = responses(clock)
 
     async def fail():
         raise RuntimeError("no")
 
     async def look():
         with pytest.raises(RuntimeError):
-            await given(shared, "s", "a", fail)
-        assert await given(shared, "s", "a", Making()) == b"1"
+            await given(cache, "a", fail)
+        assert await given(cache, "a", Making()) == b"1"
+
+    asyncio.run(look())
+
+
+def test_the_least_recently_used_value_is_dropped_beyond_the_bound(clock):
+    cache = Cache(2, TTL, 0.0, clock=clock)
+
+    async def look():
+        for key in ("a", "b", "a", "c"):
+            await given(cache, key, Making())
+        assert [cache.peek(key) is not None for key in "abc"] == [True, False, True]
 
     asyncio.run(look())
 
@@ -281,7 +307,7 @@ def test_a_chunk_that_is_set_aside_is_told_in_the_summary(running, admin, stream
     assert told["name"] == name and told["last_chunks"][0]["state"] == "quarantined"
 
 
-# ── the board ────────────────────────────────────────────────────────────────────────────
+# ── the worker table ─────────────────────────────────────────────────────────────────────
 
 
 class Hub:
@@ -292,84 +318,93 @@ class Hub:
         self.notes.append(said)
 
 
-class Asked:
-    """A stream whose model moves, and a learner that counts how often it is asked."""
+class Moving:
+    """A stream whose model moves; its worker table takes no rest."""
 
-    def __init__(self, monkeypatch):
-        from labelquorum.server import cache
+    name, version, n = "s", 1, 0
 
-        self.name, self.n, self.version = "s", 0, 1
-        monkeypatch.setattr(cache, "model_version", lambda stream: stream.version)
-        monkeypatch.setattr(cache, "BOARD_SECONDS", 0.0)
-        monkeypatch.setattr(cache, "BOARD_REST", 0.0)
+    def model_version(self):
+        return self.version
 
-    async def ask(self, question, stream):
+    def worker_table(self):
         self.n += 1
-        return Board(stream.version, [], 0)
+        return self.version, [], 0
 
 
-def test_a_board_is_made_anew_beside_and_only_once_the_model_has_moved(monkeypatch):
-    asked, hub = Asked(monkeypatch), Hub()
+class Tables:
+    """What `Service.worker_table` needs of a service."""
 
+    worker_table = Service.worker_table
+
+    def __init__(self, stale):
+        self.hub = Hub()
+        self.worker_tables = Cache(2, 0.0, 0.0, stale=stale)
+
+    async def ask(self, question):
+        return question()
+
+
+@pytest.fixture
+def moving():
+    return Moving()
+
+
+def test_a_worker_table_is_renewed_in_the_background_and_only_once_the_model_has_moved(moving):
     async def look():
-        boards = Boards(asked.ask, hub)
-        every = await asyncio.gather(*(boards.of(asked) for _ in range(10)))
-        assert {one.version for one in every} == {1} and asked.n == 1
-        await settled(boards)
-        assert asked.n == 1 and hub.notes == []
-        asked.version = 2
-        assert (await boards.of(asked)).version == 1  # and another is made
-        await settled(boards)
-        assert asked.n == 2 and hub.notes == [("s", "workers")]
-        assert (await boards.of(asked)).version == 2
-        boards.forget("s")
-        assert (await boards.of(asked)).version == 2 and asked.n == 3
-        await settled(boards)
+        service = Tables(stale=1e9)
+        every = await asyncio.gather(*(service.worker_table(moving) for _ in range(10)))
+        assert {one.version for one in every} == {1} and moving.n == 1
+        await settled(service)
+        assert moving.n == 1 and service.hub.notes == []
+        moving.version = 2
+        assert (await service.worker_table(moving)).version == 1  # and another is made
+        await settled(service)
+        assert moving.n == 2 and service.hub.notes == [("s", "workers")]
+        assert (await service.worker_table(moving)).version == 2
+        service.worker_tables.discard(lambda name: name == "s")
+        assert (await service.worker_table(moving)).version == 2 and moving.n == 3
+        await settled(service)
 
-    async def settled(boards):
-        await boards.of(asked)
-        while boards._held["s"].renewing is not None:
-            await boards._held["s"].renewing
+    async def settled(service):
+        await service.worker_table(moving)
+        [entry] = service.worker_tables._entries.values()
+        while entry.renewing is not None:
+            await entry.renewing
 
     asyncio.run(look())
 
 
-def test_a_board_that_is_old_is_not_shown_once_the_model_has_moved(monkeypatch):
-    from labelquorum.server import cache as module
-
-    asked = Asked(monkeypatch)
-    monkeypatch.setattr(module, "BOARD_OLD", 0.0)
-
+def test_an_old_worker_table_is_not_shown_once_the_model_has_moved(moving):
     async def look():
-        boards = Boards(asked.ask, Hub())
-        assert (await boards.of(asked)).version == 1
-        asked.version = 2
-        assert (await boards.of(asked)).version == 2 and asked.n == 2
-        assert (await boards.of(asked)).version == 2 and asked.n == 2
+        service = Tables(stale=0.0)
+        assert (await service.worker_table(moving)).version == 1
+        moving.version = 2
+        assert (await service.worker_table(moving)).version == 2 and moving.n == 2
+        assert (await service.worker_table(moving)).version == 2 and moving.n == 2
 
     asyncio.run(look())
 
 
-def test_boards_at_which_nobody_looks_are_let_go(monkeypatch):
-    from labelquorum.server import cache as module
-
-    asked = Asked(monkeypatch)
-    monkeypatch.setattr(module, "MAX_BOARDS", 2)
-
+def test_a_table_that_cannot_be_renewed_is_shown_until_the_next_attempt(moving):
     async def look():
-        boards = Boards(asked.ask, Hub())
-        for asked.name in ("a", "b", "a", "c"):
-            await boards.of(asked)
-        assert list(boards._held) == ["a", "c"]
+        service = Tables(stale=0.0)
+        await service.worker_table(moving)
+        moving.version, ask = 2, service.ask
+
+        async def fail(question):
+            raise StateError("no")
+
+        service.ask = fail
+        assert (await service.worker_table(moving)).version == 1
+        service.ask = ask
+        assert (await service.worker_table(moving)).version == 2
 
     asyncio.run(look())
 
 
-def test_who_follows_events_hears_of_a_new_board(running, admin, stream, monkeypatch):
-    from labelquorum.server import cache
-
-    monkeypatch.setattr(cache, "BOARD_SECONDS", 0.0)
-    monkeypatch.setattr(cache, "BOARD_REST", 0.0)
+def test_events_announce_a_new_worker_table(running, admin, stream, monkeypatch):
+    monkeypatch.setattr(running.app.service.worker_tables, "ttl", 0.0)
+    monkeypatch.setattr(running.app.service.worker_tables, "rest", 0.0)
     viewer = Viewer(running.client("read"), stream)
     until(lambda: viewer.comments)
     answer_one_chunk(admin, stream, 0)
@@ -398,7 +433,7 @@ STALE = {"Cache-Control": "no-transform, Max-Stale"}
 
 @pytest.fixture
 def held_long(monkeypatch):
-    monkeypatch.setattr("labelquorum.server.cache.LONGEST", 600.0)
+    monkeypatch.setattr(context, "MAX_STALE_SECONDS", 600.0)
 
 
 def test_who_says_so_is_given_what_was_made_before_with_its_age(held_long, admin, stream):

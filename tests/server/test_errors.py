@@ -62,10 +62,10 @@ def test_a_full_disk_refuses_what_is_sent_and_reads_go_on(running, admin, stream
 
 def test_who_comes_while_too_much_waits_is_asked_to_come_again(running, admin, stream):
     name = admin.get(stream).json()["name"]
-    running.app.service.pipeline.learning._behind[name] = 10**6
+    running.app.service.write_queue.loop._behind[name] = 10**6
     busy = admin.post(f"{stream}/labels", json=LABEL)
     assert busy.status_code == 503 and int(busy.headers["retry-after"]) > 0
-    running.app.service.pipeline.learning._behind[name] = 0
+    running.app.service.write_queue.loop._behind[name] = 0
     assert admin.post(f"{stream}/labels", json=LABEL).status_code == 200
 
 
@@ -93,9 +93,9 @@ def test_a_service_whose_store_refuses_is_not_ready(running, admin, monkeypatch)
     answer = running.client(None).get("/readyz")
     assert answer.status_code == 503 and answer.json()["error"].startswith("The database")
     monkeypatch.undo()
-    running.app.service.pipeline.writes = False
+    running.app.service.write_queue.writes = False
     assert admin.get("/readyz").status_code == 503
-    running.app.service.pipeline.writes = True
+    running.app.service.write_queue.writes = True
     assert admin.get("/readyz").status_code == 200
 
 

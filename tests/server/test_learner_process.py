@@ -1,18 +1,19 @@
-"""The learner in a process of its own."""
+"""The learner subprocess: its protocol and its supervisor."""
 
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
 from labelquorum.errors import StateError, StoreError
 from labelquorum.evaluation import class_conditional_crowd, label_table
-from labelquorum.server import learner_process as learner_module
-from labelquorum.server.learner_process import LENGTH_BYTES, Beside
+from labelquorum.server.learner_process import LearnerProcess, pack
 from labelquorum.store.learner import LocalLearner
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
@@ -21,8 +22,8 @@ RULES = Rules(labels_per_item=3, chunk_items=5, max_wait=None, max_chunk_wait=No
 
 
 @pytest.fixture(scope="module")
-def beside():
-    learner = Beside()
+def remote():
+    learner = LearnerProcess()
     yield learner
     learner.close()
 
@@ -37,70 +38,70 @@ def settled(folder, learner):
 
 
 @pytest.fixture
-def both(tmp_path, beside):
-    opened = [settled(tmp_path / name, one) for name, one in (("h", LocalLearner()), ("b", beside))]
+def both(tmp_path, remote):
+    opened = [settled(tmp_path / name, one) for name, one in (("h", LocalLearner()), ("b", remote))]
     yield [stream for _, stream in opened]
     for store, _ in opened:
         store.close()
 
 
-def test_a_learner_beside_learns_the_same_bits(both):
-    here, beside = both
-    assert here.state_hash() == beside.state_hash()
+def test_a_subprocess_learns_the_same_bits(both):
+    here, remote = both
+    assert here.state_hash() == remote.state_hash()
 
 
-def test_a_learner_beside_gives_the_same_answers_to_questions(both):
-    here, beside = both
-    assert here.workers() == beside.workers()
-    assert here.worker(here.workers()[2]["worker"]) == beside.workers()[2]
+def test_a_subprocess_gives_the_same_answers_to_questions(both):
+    here, remote = both
+    assert here.workers() == remote.workers()
+    assert here.worker(here.workers()[2]["worker"]) == remote.workers()[2]
     task = here.answers()[0].item_id
-    assert here.explain(task) == beside.explain(task)
-    assert here.gains([task]) == beside.gains([task])
+    assert here.explain(task) == remote.explain(task)
+    assert here.gains([task]) == remote.gains([task])
 
 
-def test_what_is_told_of_some_workers_is_what_the_whole_model_tells(both):
+def test_some_workers_are_reported_as_by_the_whole_model(both):
     here, _ = both
     model = here.estimator()
     table = model.skill_intervals()
-    for number, told in enumerate(here.workers()):
-        assert told["worker"] == model.workers_[number]
-        assert told["confusion"] == model.confusion_[number].tolist()
-        assert [told[name] for name in table] == table.iloc[number].tolist()
+    for number, row in enumerate(here.workers()):
+        assert row["worker"] == model.workers_[number]
+        assert row["confusion"] == model.confusion_[number].tolist()
+        assert [row[name] for name in table] == table.iloc[number].tolist()
 
 
 def test_the_model_file_is_read_by_the_library(both, tmp_path):
     import labelquorum as lq
 
-    here, beside = both
+    here, remote = both
     path = tmp_path / "model.lq"
-    path.write_bytes(beside.model_file())
+    path.write_bytes(remote.model_file())
     model = lq.load(path)
     assert model.workers_.tolist() == here.estimator().workers_.tolist()
     assert np.array_equal(model.confusion_, here.estimator().confusion_)
 
 
-def test_an_error_comes_back_as_itself(beside):
+def test_an_error_comes_back_as_itself(remote):
     with pytest.raises(StateError, match="'dawid_skene' with these settings cannot be kept"):
-        beside.configure("dawid_skene", {})
+        remote.configure("dawid_skene", {})
 
 
 def test_a_learner_that_dies_counts_as_an_attempt_and_another_is_started(tmp_path):
-    learner = Beside()
+    learner = LearnerProcess()
     with Store.open(tmp_path / "store", learner=learner) as store:
         stream = store.create("s", rules=RULES)
         stream.accept({"t": {"a": 0, "b": 1, "c": 1}})
         cut = stream.cut(flush=True)
         os.kill(learner.pid, signal.SIGSTOP)  # so that it dies in the middle of the call
-        learner._seconds = 0.2
+        learner.timeout = 0.2
         with pytest.raises(StateError, match=r"attempt 1 of 3 .*the learner ended.*took too long"):
             stream.advance(cut)
-        learner._seconds = 600
+        learner.timeout = 600
         assert stream.advance(cut).version == 1
         learner.close()
 
 
 def test_a_learner_that_was_closed_is_no_fault_of_the_chunk(tmp_path):
-    learner = Beside()
+    learner = LearnerProcess()
     with Store.open(tmp_path / "store", learner=learner) as store:
         stream = store.create("s", rules=RULES)
         stream.accept({"t": {"a": 0, "b": 1, "c": 1}})
@@ -114,7 +115,7 @@ def test_a_learner_that_was_closed_is_no_fault_of_the_chunk(tmp_path):
 def test_a_process_with_very_many_files_learns_all_the_same():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
-    held, learner = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)], Beside()
+    held, learner = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)], LearnerProcess()
     try:
         assert learner.configure("bila", {"classes": ["a", "b"]}).method == "bila"
     finally:
@@ -124,31 +125,69 @@ def test_a_process_with_very_many_files_learns_all_the_same():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_reply_that_was_not_read_answers_no_later_call(beside, monkeypatch):
-    beside.start()
+def test_a_reply_that_was_not_read_answers_no_later_call(remote, monkeypatch):
+    remote.start()
     with monkeypatch.context() as patch:
-        patch.setattr(learner_module, "_read", lambda *_: 1 / 0)
+        patch.setattr(Future, "result", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            beside.configure("bila", {"classes": ["a", "b"]})
-    assert '["c","d"]' in beside.configure("bila", {"classes": ["c", "d"]}).settings
+            remote.configure("bila", {"classes": ["a", "b"]})
+    assert '["c","d"]' in remote.configure("bila", {"classes": ["c", "d"]}).settings
+
+
+def test_calls_of_several_threads_get_their_own_replies(remote):
+    found = {}
+
+    def ask(name):
+        found[name] = remote.configure("bila", {"classes": [name, "other"]}).settings
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in "abcdefgh"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(f'["{name}","other"]' in found[name] for name in "abcdefgh")
+
+
+def test_a_process_that_was_killed_is_followed_by_another(remote):
+    remote.configure("bila", {"classes": ["a", "b"]})
+    killed = remote._process
+    killed.kill()
+    killed.wait()
+    assert remote.configure("bila", {"classes": ["a", "b"]}).method == "bila"
+    assert remote.pid not in (None, killed.pid)
+
+
+def test_a_notification_that_finds_the_pipe_full_is_dropped_and_a_large_call_waits(remote):
+    remote.configure("bila", {"classes": ["a", "b"]})
+    pid = remote.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        while remote.notify("unknown", "x" * 1000):
+            pass
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    classes = [f"class {k}" for k in range(30_000)]  # several times what a pipe holds
+    assert remote.configure("bila", {"classes": classes[:2]}).method == "bila"
+    with pytest.raises(RuntimeError, match="KeyError"):
+        remote.call("unknown", classes)
 
 
 def test_code_of_the_folder_it_is_started_in_is_not_run(tmp_path, monkeypatch):
     (tmp_path / "safetensors.py").write_text("raise SystemExit('taken over')")
     monkeypatch.chdir(tmp_path)
-    learner = Beside()
+    learner = LearnerProcess()
     try:
         assert learner.configure("bila", {"classes": ["a", "b"]}).method == "bila"
     finally:
         learner.close()
 
 
-def test_a_learner_whose_asker_is_gone_ends_without_a_traceback():
+def test_a_learner_whose_parent_is_gone_ends_without_a_traceback():
     program = [sys.executable, "-m", "labelquorum.server.learner_process"]
     pipe = subprocess.PIPE
     with subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         process.stdout.close()
-        process.stdin.write((0).to_bytes(LENGTH_BYTES, "big"))
+        process.stdin.write(pack([1, "configure", "bila", {"classes": ["a", "b"]}]))
         process.stdin.close()
         assert process.stderr.read() == b""
         assert process.wait() == 0

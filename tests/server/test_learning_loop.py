@@ -1,4 +1,4 @@
-"""Learning in a process of its own, which joins the store."""
+"""Learning in a subprocess, which joins the store."""
 
 import asyncio
 import os
@@ -13,8 +13,8 @@ import pytest
 
 from labelquorum.errors import LabelError, StoreError
 from labelquorum.evaluation import class_conditional_crowd, label_table
-from labelquorum.server.learning_loop import Apart
-from labelquorum.server.write_queue import Pipeline
+from labelquorum.server.learning_loop import SubprocessLoop
+from labelquorum.server.write_queue import WriteQueue
 from labelquorum.store.batch import Submission
 from labelquorum.store.database.page_checksums import PageChecksums
 from labelquorum.store.rules import Rules
@@ -23,7 +23,7 @@ from labelquorum.store.store import Store
 RULES = Rules(labels_per_item=3, chunk_items=5, max_wait=None, max_chunk_wait=None)
 
 
-def until(holds, seconds=60):
+def until(holds, seconds=300):
     deadline = time.monotonic() + seconds
     while not (found := holds()):
         assert time.monotonic() < deadline
@@ -34,12 +34,12 @@ def until(holds, seconds=60):
 @contextmanager
 def running(where):
     where = str(where)
-    with Store.open(where) as store, Pipeline(store, Apart(where, store)) as pipeline:
-        yield pipeline
+    with Store.open(where) as store, WriteQueue(store, SubprocessLoop(where, store)) as queue:
+        yield queue
 
 
 @pytest.fixture
-def pipeline(tmp_path):
+def queue(tmp_path):
     with running(tmp_path / "store") as found:
         yield found
 
@@ -49,25 +49,25 @@ def rows(n_items=20, seed=3):
     return list(zip(table.item_ids, table.worker_ids, table.labels, strict=True))
 
 
-def send(pipeline, stream, sent):
+def send(queue, stream, sent):
     async def all_of_them():
         batches = [
             stream.prepare(Submission({task: {worker: label}})) for task, worker, label in sent
         ]
-        return await asyncio.gather(*(pipeline.accept(stream, one) for one in batches))
+        return await asyncio.gather(*(queue.accept(stream, one) for one in batches))
 
     return asyncio.run(all_of_them())
 
 
-def test_what_is_learned_apart_is_what_is_learned_here(where, tmp_path):
+def test_a_subprocess_learns_the_same_as_this_process(where, tmp_path):
     told = []
-    with running(where) as pipeline:
-        pipeline.learning.on_change = told.append
-        stream = pipeline.store.create("s", rules=RULES)
-        send(pipeline, stream, rows())
+    with running(where) as queue:
+        queue.loop.on_change = told.append
+        stream = queue.store.create("s", rules=RULES)
+        send(queue, stream, rows())
         until(lambda: len(stream.answers()) == 20)
-        until(lambda: told == ["s"] * 4 and pipeline.learning.behind("s") == 0)
-        assert stream.count()["held_labels"] == 0 and pipeline.healthy
+        until(lambda: told == ["s"] * 4 and queue.loop.behind("s") == 0)
+        assert stream.count()["held_labels"] == 0 and queue.healthy
         state = stream.state_hash()
     with Store.open(tmp_path / "here") as other:
         here = other.create("s", rules=RULES)
@@ -77,93 +77,95 @@ def test_what_is_learned_apart_is_what_is_learned_here(where, tmp_path):
         assert here.state_hash() == state
 
 
-def test_a_process_that_dies_is_followed_by_another_which_goes_on(pipeline):
-    stream = pipeline.store.create("s", rules=RULES)
+def test_a_process_that_dies_is_followed_by_another_which_goes_on(queue):
+    stream = queue.store.create("s", rules=RULES)
     for part in range(3):
-        victim = until(lambda: pipeline.learning.pid)
-        send(pipeline, stream, rows()[15 * part : 15 * part + 15])
+        victim = until(lambda: queue.loop.pid)
+        send(queue, stream, rows()[15 * part : 15 * part + 15])
         os.kill(victim, signal.SIGKILL)
-        until(lambda: pipeline.learning.pid not in (None, victim))  # noqa: B023
-    send(pipeline, stream, rows()[45:])
+        until(lambda: queue.loop.pid not in (None, victim))  # noqa: B023
+    send(queue, stream, rows()[45:])
     until(lambda: len(stream.answers()) == 20)
     assert [chunk["state"] for chunk in stream.chunks()] == ["applied"] * 4
 
 
-def test_a_chunk_that_ends_the_process_three_times_is_set_aside(pipeline):
-    stream, apart = pipeline.store.create("s", rules=RULES), pipeline.learning
-    send(pipeline, stream, rows(5))
+def test_a_chunk_that_ends_the_process_three_times_is_quarantined(queue):
+    stream, loop = queue.store.create("s", rules=RULES), queue.loop
+    send(queue, stream, rows(5))
     for _ in range(3):
-        until(lambda: apart._chunk == ("s", 1))  # the first of a process takes its time
-        os.kill(apart.pid, signal.SIGKILL)
-        until(lambda: apart._chunk is None)
+        until(lambda: loop._chunk == ("s", 1))  # the first of a process takes its time
+        os.kill(loop.pid, signal.SIGKILL)
+        until(lambda: loop._chunk is None)
     [chunk] = until(lambda: [one for one in stream.chunks() if one["state"] == "quarantined"])
     assert "the learner ended while it learned" in chunk["error"]
-    assert pipeline.healthy
+    assert queue.healthy
 
 
-def test_a_worker_is_forgotten_by_who_learns(pipeline):
-    stream = pipeline.store.create("s", rules=RULES)
-    send(pipeline, stream, rows())
+def test_a_worker_is_forgotten_by_the_subprocess(queue):
+    stream = queue.store.create("s", rules=RULES)
+    send(queue, stream, rows())
     until(lambda: len(stream.answers()) == 20)
     worker = rows()[0][1]
-    assert pipeline.learning.forget("s", worker) == 0
+    assert queue.loop.forget("s", worker) == 0
     assert worker not in [one["worker"] for one in stream.workers()]
     with pytest.raises(LabelError, match="is not known"):
-        pipeline.learning.forget("s", worker)
+        queue.loop.forget("s", worker)
 
 
-def test_who_waits_for_a_process_that_dies_is_told(pipeline):
-    apart, errors = pipeline.learning, []
-    until(lambda: pipeline.store.streams() == [] and apart.pid)
-    os.kill(apart.pid, signal.SIGSTOP)
+def test_a_call_to_a_process_that_dies_fails(queue):
+    loop, errors = queue.loop, []
+    until(lambda: queue.store.streams() == [] and loop.pid)
+    os.kill(loop.pid, signal.SIGSTOP)
 
     def forget():
         try:
-            apart.forget("s", "w")
+            loop.forget("s", "w")
         except RuntimeError as error:
             errors.append(str(error))
 
-    asker = threading.Thread(target=forget)
-    asker.start()
-    until(lambda: apart._calls)
-    os.kill(apart.pid, signal.SIGKILL)
-    asker.join(30)
-    # On a loaded machine the kill can come before the request is written: then nobody is there.
-    assert errors in (["the learner ended while it learned"], ["the learner is not there"])
+    caller = threading.Thread(target=forget)
+    caller.start()
+    until(lambda: loop._process._calls)
+    with loop._process._changed:  # it is written by now
+        os.kill(loop.pid, signal.SIGKILL)
+    caller.join(30)
+    assert errors == ["the learner ended while it was asked to forget"]
 
 
 def test_a_store_that_could_not_be_joined_is_joined_later_and_all_is_well(tmp_path):
     with Store.open(tmp_path / "store") as store:
-        apart = Apart(str(tmp_path / "elsewhere"), store)
-        with Pipeline(store, apart) as pipeline:
-            until(lambda: not pipeline.healthy)
-            apart._where = str(tmp_path / "store")
-            until(lambda: pipeline.healthy)  # though there is nothing to learn from
+        loop = SubprocessLoop(str(tmp_path / "elsewhere"), store)
+        with WriteQueue(store, loop) as queue:
+            until(lambda: not queue.healthy)
+            loop._where = str(tmp_path / "store")
+            until(lambda: queue.healthy)  # though there is nothing to learn from
 
 
 def test_a_process_whose_starter_was_killed_ends_at_once(tmp_path):
     with Store.open(tmp_path / "store") as store:
-        apart = Apart(str(tmp_path / "store"), store)
-        apart.start()
-        process = apart._process
-        apart._stopping.set()
+        loop = SubprocessLoop(str(tmp_path / "store"), store)
+        loop.start()
+        process = loop._process._process
+        loop._process._closing.set()
         process.stdin.close()
         assert process.wait(30) == 0
-        apart.stop()
+        loop.stop()
 
 
-def test_the_log_of_a_store_that_only_the_other_process_writes_to_is_emptied(tmp_path, monkeypatch):
+def test_the_WAL_of_a_store_that_only_the_subprocess_writes_to_is_checkpointed(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr("labelquorum.store.database.sqlite_wal.LOG_BYTES", 40_000)
     monkeypatch.setattr("labelquorum.store.database.sqlite_wal.READ_SECONDS", 0.0)
-    where, emptied, renew = tmp_path / "store", [], PageChecksums.renew
+    where, checkpoints, renew = tmp_path / "store", [], PageChecksums.renew
     with Store.open(where) as store:
         stream = store.create("s", rules=RULES)
         for task, worker, label in rows(200):
             stream.accept({task: {worker: label}})
-        monkeypatch.setattr(PageChecksums, "renew", lambda *all: emptied.append(renew(*all)))
-        with Pipeline(store, Apart(str(where), store)):
+        monkeypatch.setattr(PageChecksums, "renew", lambda *all: checkpoints.append(renew(*all)))
+        with WriteQueue(store, SubprocessLoop(str(where), store)):
             until(lambda: len(stream.answers()) == 200)
-            until(lambda: emptied)
+            until(lambda: checkpoints)
     with Store.open(where) as store:  # its seal holds
         assert len(store.stream("s").answers()) == 200
 
@@ -173,7 +175,7 @@ def test_a_store_that_nobody_holds_is_joined_by_no_process(tmp_path):
         Store.join(tmp_path / "nothing", 0.0)
 
 
-def test_a_process_that_leaves_does_not_take_the_log_of_who_stays(tmp_path, monkeypatch):
+def test_a_process_that_leaves_does_not_take_the_WAL_of_one_that_stays(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "labelquorum.store.database.sqlite_wal.LOG_BYTES", 1
     )  # sealed after each commit

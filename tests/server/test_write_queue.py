@@ -8,9 +8,9 @@ import pytest
 
 from labelquorum.errors import ConflictError, StoreError
 from labelquorum.evaluation import class_conditional_crowd, label_table
-from labelquorum.server import learning_loop as learning_module
-from labelquorum.server import write_queue as pipeline_module
-from labelquorum.server.write_queue import BusyError, Pipeline
+from labelquorum.server import learning_loop as loop_module
+from labelquorum.server import write_queue as queue_module
+from labelquorum.server.write_queue import BusyError, WriteQueue
 from labelquorum.store.batch import Submission
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
@@ -36,36 +36,36 @@ def test_labels_of_many_senders_are_durable_and_answered(store):
         if len(stream.answers()) == 20:
             told.set()
 
-    async def send(pipeline):
+    async def send(queue):
         batches = [
             stream.prepare(Submission({task: {worker: label}}, key=f"{task} {worker}"))
             for task, worker, label in rows()
         ]
-        return await asyncio.gather(*(pipeline.accept(stream, one) for one in batches))
+        return await asyncio.gather(*(queue.accept(stream, one) for one in batches))
 
-    with Pipeline(store) as pipeline:
-        pipeline.learning.on_change = on_change
-        receipts = asyncio.run(send(pipeline))
+    with WriteQueue(store) as queue:
+        queue.loop.on_change = on_change
+        receipts = asyncio.run(send(queue))
         assert told.wait(60)
     assert sum(one.accepted for one in receipts) == 60
     assert stream.count()["held_labels"] == 0
-    assert pipeline.learning.behind("s") == 0 and pipeline.healthy
+    assert queue.loop.behind("s") == 0 and queue.healthy
 
 
 def test_a_refusal_is_one_senders_alone(store):
     stream = store.create("s", rules=RULES)
 
-    async def send(pipeline):
+    async def send(queue):
         first, other = (stream.prepare(Submission({"t": {"a": x}}, key="k")) for x in (0, 1))
         return await asyncio.gather(
-            pipeline.accept(stream, first),
-            pipeline.accept(stream, other),
-            pipeline.accept(stream, first),
+            queue.accept(stream, first),
+            queue.accept(stream, other),
+            queue.accept(stream, first),
             return_exceptions=True,
         )
 
-    with Pipeline(store) as pipeline:
-        taken, refused, again = asyncio.run(send(pipeline))
+    with WriteQueue(store) as queue:
+        taken, refused, again = asyncio.run(send(queue))
     assert taken.accepted == 1 and not taken.repeated
     assert isinstance(refused, ConflictError)
     assert again.repeated
@@ -76,87 +76,87 @@ def batch(stream, worker):
 
 
 def test_a_full_queue_refuses_and_what_it_holds_is_written_at_the_end(store, monkeypatch):
-    monkeypatch.setattr(pipeline_module, "QUEUE_LABELS", 2)
-    stream, pipeline = store.create("s", rules=RULES), Pipeline(store)
+    monkeypatch.setattr(queue_module, "MAX_QUEUED_LABELS", 2)
+    stream, queue = store.create("s", rules=RULES), WriteQueue(store)
 
     async def send():
-        sent = [pipeline.submit(stream, batch(stream, worker)) for worker in "ab"]
+        sent = [queue.submit(stream, batch(stream, worker)) for worker in "ab"]
         with pytest.raises(BusyError, match="2 labels wait to be written"):  # it was not started
-            pipeline.submit(stream, batch(stream, "c"))
-        pipeline.start()
-        pipeline.stop()
+            queue.submit(stream, batch(stream, "c"))
+        queue.start()
+        queue.stop()
         with pytest.raises(BusyError, match="stopping"):
-            pipeline.submit(stream, batch(stream, "c"))
+            queue.submit(stream, batch(stream, "c"))
         return [await one for one in sent]
 
     assert [one.accepted for one in asyncio.run(send())] == [1, 1]
 
 
 def test_a_stream_far_behind_takes_no_more(store, monkeypatch):
-    monkeypatch.setattr(pipeline_module, "BACKLOG_CHUNKS", -1)
+    monkeypatch.setattr(queue_module, "MAX_CHUNKS_BEHIND", -1)
     stream = store.create("s", rules=RULES)
     with pytest.raises(BusyError, match="chunks to learn from"):
-        asyncio.run(Pipeline(store).accept(stream, batch(stream, "c")))
+        asyncio.run(WriteQueue(store).accept(stream, batch(stream, "c")))
 
 
 def test_a_store_that_refuses_is_told_to_every_sender(store, monkeypatch):
-    stream, pipeline = store.create("s", rules=RULES), Pipeline(store)
+    stream, queue = store.create("s", rules=RULES), WriteQueue(store)
 
     def refuse(self):
         raise StoreError("no")
 
     async def send():
-        sent = [pipeline.submit(stream, batch(stream, worker)) for worker in "ab"]
-        pipeline.start()
-        pipeline.stop()
+        sent = [queue.submit(stream, batch(stream, worker)) for worker in "ab"]
+        queue.start()
+        queue.stop()
         return [await one for one in sent]
 
     monkeypatch.setattr(Store, "write", refuse)
     assert [str(one) for one in asyncio.run(send())] == ["no", "no"]
-    assert not pipeline.healthy
+    assert not queue.healthy
 
 
 def test_a_sender_whose_loop_is_gone_keeps_no_other_waiting(store):
-    stream, pipeline = store.create("s", rules=RULES), Pipeline(store)
+    stream, queue = store.create("s", rules=RULES), WriteQueue(store)
 
     async def leave():
-        pipeline.submit(stream, batch(stream, "a"))
+        queue.submit(stream, batch(stream, "a"))
 
     asyncio.run(leave())
-    with pipeline:
-        assert asyncio.run(pipeline.accept(stream, batch(stream, "b"))).accepted == 1
+    with queue:
+        assert asyncio.run(queue.accept(stream, batch(stream, "b"))).accepted == 1
     assert stream.item("t").n_labels == 2
 
 
 def test_a_store_that_takes_writes_again_is_found_out_without_a_sender(store, monkeypatch):
-    for module in (pipeline_module, learning_module):
+    for module in (queue_module, loop_module):
         monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
-    pipeline = Pipeline(store)
-    pipeline.writes = pipeline.learning.healthy = False
-    assert not pipeline.healthy
-    with pipeline:
+    queue = WriteQueue(store)
+    queue.writes = queue.loop.healthy = False
+    assert not queue.healthy
+    with queue:
         for _ in range(500):
-            if pipeline.healthy:
+            if queue.healthy:
                 break
             time.sleep(0.02)
-    assert pipeline.healthy
+    assert queue.healthy
 
 
 def test_items_that_have_waited_long_enough_are_answered_without_another_label(store, monkeypatch):
-    monkeypatch.setattr(learning_module, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(loop_module, "POLL_SECONDS", 0.05)
     told = threading.Event()
     stream = store.create("s", rules=Rules(max_wait=0.1, max_chunk_wait=0.0))
     stream.accept({"t": {"a": 0}})
-    pipeline = Pipeline(store)
-    pipeline.learning.on_change = lambda name: told.set()
-    with pipeline:
+    queue = WriteQueue(store)
+    queue.loop.on_change = lambda name: told.set()
+    with queue:
         assert told.wait(60)
     assert [one.item_id for one in stream.answers()] == ["t"]
 
 
 def test_learning_goes_on_after_the_streams_could_not_be_looked_at(store, monkeypatch):
     stream, told = store.create("s", rules=RULES), threading.Event()
-    monkeypatch.setattr(learning_module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(loop_module, "RETRY_SECONDS", 0.01)
     whole, faults = store.unsettled, [TimeoutError("no connection is free")]
 
     def unsettled():
@@ -167,8 +167,8 @@ def test_learning_goes_on_after_the_streams_could_not_be_looked_at(store, monkey
     monkeypatch.setattr(store, "unsettled", unsettled)
     stream.accept({task: {worker: label} for task, worker, label in rows()[:1]})
     stream.change(labels_per_item=1)
-    with Pipeline(store) as pipeline:
-        pipeline.learning.on_change = lambda name: told.set()
+    with WriteQueue(store) as queue:
+        queue.loop.on_change = lambda name: told.set()
         assert told.wait(30) and not faults
 
 

@@ -10,7 +10,7 @@ from labelquorum.cli.options import AsJson, tell
 
 if TYPE_CHECKING:
     from labelquorum.server.config import Settings
-    from labelquorum.server.learner_process import Beside
+    from labelquorum.server.learner_process import LearnerProcess
 
 __all__ = ["keys", "serve"]
 
@@ -69,7 +69,7 @@ def serve(
     each. Control-C commits what was taken and ends.
     """
     from labelquorum.server.config import Settings
-    from labelquorum.server.learner_process import Beside
+    from labelquorum.server.learner_process import LearnerProcess
 
     settings = Settings(
         host=host,
@@ -80,17 +80,17 @@ def serve(
         viewers=viewers,
         log_requests=log_requests,
     )
-    with closing(Beside()) as learner:
+    with closing(LearnerProcess()) as learner:
         learner.start()  # it takes seconds, which we use
         _serve(store, learner, settings)
 
 
-def _serve(store: str, learner: "Beside", settings: "Settings") -> None:
+def _serve(store: str, learner: "LearnerProcess", settings: "Settings") -> None:
     from labelquorum.server.app import create_app
-    from labelquorum.server.learning_loop import Apart
+    from labelquorum.server.learning_loop import SubprocessLoop
     from labelquorum.server.uvicorn_server import check_free
     from labelquorum.server.uvicorn_server import serve as run
-    from labelquorum.server.write_queue import Pipeline
+    from labelquorum.server.write_queue import WriteQueue
     from labelquorum.store.api_keys import Keys
     from labelquorum.store.store import Store
 
@@ -102,9 +102,9 @@ def _serve(store: str, learner: "Beside", settings: "Settings") -> None:
                 "Send it as the header Authorization: Bearer KEY."
             )
             typer.echo(Keys(opened).make("first start", "admin")[1])
-        pipeline = Pipeline(opened, Apart(store, opened))
+        queue = WriteQueue(opened, SubprocessLoop(store, opened))
         tell(_where(settings))
-        run(create_app(opened, pipeline, settings), settings)
+        run(create_app(opened, queue, settings), settings)
 
 
 def _where(settings: "Settings") -> str:

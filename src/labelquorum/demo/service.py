@@ -103,22 +103,22 @@ def serve(store: str, port: int) -> None:
     """Serve a store until standard input ends."""
     from labelquorum.server.app import create_app
     from labelquorum.server.config import Settings
-    from labelquorum.server.learner_process import Beside
-    from labelquorum.server.learning_loop import Apart
+    from labelquorum.server.learner_process import LearnerProcess
+    from labelquorum.server.learning_loop import SubprocessLoop
     from labelquorum.server.uvicorn_server import Server, check_free
-    from labelquorum.server.write_queue import Pipeline
+    from labelquorum.server.write_queue import WriteQueue
     from labelquorum.store.api_keys import Keys
     from labelquorum.store.store import Store
 
     settings = Settings(port=port)
-    with closing(Beside()) as learner:
+    with closing(LearnerProcess()) as learner:
         learner.start()
         with Store.open(store, learner=learner) as opened:
             check_free(settings)
             key, secret = Keys(opened).make("demo", "admin")
             log = _Telling(sys.stderr, secret)
-            pipeline = Pipeline(opened, Apart(store, opened))
-            server = Server(create_app(opened, pipeline, settings, log), settings)
+            queue = WriteQueue(opened, SubprocessLoop(store, opened))
+            server = Server(create_app(opened, queue, settings, log), settings)
 
             def wait_for_the_end() -> None:
                 sys.stdin.buffer.read()

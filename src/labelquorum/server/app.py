@@ -59,7 +59,7 @@ class App(Gate):
 
 
 def create_app(
-    store: Store, pipeline: Any, settings: Settings | None = None, log: Log | None = None
+    store: Store, write_queue: Any, settings: Settings | None = None, log: Log | None = None
 ) -> App:
     """Make the app.
 
@@ -67,14 +67,14 @@ def create_app(
     ----------
     store
         Where the streams are.
-    pipeline
+    write_queue
         Who takes labels in, cuts and learns; it is started and stopped with the app.
     settings
         What the service is told at its start.
     log
         Who writes down what happens; standard error unless given.
     """
-    service = Service(store, pipeline, settings or Settings(), log or Log())
+    service = Service(store, write_queue, settings or Settings(), log or Log())
     inner = FastAPI(
         title="LabelQuorum",
         version=__version__,

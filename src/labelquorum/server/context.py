@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from labelquorum.errors import LabelQuorumError
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.server.auth import Keyring
-from labelquorum.server.cache import Boards, Given, Shared
+from labelquorum.server.cache import Cache, Cached, WorkerTable
 from labelquorum.server.config import Settings
 from labelquorum.server.errors import RETRY_SECONDS, Refusal, told
 from labelquorum.server.logging import Log
@@ -29,14 +29,26 @@ from labelquorum.store.stats import StreamStats
 from labelquorum.store.store import Store
 from labelquorum.store.stream import Stream
 
-__all__ = ["Known", "Service", "known_stream", "read_shape", "service_of", "shared_body"]
+__all__ = ["Known", "Service", "cached_body", "known_stream", "read_shape", "service_of"]
 
 Answer = TypeVar("Answer")
-ASKING, MOST_ASKING = 4, 64
-"""So many questions for the learner are under way, and so many wait."""
 
-SEARCHING, MOST_SEARCHING = 2, 32
-"""So many searches through a stream's items are under way, and so many wait."""
+MAX_QUESTIONS, MAX_WAITING_QUESTIONS = 4, 64
+"""Maximum number of questions to the learner that run, and that wait."""
+
+MAX_SEARCHES, MAX_WAITING_SEARCHES = 2, 32
+"""Maximum number of searches through a stream's items that run, and that wait."""
+
+MAX_CACHED_RESPONSES, RESPONSE_TTL_SECONDS = 256, 1.0
+RESPONSE_REST, MAX_RESPONSE_REST_SECONDS = 30.0, 5.0
+"""A response rests for 30 times as long as it took: making it takes a thirtieth of the time."""
+
+MAX_STALE_SECONDS = 5.0
+"""The largest `max-stale` that a client is granted."""
+
+MAX_CACHED_TABLES, TABLE_TTL_SECONDS = 64, 2.0
+TABLE_REST, TABLE_STALE_SECONDS = 10.0, 10.0
+"""Worker tables take the learner a tenth of its time, and are shown while the next one is made."""
 
 
 class Known:
@@ -54,42 +66,46 @@ class Known:
 class Service:
     """What all routes share."""
 
-    def __init__(self, store: Store, pipeline: Any, settings: Settings, log: Log) -> None:
-        self.store, self.pipeline, self.settings, self.log = store, pipeline, settings, log
+    def __init__(self, store: Store, write_queue: Any, settings: Settings, log: Log) -> None:
+        self.store, self.write_queue, self.settings, self.log = store, write_queue, settings, log
         self.keys = Keys(store)
         self.keyring = Keyring(self.keys)
         self.metrics = Metrics()
         self.bodies = Bodies(settings)
         self.hub = Hub(settings, self.metrics)
         self.metrics.watch(self._gauged)
-        self.shared = Shared(self.hub.changes)
-        self.boards = Boards(self.ask, self.hub)
+        self.responses = Cache[bytes](
+            MAX_CACHED_RESPONSES, RESPONSE_TTL_SECONDS, RESPONSE_REST, MAX_RESPONSE_REST_SECONDS
+        )
+        self.worker_tables = Cache[WorkerTable](
+            MAX_CACHED_TABLES, TABLE_TTL_SECONDS, TABLE_REST, stale=TABLE_STALE_SECONDS
+        )
         self.pace = Pace(self._paced, log)
         self._following: asyncio.Task[None] | None = None
         self.creating = threading.Lock()
-        self._asking = CapacityLimiter(ASKING)
-        self._searching = CapacityLimiter(SEARCHING)
+        self._asking = CapacityLimiter(MAX_QUESTIONS)
+        self._searching = CapacityLimiter(MAX_SEARCHES)
         # One process writes to a store, so nobody else makes streams.
         self._known = {name: Known(store.stream(name)) for name in store.streams()}
 
     def start(self) -> None:
         """Begin to take labels, in the loop that serves."""
         self.hub.open()
-        self.pipeline.learning.on_change = self.hub.ring
-        self.pipeline.start()
+        self.write_queue.loop.on_change = self.hub.ring
+        self.write_queue.start()
         self._following = asyncio.get_running_loop().create_task(self.pace.follow())
 
     async def stop(self) -> None:
         """Commit what was taken, and end."""
         self.hub.close()
-        self.boards.close()
+        self.worker_tables.close()
         if self._following is not None:
             self._following.cancel()
-        await run_in_threadpool(self.pipeline.stop)
+        await run_in_threadpool(self.write_queue.stop)
 
     async def ask(self, question: Callable[..., Answer], *about: Any) -> Answer:
         """Ask what only the learner knows, in a thread; few at a time, so that reads go on."""
-        if self._asking.statistics().tasks_waiting >= MOST_ASKING:
+        if self._asking.statistics().tasks_waiting >= MAX_WAITING_QUESTIONS:
             raise _later("Too many ask the model at the moment. Come back in a second.")
         try:
             return await to_thread.run_sync(question, *about, limiter=self._asking)
@@ -100,24 +116,42 @@ class Service:
                 f"The model could not be asked ({error}). Come back in a second."
             ) from error
 
+    async def worker_table(self, stream: Stream) -> WorkerTable:
+        """The worker table of a stream; events announce a new one as `workers`."""
+
+        async def make() -> WorkerTable:
+            old = self.worker_tables.peek(stream.name)
+            if old is not None and old.version == await run_in_threadpool(stream.model_version):
+                return old
+            table = await self.ask(lambda: WorkerTable(*stream.worker_table()))
+            if old is not None:
+                self.hub.note(stream.name, "workers")
+            return table
+
+        return (await self.worker_tables.get(stream.name, make)).value
+
     async def search(self, look: Callable[..., Answer], *about: Any) -> Answer:
         """Look through many rows, in a thread; few at a time, so that other reads go on."""
-        if self._searching.statistics().tasks_waiting >= MOST_SEARCHING:
+        if self._searching.statistics().tasks_waiting >= MAX_WAITING_SEARCHES:
             raise _later("Too many search at the moment. Come back in a second.")
         return await to_thread.run_sync(look, *about, limiter=self._searching)
 
     def _gauged(self) -> Iterator[tuple[str, str, float]]:
         """What is measured when it is asked for: its name, the stream, the value."""
         for name, known in list(self._known.items()):
-            yield "chunks_behind", name, self.pipeline.learning.behind(name)
+            yield "chunks_behind", name, self.write_queue.loop.behind(name)
             yield "model_version", name, known.stream.model_version()
 
     def _paced(self) -> dict[str, tuple[int, int]]:
         """The labels of each stream, and how far learning is behind."""
         return {
-            name: (rows, self.pipeline.learning.behind(name))
+            name: (rows, self.write_queue.loop.behind(name))
             for name, rows in all_rows(self.store).items()
         }
+
+    def discard(self, stream: str | None) -> None:
+        """Drop cached responses about a stream, or about all together: they are wrong by now."""
+        self.responses.discard(lambda key: key[0] == stream)
 
     def known(self, name: str) -> Known:
         """A stream by its name."""
@@ -142,16 +176,26 @@ def known_stream(request: Request) -> Known:
     return service_of(request).known(request.path_params["stream"])
 
 
-async def shared_body(
+async def cached_body(
     request: Request, stream: str | None, about: Hashable, make: Callable[[], Awaitable[bytes]]
-) -> Given:
-    """The body of an answer that is made once for all who ask the same; see `Shared`."""
-    stale = 0.0
+) -> Cached[bytes]:
+    """The body of a response that is made once for all clients who ask the same.
+
+    `stream` is None for what depends on all streams. A page that is being opened has heard of no
+    event yet; it may say `Cache-Control: max-stale`, and need not wait.
+    """
+    max_stale = 0.0
     for directive in request.headers.get("cache-control", "").lower().split(","):
         name, _, seconds = directive.strip().partition("=")
         if name == "max-stale":
-            stale = float(seconds) if seconds.isdecimal() else inf
-    return await service_of(request).shared.answer(stream, about, make, stale)
+            max_stale = float(seconds) if seconds.isdecimal() else inf
+    service = service_of(request)
+    return await service.responses.get(
+        (stream, about),
+        make,
+        lambda: service.hub.changes(stream),
+        min(max_stale, MAX_STALE_SECONDS),
+    )
 
 
 def _later(sentence: str) -> Refusal:

@@ -1,13 +1,21 @@
-"""A learner in a subprocess, so that learning never delays the acceptance of labels.
+"""The learner subprocess: its protocol, its supervisor and its program.
 
-`python -m labelquorum.server.learner_process` is that process: it answers frames one after the
-other, and ends when its input does, so it never outlives whoever started it. If it dies, the call
-that was under way fails, and the next one starts another. A frame is its length and JSON; bytes
-travel as base64. Nothing that is read is ever run.
+JAX runs there and nowhere else in the service, so that learning never delays the acceptance of
+labels. The service runs two of them: one for `learning_loop`, one that answers questions about
+models, so that neither waits for the other.
+
+A message is a frame: the length of its body in 8 bytes, then JSON, in which bytes are base64. The
+parent sends `[call, verb, *arguments]`; the subprocess replies `[call, "reply", value]` or
+`[call, "error", class, message]`. Call 0 is a notification, in both directions, and has no reply.
+Nothing that is read is ever run. The subprocess ends when its input does, so it never outlives its
+parent.
 """
 
+import faulthandler
 import gc
 import json
+import logging
+import logging.config
 import os
 import select
 import subprocess
@@ -16,8 +24,10 @@ import threading
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import IO, Any
+from itertools import count
+from typing import IO, TYPE_CHECKING, Any
 
 from labelquorum import errors
 from labelquorum.errors import LabelQuorumError, StoreError
@@ -32,31 +42,59 @@ from labelquorum.store.learner import (
     WorkerRow,
 )
 
+if TYPE_CHECKING:
+    from labelquorum.server.learning_loop import LearningLoop
+
 __all__ = [
     "LENGTH_BYTES",
-    "Beside",
-    "collect_seldom",
+    "LearnerProcess",
     "outcome_from",
     "pack",
-    "raised",
-    "told",
+    "tune_garbage_collection",
     "unpack",
     "work_from",
 ]
 
+log = logging.getLogger("labelquorum.learner")
+
 LENGTH_BYTES = 8
-_BYTES = "$bytes"
+_BYTES_KEY = "$bytes"
+
+NOTIFICATION = 0
+"""The number of a call that has no reply."""
+
+CALL_TIMEOUT_SECONDS = 600.0
+"""A call that takes longer fails, and its process is killed."""
+
+CHUNK_TIMEOUT_SECONDS = 600.0
+"""A chunk that takes longer ends the process; it counts as an attempt."""
+
+RESTART_INTERVAL_SECONDS = 0.5
+"""Starts are at least this far apart: a process that dies at once must not take a whole core."""
+
+GC_THRESHOLD_OBJECTS = 50_000
+"""Allocations between two collections: rows by the thousand are no garbage, and at the default of
+2,000 Python looks at all of them again and again."""
 
 
-def pack(value: Any) -> bytes:
-    """A value as a frame; named tuples become lists."""
-    body = json.dumps(value, separators=(",", ":"), default=_as_text).encode()
+def tune_garbage_collection() -> None:
+    """Collect seldom, and never look at what is loaded by now: the modules."""
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD_OBJECTS, 20, 100)
+
+
+# ── the protocol ─────────────────────────────────────────────────────────────────────────
+
+
+def pack(message: Any) -> bytes:
+    """A message as a frame; named tuples become lists."""
+    body = json.dumps(message, separators=(",", ":"), default=_encode_bytes).encode()
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
 def unpack(body: bytes) -> Any:
-    """What was packed, without the length."""
-    return json.loads(body, object_hook=_as_bytes)
+    """The message in the body of a frame."""
+    return json.loads(body, object_hook=_decode_bytes)
 
 
 def work_from(parts: list[Any]) -> Work:
@@ -80,194 +118,359 @@ def outcome_from(parts: list[Any]) -> Outcome:
     )
 
 
-def told(error: Exception) -> dict[str, str]:
-    """An error as it travels."""
-    return {"error": type(error).__name__, "message": str(error)}
+def _encode_bytes(value: object) -> dict[str, str]:
+    if isinstance(value, bytes):
+        return {_BYTES_KEY: b64encode(value).decode()}
+    raise TypeError(f"{type(value).__name__} has no place in a frame.")
 
 
-def raised(reply: dict[str, str]) -> Exception:
-    """The error that was told: our own by its name, any other as a sentence."""
-    name, message = reply["error"], reply["message"]
+def _decode_bytes(found: dict[str, Any]) -> Any:
+    return b64decode(found[_BYTES_KEY]) if found.keys() == {_BYTES_KEY} else found
+
+
+def _error_from(name: str, message: str) -> Exception:
+    """The error of a reply: our own by its class, any other as a sentence."""
     if name in errors.__all__:
         kind: Callable[[str], LabelQuorumError] = getattr(errors, name)
         return kind(message)
     return RuntimeError(f"{name}: {message}")
 
 
-def _as_text(value: object) -> dict[str, str]:
-    if isinstance(value, bytes):
-        return {_BYTES: b64encode(value).decode()}
-    raise TypeError(f"{type(value).__name__} has no place in a frame.")
+def _read_frame(source: IO[bytes]) -> Any:
+    """The next message; None at the end, also in the middle of a frame."""
+    head = source.read(LENGTH_BYTES)
+    size = int.from_bytes(head, "big")
+    body = source.read(size) if len(head) == LENGTH_BYTES else b""
+    return unpack(body) if body and len(body) == size else None
 
 
-def _as_bytes(found: dict[str, Any]) -> Any:
-    return b64decode(found[_BYTES]) if found.keys() == {_BYTES} else found
+# ── the supervisor ───────────────────────────────────────────────────────────────────────
 
 
-# ── garbage collection ───────────────────────────────────────────────────────────────────
+class LearnerProcess:
+    """Supervises a learner subprocess, and is a `store.learner.Learner` through it.
 
+    If the process dies, the calls under way fail with a `RuntimeError` and another process is
+    started.
 
-NEW_OBJECTS = 50_000
-"""Garbage is looked for after so many new objects: rows by the thousand are none, and by default
-Python looks at all of them again and again."""
+    Parameters
+    ----------
+    role
+        What it is for; shown by `ps`.
+    greeting
+        Gives the first notification to each new process: a verb and its arguments.
+    on_event
+        Called from a thread with each notification of the process.
+    on_death
+        Called from the same thread after a process has died, before the next one is started.
+    """
 
-
-def collect_seldom() -> None:
-    """Look for garbage seldom, and never among what is here now: the modules."""
-    gc.freeze()
-    gc.set_threshold(NEW_OBJECTS, 20, 100)
-
-
-# ── the process ──────────────────────────────────────────────────────────────────────────
-
-
-CALL_SECONDS = 600.0
-"""A call that takes longer is given up, and its process ended."""
-
-
-class Beside:
-    """A learner in a process beside this one."""
-
-    def __init__(self, seconds: float = CALL_SECONDS) -> None:
-        self._seconds = seconds
-        self._turn = threading.Lock()
+    def __init__(
+        self,
+        role: str = "questions",
+        *,
+        greeting: Callable[[], tuple[Any, ...]] | None = None,
+        on_event: Callable[..., None] = lambda *_: None,
+        on_death: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.timeout = CALL_TIMEOUT_SECONDS
+        self._role, self._greeting = role, greeting
+        self._on_event, self._on_death = on_event, on_death
         self._process: subprocess.Popen[bytes] | None = None
-        self._closed = False
-
-    def start(self) -> None:
-        """Start the process now, so that the first call need not wait for it."""
-        with self._turn:
-            self._running()
-
-    def close(self) -> None:
-        """End the process; no call is answered any more."""
-        self._closed = True
-        process = self._process
-        if process is not None:
-            process.kill()  # it holds nothing that could be lost
-        with self._turn:
-            self._drop()
+        self._changed = threading.Condition()  # guards `_process` and what is written to it
+        self._calls: dict[int, Future[Any]] = {}
+        self._numbers = count(NOTIFICATION + 1)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(
+            target=self._supervise, name=f"labelquorum_{role}", daemon=True
+        )
 
     @property
     def pid(self) -> int | None:
         """The process, if it runs."""
         return None if self._process is None else self._process.pid
 
-    def configure(self, method: str, settings: Mapping[str, Any]) -> Configuration:
-        """Check what a stream is to learn by, and spell out every setting."""
-        return Configuration(*self._call("configure", method, dict(settings)))
+    def start(self) -> None:
+        """Start the process now, so that the first call need not wait for it."""
+        with self._changed:
+            if self._closing.is_set():
+                raise self._ended("start")
+            if self._thread.ident is None:
+                self._spawn()
+                self._thread.start()
 
-    def learn(self, work: Work) -> Outcome:
-        """Learn from a chunk, and say which rows are new."""
-        return outcome_from(self._call("learn", work))
+    def close(self, seconds: float = 0.0) -> None:
+        """End the process, which has this long to finish a chunk; later calls fail."""
+        self._closing.set()
+        if self._thread.ident is None:
+            return
+        if seconds:
+            self.notify("stop")
+            self._thread.join(seconds)
+        self._kill()  # it holds nothing that could be lost
+        with self._changed:  # which a writer held until the process was gone; none is started now
+            self._kill()
+            self._changed.notify_all()
+        self._thread.join()
 
-    def ask(self, work: Work, question: str, options: Mapping[str, Any]) -> Any:
-        """What the model says of these workers and open items."""
-        return self._call("ask", work, question, dict(options))
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        frame = pack([name, *arguments])
-        with self._turn:
-            process = self._running()
-            try:
-                reply = self._exchange(process, frame)
-            except (OSError, EOFError, TimeoutError) as error:
-                self._drop()
-                if self._closed:
-                    raise StoreError("The learner was closed. Open the store again.") from error
-                reason = f" ({error})" if str(error) else ""
-                raise RuntimeError(
-                    f"the learner ended while it was asked to {name}{reason}"
-                ) from error
-            except BaseException:  # its reply may still come, and is no answer to the next call
-                self._drop()
-                raise
-        if isinstance(reply, dict):
-            raise raised(reply)
-        return reply[0]
-
-    def _exchange(self, process: subprocess.Popen[bytes], frame: bytes) -> Any:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(frame)
-        process.stdin.flush()
-        deadline = time.monotonic() + self._seconds
-        length = int.from_bytes(_read(process.stdout.fileno(), LENGTH_BYTES, deadline), "big")
-        return unpack(_read(process.stdout.fileno(), length, deadline))
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._closed:
-            raise StoreError("The learner was closed. Open the store again.")
-        if self._process is None or self._process.poll() is not None:
-            self._drop()
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "labelquorum.server.learner_process",
-                ],  # no code of this folder
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for whoever started it
-            )
-        return self._process
-
-    def _drop(self) -> None:
-        process, self._process = self._process, None
+    def _kill(self) -> None:
+        process = self._process
         if process is not None:
             process.kill()
-            process.wait()
+
+    def configure(self, method: str, settings: Mapping[str, Any]) -> Configuration:
+        """Check the method of a stream, and spell out every setting."""
+        return Configuration(*self.call("configure", method, dict(settings)))
+
+    def learn(self, work: Work) -> Outcome:
+        """Learn from a chunk, and return the rows that changed."""
+        return outcome_from(self.call("learn", work))
+
+    def ask(self, work: Work, question: str, options: Mapping[str, Any]) -> Any:
+        """Ask the model about these workers and open items."""
+        return self.call("ask", work, question, dict(options))
+
+    def call(self, verb: str, *arguments: Any) -> Any:
+        """Have the process do something, and return its reply."""
+        self.start()
+        deadline = time.monotonic() + self.timeout
+        number = next(self._numbers)
+        frame = pack([number, verb, *arguments])
+        process, reply = None, Future[Any]()
+        try:
+            process = self._submit(number, frame, reply, deadline)
+            return reply.result(deadline - time.monotonic())
+        except TimeoutError as error:
+            if process is not None:
+                process.kill()
+                process.wait()
+            raise self._ended(verb, " (it took too long)") from error
+        except _DeadError as error:
+            raise self._ended(verb) from error
+        finally:  # a reply that comes now is ignored
+            self._calls.pop(number, None)
+
+    def _submit(
+        self, number: int, frame: bytes, reply: Future[Any], deadline: float
+    ) -> subprocess.Popen[bytes]:
+        """Write a call to the process, or to the next one if that has just died."""
+        dead: list[Any] = [None]
+        with self._changed:
+            while True:
+                self._changed.wait_for(
+                    lambda: self._closing.is_set() or self._process not in dead,
+                    deadline - time.monotonic(),
+                )
+                if self._closing.is_set():
+                    raise _DeadError
+                process = self._process
+                if process is None or process in dead:
+                    raise TimeoutError
+                self._calls[number] = reply
+                try:
+                    self._write(frame, deadline)
+                    return process
+                except BrokenPipeError:
+                    del self._calls[number]
+                    dead.append(process)
+
+    def notify(self, verb: str, *arguments: Any) -> bool:
+        """Send a notification; false where no process listens, or its pipe is full."""
+        with self._changed, suppress(OSError):
+            self._write(pack([NOTIFICATION, verb, *arguments]), deadline=None)
+            return True
+        return False
+
+    def _ended(self, verb: str, reason: str = "") -> Exception:
+        if self._closing.is_set():
+            return StoreError("The learner was closed. Open the store again.")
+        return RuntimeError(f"the learner ended while it was asked to {verb}{reason}")
+
+    def _write(self, frame: bytes, deadline: float | None) -> None:
+        """Write a whole frame by then; without a deadline, at once or not at all."""
+        if self._process is None or self._process.stdin is None:
+            raise BrokenPipeError("no process runs")
+        pipe = self._process.stdin.fileno()
+        if deadline is None:
+            os.write(pipe, frame)  # a short one is written whole, or BlockingIOError is raised
+            return
+        ready = select.poll()  # `select.select` cannot take a descriptor above 1023
+        ready.register(pipe, select.POLLOUT)
+        rest = memoryview(frame)
+        while rest:
+            if not ready.poll(1000 * max(0.0, deadline - time.monotonic())):
+                raise TimeoutError
+            with suppress(BlockingIOError):
+                rest = rest[os.write(pipe, rest) :]
+
+    # ── the thread ───────────────────────────────────────────────────────────────────────
+
+    def _supervise(self) -> None:
+        """Listen to the process, and start another after each that died."""
+        while True:
+            process, started = self._process, time.monotonic()
+            if process is not None:
+                self._listen(process)
+                self._bury(process)
+            if self._closing.wait(max(0.0, started + RESTART_INTERVAL_SECONDS - time.monotonic())):
+                return
+            with self._changed:
+                if self._closing.is_set():
+                    return
+                try:
+                    self._spawn()
+                except OSError:
+                    log.exception("no process can be started")
+
+    def _spawn(self) -> None:
+        """Start a process, with the lock held."""
+        self._process = subprocess.Popen(
+            # -P: code of the working directory is not run
+            [sys.executable, "-P", "-m", "labelquorum.server.learner_process", self._role],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the parent
+        )
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+        if self._greeting is not None:
+            # Not as arguments, which everybody can read: a URL may have a password.
+            with suppress(OSError):
+                self._write(pack([NOTIFICATION, *self._greeting()]), deadline=None)
+        self._changed.notify_all()
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        """Take messages until the process ends."""
+        assert process.stdout is not None
+        while (message := _read_frame(process.stdout)) is not None:
+            number, kind, *rest = message
+            if number != NOTIFICATION:
+                reply = self._calls.pop(number, None)  # None: its caller has given up
+                if reply is not None:
+                    _settle(reply, kind, rest)
+                continue
+            try:
+                self._on_event(kind, *rest)
+            except Exception:  # whatever it is, the thread goes on
+                log.exception("an event could not be handled")
+
+    def _bury(self, process: subprocess.Popen[bytes]) -> None:
+        """Fail the calls of a process that has died."""
+        process.kill()
+        process.wait()
+        with self._changed:
+            self._process = None
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    with suppress(OSError):  # what could not be sent any more
+                    with suppress(OSError):  # what could not be sent
                         pipe.close()
+            calls, self._calls = self._calls, {}
+        for reply in calls.values():
+            reply.set_exception(_DeadError())
+        if not self._closing.is_set():
+            self._on_death()
 
 
-def _read(descriptor: int, size: int, deadline: float) -> bytes:
-    """So many bytes, by then."""
-    parts: list[bytes] = []
-    waiting = select.poll()  # `select.select` knows no descriptor above 1023
-    waiting.register(descriptor, select.POLLIN)
-    while size:
-        if not waiting.poll(1000 * max(0.0, deadline - time.monotonic())):
-            raise TimeoutError("it took too long")
-        part = os.read(descriptor, min(size, 1 << 20))
-        if not part:
-            raise EOFError
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+class _DeadError(Exception):
+    """The process died before it replied."""
+
+
+def _settle(reply: Future[Any], kind: str, rest: list[Any]) -> None:
+    if kind == "error":
+        reply.set_exception(_error_from(*rest))
+    else:
+        reply.set_result(rest[0])
+
+
+# ── the program ──────────────────────────────────────────────────────────────────────────
+
+
+class _Program:
+    """What the subprocess does: replies to calls, and runs a learning loop if told to."""
+
+    def __init__(self, replies: IO[bytes]) -> None:
+        self._replies, self._one_frame = replies, threading.Lock()
+        self._learner = LocalLearner()
+        self._loop: LearningLoop | None = None
+        self._verbs: dict[str, Callable[..., Any]] = {
+            "configure": self._learner.configure,
+            "learn": lambda work: self._learner.learn(work_from(work)),
+            "ask": lambda work, *rest: self._learner.ask(work_from(work), *rest),
+            "join": self._join,
+            "stop": self._stop,
+        }
+
+    def run(self, source: IO[bytes]) -> None:
+        """Do what is asked, until the input ends."""
+        while (message := _read_frame(source)) is not None:
+            if message[1] == "forget":  # it may wait for a chunk, and the next message must not
+                threading.Thread(target=self._reply, args=message, daemon=True).start()
+            else:
+                self._reply(*message)
+
+    def _reply(self, number: int, verb: str, *arguments: Any) -> None:
+        try:
+            reply = [number, "reply", self._verbs[verb](*arguments)]
+            frame = b"" if number == NOTIFICATION else pack(reply)
+        except Exception as error:
+            frame = pack([number, "error", type(error).__name__, str(error)])
+        self._send(frame)
+
+    def _send(self, frame: bytes) -> None:
+        with self._one_frame:
+            try:
+                self._replies.write(frame)
+                self._replies.flush()
+            except OSError:  # the parent was killed; a chunk under way will be learned again
+                os._exit(0)
+
+    def _event(self, *facts: Any) -> None:
+        self._send(pack([NOTIFICATION, *facts]))
+
+    def _join(self, where: str, start: float) -> None:
+        """Join the store of the parent, and learn from what comes to it."""
+        from labelquorum.server.learning_loop import LearningLoop
+        from labelquorum.store.store import Store
+
+        try:
+            store = Store.join(where, start)
+        except LabelQuorumError as error:
+            self._event("refused", str(error))
+            os._exit(1)
+        loop = self._loop = LearningLoop(store)
+        loop.on_look = self._look
+        loop.on_health = lambda healthy: self._event("healthy", healthy)
+        loop.on_change = lambda stream: self._event("changed", stream)
+        self._verbs |= {"forget": loop.forget, "wake": loop.wake}
+        self._event("healthy", True)
+        loop.start()
+
+    def _look(self, stream: str, behind: int, chunk: int | None) -> None:
+        self._event("look", stream, behind, chunk)
+        if chunk is None:
+            faulthandler.cancel_dump_traceback_later()
+        else:
+            faulthandler.dump_traceback_later(CHUNK_TIMEOUT_SECONDS, exit=True)
+
+    def _stop(self) -> None:
+        if self._loop is not None:
+            self._loop.stop()
+        os._exit(0)
 
 
 def main() -> None:
     """Answer frames from standard input until it ends."""
-    # Frames go where standard output went; what anybody prints goes to standard error.
-    replies: IO[bytes] = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    here = LocalLearner()
-    calls: dict[str, Callable[..., Any]] = {
-        "configure": here.configure,
-        "learn": lambda work: here.learn(work_from(work)),
-        "ask": lambda work, question, options: here.ask(work_from(work), question, options),
-    }
-    import labelquorum.store.model_queries  # noqa: F401  # JAX is there when the first call comes
+    from labelquorum.server.logging import log_config
 
-    collect_seldom()
-    source = sys.stdin.buffer
-    while head := source.read(LENGTH_BYTES):
-        body = source.read(int.from_bytes(head, "big"))
-        try:
-            name, *arguments = unpack(body)
-            reply = pack([calls[name](*arguments)])
-        except Exception as error:
-            reply = pack(told(error))
-        try:
-            replies.write(reply)
-            replies.flush()
-        except BrokenPipeError:  # who asked was killed; the store will ask again
-            with suppress(OSError):  # of what could not be sent
-                replies.close()
-            return
+    logging.config.dictConfig(log_config())
+    # Frames go where standard output went; what is printed goes to standard error.
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    import labelquorum.store.model_queries  # noqa: F401  # JAX is loaded when the first call comes
+
+    tune_garbage_collection()
+    _Program(replies).run(sys.stdin.buffer)
+    os._exit(0)  # with the threads, and what cannot be sent
 
 
 if __name__ == "__main__":

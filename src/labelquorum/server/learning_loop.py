@@ -1,62 +1,46 @@
-"""The learning loop: what is due is cut, what is cut is learned from, one chunk after the other.
+"""The learning loop: chunks that are due are cut and learned from, one after the other.
 
-`Learning` does that in a thread. `python -m labelquorum.server.learning_loop` is a process which
-has one and nothing else: it joins the store of whoever started it, takes lines of JSON from
-standard input, writes lines of JSON to standard output, and ends when its input does.
-
-`Apart` supervises that process. If it dies, another is started; the chunk it died of counts that
-as an attempt, so that a chunk which ends every process is set aside after the third.
+`LearningLoop` does that in a thread, `SubprocessLoop` in a subprocess.
 """
 
-import faulthandler
-import json
 import logging
-import logging.config
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
-from typing import IO, Any
+from typing import Any
 
 from labelquorum.errors import LabelQuorumError, StateError, StoreError
-from labelquorum.server.learner_process import collect_seldom, raised, told
+from labelquorum.server.learner_process import LearnerProcess
 from labelquorum.store.store import Store
 
-__all__ = ["Apart", "Learning"]
+__all__ = ["LearningLoop", "SubprocessLoop"]
 
 log = logging.getLogger("labelquorum.learning")
 
-LOOK_SECONDS = 0.03
-"""How long a stream is left alone after it was looked at for chunks to cut."""
+LOOK_INTERVAL_SECONDS = 0.03
+"""Between two looks at a stream for chunks to cut: labels that came until then go into one."""
 
 POLL_SECONDS = 0.5
-"""How often streams are looked at for items that have waited long enough."""
+"""How often streams are searched for items that have waited long enough."""
 
 RETRY_SECONDS = 0.5
-"""How long to wait after the store refused."""
-
-CHUNK_SECONDS = 600.0
-"""A chunk that takes longer ends the process, where there is one for it."""
+"""The pause after the store refused a write."""
 
 
-class Learning:
-    """A thread that learns; see `Learning.start` and `Learning.wake`."""
+class LearningLoop:
+    """A thread that learns; see `LearningLoop.start` and `LearningLoop.wake`."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.on_change: Callable[[str], None] = lambda stream: None
         """Called from the thread with the name of a stream in which something happened."""
         self.on_look: Callable[[str, int, int | None], None] = lambda stream, behind, chunk: None
-        """Called with a stream, how many chunks wait, and the one that is learned from next."""
+        """Called with a stream, how many chunks wait, and the one to learn from next."""
         self.on_health: Callable[[bool], None] = lambda healthy: None
-        """Called when the store begins to refuse, and when it takes writes again."""
+        """Called when the store begins to refuse writes, and when it takes them again."""
         self.healthy = True
-        """False while the store refuses."""
+        """False while the store refuses writes."""
         self._due = threading.Event()
         self._changed: set[str] = set()
         self._behind: dict[str, int] = {}  # chunks that wait to be learned from, by stream
@@ -112,7 +96,7 @@ class Learning:
                 if self._stop.is_set():
                     return
                 self._advance(name)
-            self._stop.wait(LOOK_SECONDS)
+            self._stop.wait(LOOK_INTERVAL_SECONDS)
 
     def _advance(self, name: str) -> None:
         """Cut what is due and apply what is cut, until nothing is."""
@@ -151,89 +135,14 @@ class Learning:
         self._stop.wait(RETRY_SECONDS)
 
 
-# ── in a process of its own ──────────────────────────────────────────────────────────────────
+# ── in a subprocess ──────────────────────────────────────────────────────────────────────
 
 
-def main() -> None:
-    """Learn from what comes to a store, as standard input says, until it ends."""
-    from labelquorum.server.logging import log_config
+class SubprocessLoop:
+    """A learning loop in a subprocess, which joins the store; has the interface of `LearningLoop`.
 
-    logging.config.dictConfig(log_config())
-    # Lines go where standard output went; what anybody prints goes to standard error.
-    lines, one_line = os.fdopen(os.dup(1), "w", encoding="utf-8"), threading.Lock()
-    os.dup2(2, 1)
-
-    def tell(**facts: Any) -> None:
-        with one_line:
-            try:
-                lines.write(json.dumps(facts) + "\n")
-                lines.flush()
-            except OSError:  # nobody is there any more
-                os._exit(0)
-
-    first = json.loads(sys.stdin.readline() or "null")
-    if first is None:
-        return
-    try:
-        store = Store.join(first["store"], first["start"])
-    except LabelQuorumError as error:
-        tell(refused=str(error))
-        return
-    learning = Learning(store)
-
-    def on_look(stream: str, behind: int, chunk: int | None) -> None:
-        tell(stream=stream, behind=behind, chunk=chunk)
-        if chunk is None:
-            faulthandler.cancel_dump_traceback_later()
-        else:
-            faulthandler.dump_traceback_later(CHUNK_SECONDS, exit=True)
-
-    learning.on_look = on_look
-    learning.on_health = lambda healthy: tell(healthy=healthy)
-    learning.on_change = lambda stream: tell(changed=stream)
-    import labelquorum.store.model_rows  # noqa: F401  # JAX is there when the first chunk comes
-
-    collect_seldom()
-    tell(healthy=True)
-    learning.start()
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if "wake" in asked:
-            learning.wake(asked["wake"])
-        elif "forget" in asked:
-            threading.Thread(target=partial(_forget, learning, asked, tell), daemon=True).start()
-        else:  # it is time to end in order
-            learning.stop()
-            break
-    # Who started us is gone, or waits for our end; a chunk that is under way will be learned again.
-    os._exit(0)
-
-
-def _forget(learning: Learning, asked: dict[str, Any], tell: Callable[..., None]) -> None:
-    try:
-        gone = learning.forget(*asked["forget"])
-    except Exception as error:
-        tell(call=asked["call"], failed=told(error))
-    else:
-        tell(call=asked["call"], gone=gone)
-
-
-# ── the supervisor of the process ────────────────────────────────────────────────────────
-
-
-supervisor_log = logging.getLogger("labelquorum.apart")
-
-ANSWER_SECONDS = 600.0
-"""Who waits longer for an answer is told that there is none."""
-
-RESTART_SECONDS = 0.5
-"""How long to wait before another process is started."""
-
-Chunk = tuple[str, int]
-
-
-class Apart:
-    """Learns in a process of its own; takes the place of a `Learning`.
+    A process that dies counts as an attempt at the chunk that it was learning from, so a chunk that
+    ends every process is quarantined after the third.
 
     Parameters
     ----------
@@ -248,37 +157,32 @@ class Apart:
         self.on_change: Callable[[str], None] = lambda stream: None
         """Called from a thread with the name of a stream in which something happened."""
         self.healthy = True
-        """False while the store refuses."""
+        """False while the store refuses writes."""
         self._behind: dict[str, int] = {}
-        self._calls: dict[int, Future[int]] = {}
-        self._n_calls = 0
-        self._chunk: Chunk | None = None  # that is being learned from
-        self._said = threading.Lock()
-        self._stopping = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._follow, name="labelquorum_apart", daemon=True)
+        self._chunk: tuple[str, int] | None = None  # that is being learned from
+        self._process = LearnerProcess(
+            "loop",
+            greeting=lambda: ("join", self._where, store.start),
+            on_event=self._handle,
+            on_death=self._count_attempt,
+        )
 
     @property
     def pid(self) -> int | None:
         """The process, if it runs."""
-        return None if self._process is None else self._process.pid
+        return self._process.pid
 
     def start(self) -> None:
-        """Start the process, and a thread that listens to it."""
-        self._begin()
-        self._thread.start()
+        """Start the process."""
+        self._process.start()
 
     def stop(self, seconds: float = 30.0) -> None:
         """Let the process finish the chunk that is being learned from, and end."""
-        self._stopping.set()
-        self._say(stop=True)
-        if self._thread.ident is not None:
-            self._thread.join(seconds)
-        self._end()
+        self._process.close(seconds)
 
     def wake(self, stream: str) -> None:
         """Look at a stream soon: something came."""
-        self._say(wake=stream)
+        self._process.notify("wake", stream)  # if the pipe is full, the loop is busy anyway
 
     def behind(self, stream: str) -> int:
         """How many chunks of a stream are due or cut, and not learned from yet."""
@@ -286,123 +190,32 @@ class Apart:
 
     def forget(self, stream: str, worker: Hashable) -> int:
         """Remove a worker; see `Stream.forget`."""
-        answer: Future[int] = Future()
-        with self._said:
-            self._n_calls += 1
-            number = self._n_calls
-            self._calls[number] = answer
-        if not self._say(forget=[stream, worker], call=number):
-            del self._calls[number]
-            raise RuntimeError("the learner is not there")
-        return answer.result(ANSWER_SECONDS)
+        return int(self._process.call("forget", stream, worker))
 
-    # ── the process ──────────────────────────────────────────────────────────────────────────
-
-    def _begin(self) -> None:
-        with self._said:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "labelquorum.server.learning_loop",
-                ],  # no code from here
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for whoever started it
-            )
-            assert self._process.stdin is not None
-            os.set_blocking(self._process.stdin.fileno(), False)
-            # Not as arguments, which everybody can read: a URL may have a password.
-            self._write({"store": self._where, "start": self.store.start})
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with suppress(OSError):  # what could not be sent any more
-                        pipe.close()
-
-    def _say(self, **words: Any) -> bool:
-        """Say something; false where nobody listens, or so many words wait that it is at it."""
-        with self._said, suppress(OSError, ValueError):  # ValueError: the pipe was closed
-            return self._write(words)
-        return False
-
-    def _write(self, words: dict[str, Any]) -> bool:
-        if self._process is None or self._process.stdin is None:
-            return False
-        # Short lines are written whole or not at all.
-        os.write(self._process.stdin.fileno(), json.dumps(words).encode() + b"\n")
-        return True
-
-    def _follow(self) -> None:
-        """Listen until the end, and start another process after each that died."""
-        while True:
-            process = self._process
-            if process is not None and process.stdout is not None:
-                self._listen(process.stdout)
-            if self._stopping.is_set():
-                return
-            self._bury()
-            if self._stopping.wait(RESTART_SECONDS):
-                return
-            try:
-                self._begin()
-            except OSError:
-                supervisor_log.exception("no process can be started")
-
-    def _listen(self, lines: IO[bytes]) -> None:
-        """Take what the process tells, until it ends."""
-        for line in lines:
-            try:
-                self._hear(json.loads(line))
-            except Exception:  # whatever it is, the thread goes on
-                supervisor_log.exception("what was told could not be taken")
-
-    def _hear(self, told: dict[str, Any]) -> None:
-        if "changed" in told:
+    def _handle(self, event: str, *facts: Any) -> None:
+        if event == "changed":
             self._chunk = None
-            self.on_change(told["changed"])
+            self.on_change(facts[0])
             with suppress(StoreError), self.store.write():
-                pass  # but the log is emptied once it is long
-        elif "stream" in told:
-            self._behind[told["stream"]] = told["behind"]
-            self._chunk = (told["stream"], told["chunk"]) if told["chunk"] else None
-        elif "call" in told:
-            answer = self._calls.pop(told["call"])
-            if "failed" in told:
-                answer.set_exception(raised(told["failed"]))
-            else:
-                answer.set_result(told["gone"])
-        elif "refused" in told:
-            self.healthy = False
-            supervisor_log.warning("store refused", extra={"error": told["refused"]})
+                pass  # a WAL checkpoint is made once the log is long
+        elif event == "look":
+            stream, self._behind[facts[0]], chunk = facts
+            self._chunk = (stream, chunk) if chunk else None
+        elif event == "healthy":
+            self.healthy = facts[0]
         else:
-            self.healthy = told["healthy"]
+            self.healthy = False
+            log.warning("store refused", extra={"error": facts[-1]})
 
-    def _bury(self) -> None:
-        """A process has died: whoever waits for it is told, and the chunk it died of."""
-        reason = RuntimeError("the learner ended while it learned")
-        supervisor_log.warning("learner ended", extra={"stream": self._chunk and self._chunk[0]})
-        self._end()
-        calls, self._calls = self._calls, {}
-        for answer in calls.values():
-            answer.set_exception(reason)
+    def _count_attempt(self) -> None:
+        """Count the death of a process as an attempt at its chunk."""
         chunk, self._chunk = self._chunk, None
+        log.warning("learner ended", extra={"stream": chunk and chunk[0]})
         if chunk is not None:
             try:
+                reason = RuntimeError("the learner ended while it learned")
                 raise self.store.stream(chunk[0]).failed(chunk[1], reason)
             except LabelQuorumError as error:
-                supervisor_log.warning(
-                    "chunk failed", extra={"stream": chunk[0], "error": str(error)}
-                )
+                log.warning("chunk failed", extra={"stream": chunk[0], "error": str(error)})
                 if isinstance(error, StoreError):
                     self.healthy = False
-
-
-if __name__ == "__main__":
-    main()

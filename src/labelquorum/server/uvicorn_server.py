@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from labelquorum.errors import StateError
 from labelquorum.server.app import App
 from labelquorum.server.config import Settings
-from labelquorum.server.learner_process import collect_seldom
+from labelquorum.server.learner_process import tune_garbage_collection
 from labelquorum.server.logging import log_config
 
 __all__ = ["Server", "check_free", "serve"]
@@ -156,5 +156,5 @@ def serve(app: App, settings: Settings) -> None:
     """Serve until told to stop."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # viewers take a file each
-    collect_seldom()
+    tune_garbage_collection()
     Server(app, settings).run()

@@ -1,9 +1,9 @@
-"""The pipeline: what arrives is made durable in groups, and what is due is learned from.
+"""The write queue: labels of many clients are made durable by group commit.
 
-A thread stands between many senders and one store. It takes whatever has arrived and writes it in
-one transaction for each stream: a disk takes as long for one commit as for another. What waits in
-memory is bounded; beyond that senders are told to come back later. Somebody else is told to learn:
-another thread, or a process of its own (`learning_loop.py`).
+One thread stands between many clients and one store. It writes whatever has arrived in one
+transaction per stream, because a commit costs one fsync whether it holds one label or a thousand.
+The queue in memory is bounded; beyond that, clients are told to retry later. The learning loop is
+woken after each commit.
 """
 
 import asyncio
@@ -11,43 +11,41 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from labelquorum.errors import LabelQuorumError, StoreError
-from labelquorum.server.learning_loop import Learning
+from labelquorum.server.learning_loop import LearningLoop, SubprocessLoop
 from labelquorum.store.batch import Batch, Receipt
 from labelquorum.store.store import Store
 from labelquorum.store.stream import Stream
 
-__all__ = ["BusyError", "Learns", "Pipeline"]
+__all__ = ["BusyError", "WriteQueue"]
 
-log = logging.getLogger("labelquorum.pipeline")
+log = logging.getLogger("labelquorum.write_queue")
 
 GROUP_LABELS = 2_000
-"""A transaction takes no more labels than so many, unless one batch alone has more."""
+"""Maximum number of labels per transaction, unless one batch alone has more: other writers wait."""
 
-QUEUE_LABELS = 50_000
-"""No more labels than so many wait in memory."""
+MAX_QUEUED_LABELS = 50_000
+"""Maximum number of labels that wait in memory."""
 
-BACKLOG_CHUNKS = 200
-"""No labels are taken while so many chunks of their stream wait to be learned from."""
+MAX_CHUNKS_BEHIND = 200
+"""A stream with more chunks to learn from accepts no labels."""
 
-COMMIT_SECONDS = 0.005
-"""Commits are at least so long apart: what arrives meanwhile goes into one."""
+COMMIT_INTERVAL_SECONDS = 0.005
+"""Commits are at least this far apart: what arrives in between goes into one."""
 
 POLL_SECONDS = 0.5
-"""How often a store that refused is asked again, if nobody sends."""
+"""How often a store that refused a write is tried again while no labels come."""
 
 
 class BusyError(StoreError):
-    """Too much is waiting. Nothing was taken; come back later."""
+    """Too much is waiting. Nothing was accepted; retry later."""
 
 
 Outcome = Receipt | LabelQuorumError
-
-
 Future = asyncio.Future[Outcome]
 
 
@@ -57,56 +55,29 @@ class _Waiting(NamedTuple):
     future: Future
 
 
-class Learns(Protocol):
-    """Who learns from what was written."""
+class WriteQueue:
+    """A thread that writes, and the loop that learns; see `start` and `accept`."""
 
-    on_change: Callable[[str], None]
-    healthy: bool
-
-    def start(self) -> None:
-        """Begin."""
-        ...
-
-    def stop(self, seconds: float = 30.0) -> None:
-        """Finish the chunk that is being learned from, and end."""
-        ...
-
-    def wake(self, stream: str) -> None:
-        """Look at a stream soon: something came."""
-        ...
-
-    def behind(self, stream: str) -> int:
-        """How many chunks of a stream are due or cut, and not learned from yet."""
-        ...
-
-    def forget(self, stream: str, worker: Hashable) -> int:
-        """Remove a worker; see `Stream.forget`."""
-        ...
-
-
-class Pipeline:
-    """A thread that writes, and who learns; see `Pipeline.start` and `Pipeline.accept`."""
-
-    def __init__(self, store: Store, learning: Learns | None = None) -> None:
+    def __init__(self, store: Store, loop: LearningLoop | SubprocessLoop | None = None) -> None:
         self.store = store
-        self.learning = learning or Learning(store)
+        self.loop = loop or LearningLoop(store)
         self._queue: deque[_Waiting] = deque()
         self._queued = 0  # labels
         self._arrived = threading.Condition()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._write, name="labelquorum_write", daemon=True)
         self.writes = True
-        """False while the store refuses what is written."""
+        """False while the store refuses writes."""
 
     @property
     def healthy(self) -> bool:
         """Whether the store takes what is written and what is learned."""
-        return self.writes and self.learning.healthy
+        return self.writes and self.loop.healthy
 
     def start(self) -> None:
-        """Start the thread, and whoever learns."""
+        """Start the thread and the learning loop."""
         self._thread.start()
-        self.learning.start()
+        self.loop.start()
 
     def stop(self, seconds: float = 30.0) -> None:
         """Write what has arrived, finish the chunk that is being learned from, and end."""
@@ -115,39 +86,36 @@ class Pipeline:
             self._arrived.notify_all()
         if self._thread.ident is not None:
             self._thread.join(seconds)
-        self.learning.stop(seconds)
+        self.loop.stop(seconds)
 
-    def __enter__(self) -> "Pipeline":
+    def __enter__(self) -> "WriteQueue":
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # ── taking ────────────────────────────────────────────────────────────────────────────────
-
     async def accept(self, stream: Stream, batch: Batch) -> Receipt:
-        """Take a batch; once this returns it is durable."""
+        """Accept a batch; once this returns, it is durable."""
         outcome = await self.submit(stream, batch)
         if isinstance(outcome, LabelQuorumError):
             raise outcome
         return outcome
 
     def submit(self, stream: Stream, batch: Batch) -> Future:
-        """Take a batch; the future will say what became of it."""
+        """Queue a batch; the future gives its receipt, or the error."""
         future: Future = asyncio.get_running_loop().create_future()
-        if self.learning.behind(stream.name) > BACKLOG_CHUNKS:
+        if self.loop.behind(stream.name) > MAX_CHUNKS_BEHIND:
             raise BusyError(
-                f"Stream {stream.name!r} has more than {BACKLOG_CHUNKS} chunks to learn from. "
-                "Nothing was taken. Send it again later."
+                f"Stream {stream.name!r} has more than {MAX_CHUNKS_BEHIND} chunks to learn from. "
+                "Nothing was accepted. Retry later."
             )
         with self._arrived:
             if self._stop.is_set():
-                raise BusyError("The service is stopping. Nothing was taken. Send it again later.")
-            if self._queued + len(batch.rows) > QUEUE_LABELS and self._queue:
+                raise BusyError("The service is stopping. Nothing was accepted. Retry later.")
+            if self._queued + len(batch.rows) > MAX_QUEUED_LABELS and self._queue:
                 raise BusyError(
-                    f"{self._queued} labels wait to be written. Nothing was taken. "
-                    "Send it again later."
+                    f"{self._queued} labels wait to be written. Nothing was accepted. Retry later."
                 )
             self._queue.append(_Waiting(stream, batch, future))
             self._queued += len(batch.rows)
@@ -164,7 +132,7 @@ class Pipeline:
                 try:
                     outcomes = some[0].stream.accept_all([one.batch for one in some])
                     self.writes = True
-                except LabelQuorumError as error:  # of the store: it is the same for all
+                except LabelQuorumError as error:  # of the store: the same for all
                     self.writes = False
                     log.warning("accept refused", extra={"stream": name, "error": str(error)})
                     outcomes = [error] * len(some)
@@ -172,17 +140,17 @@ class Pipeline:
                     log.exception("accept failed", extra={"stream": name})
                     refusal = StoreError(f"The labels could not be written ({error}).")
                     outcomes = [refusal] * len(some)
-                _tell([one.future for one in some], outcomes)
-                self.learning.wake(name)
+                _resolve([one.future for one in some], outcomes)
+                self.loop.wake(name)
             if self._queued < GROUP_LABELS:
-                self._stop.wait(max(0.0, begun + COMMIT_SECONDS - time.monotonic()))
+                self._stop.wait(max(0.0, begun + COMMIT_INTERVAL_SECONDS - time.monotonic()))
 
     def _group(self) -> list[_Waiting]:
-        """What has arrived, in order; waits for something; empty at the end."""
+        """What has arrived, in order; waits for the first; empty at the end."""
         with self._arrived:
             while not self._queue and not self._stop.is_set():
                 if not self._arrived.wait(None if self.writes else POLL_SECONDS):
-                    self._ask_again()
+                    self._probe()
             group: list[_Waiting] = []
             labels = 0
             while self._queue and (
@@ -193,8 +161,8 @@ class Pipeline:
             self._queued -= labels
             return group
 
-    def _ask_again(self) -> None:
-        """Nobody may send any more, so it is for us to find out whether the store takes writes."""
+    def _probe(self) -> None:
+        """Find out whether the store takes writes again, even if no client sends."""
         try:
             with self.store.write():
                 self.writes = True
@@ -202,17 +170,17 @@ class Pipeline:
             log.warning("store refused", extra={"error": str(error)})
 
 
-def _tell(futures: Sequence[Future], outcomes: Sequence[Outcome]) -> None:
-    """Say what became of batches: each loop that waits is woken once, and not for every one."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Future, Outcome]]] = {}
+def _resolve(futures: Sequence[Future], outcomes: Sequence[Outcome]) -> None:
+    """Resolve futures; each event loop is woken once, and not per future."""
+    by_event_loop: dict[asyncio.AbstractEventLoop, list[tuple[Future, Outcome]]] = {}
     for future, outcome in zip(futures, outcomes, strict=True):
-        by_loop.setdefault(future.get_loop(), []).append((future, outcome))
-    for loop, pairs in by_loop.items():
-        with suppress(RuntimeError):  # it is closed, and nobody waits any more
-            loop.call_soon_threadsafe(_settle, pairs)
+        by_event_loop.setdefault(future.get_loop(), []).append((future, outcome))
+    for event_loop, pairs in by_event_loop.items():
+        with suppress(RuntimeError):  # it is closed, and nothing waits
+            event_loop.call_soon_threadsafe(_settle, pairs)
 
 
 def _settle(pairs: Sequence[tuple[Future, Outcome]]) -> None:
     for future, outcome in pairs:
-        if not future.done():  # whoever waited may have gone
+        if not future.done():  # the client may have gone
             future.set_result(outcome)

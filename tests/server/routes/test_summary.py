@@ -162,7 +162,9 @@ def test_items_are_found_by_a_part_of_their_ids(admin, stream):
     assert found("owl", undecided=True) == {"owlet"} and found("OWL", undecided=True) == {"owlet"}
 
 
-def test_the_first_page_of_items_is_made_once_until_something_happens(admin, stream, monkeypatch):
+def test_the_first_page_of_items_is_made_once_until_something_happens(
+    running, admin, stream, monkeypatch
+):
     looks, find = [], items.find_items
 
     def noted(known, *about):
@@ -171,7 +173,7 @@ def test_the_first_page_of_items_is_made_once_until_something_happens(admin, str
 
     monkeypatch.setattr(items, "find_items", noted)
     until(lambda: admin.get(f"{stream}/items").json()["items"] == [])
-    monkeypatch.setattr("labelquorum.server.cache.OLDEST", 1e9)
+    monkeypatch.setattr(running.app.service.responses, "ttl", 1e9)
     admin.get(f"{stream}/items")
     looks.clear()
     assert [admin.get(f"{stream}/items").json()["total"] for _ in range(5)] == [0] * 5
@@ -186,7 +188,7 @@ def test_the_first_page_of_items_is_made_once_until_something_happens(admin, str
 
 
 def test_too_many_searches_are_refused(running, admin, owls, monkeypatch):
-    monkeypatch.setattr("labelquorum.server.context.MOST_SEARCHING", 0)
+    monkeypatch.setattr("labelquorum.server.context.MAX_WAITING_SEARCHES", 0)
     for params in ({"search": "task 1"}, {"label": "1", "limit": 3}):
         refused = admin.get(f"{owls}/items", params=params)
         assert refused.status_code == 503 and "Retry-After" in refused.headers

@@ -22,7 +22,7 @@ from labelquorum.errors import LabelQuorumError, StateError
 from labelquorum.ingest.frames import require_pyarrow
 from labelquorum.ingest.writers import Written, write_rows
 from labelquorum.server.auth import Guarded
-from labelquorum.server.cache import Board
+from labelquorum.server.cache import WorkerTable
 from labelquorum.server.context import known_stream, service_of
 from labelquorum.server.errors import RETRY_SECONDS, Refusal, error_responses
 from labelquorum.store.export import exported
@@ -79,8 +79,8 @@ async def export(
     if what == "items":
         write: Callable[[IO[bytes]], None] = partial(_items, known, kind)
     else:
-        board = await service.boards.of(known)
-        write = partial(_workers, known, board, kind)
+        table = await service.worker_table(known)
+        write = partial(_workers, known, table, kind)
     number: int = request.scope["key"].id
     if _open.total() >= OPEN or _open[number] >= OPEN_OF_KEY:
         raise Refusal(
@@ -119,18 +119,18 @@ def _items(stream: Stream, kind: Written, file: IO[bytes]) -> None:
         write_rows(found.rows, found.columns, file, kind)
 
 
-def _workers(stream: Stream, board: Board, kind: Written, file: IO[bytes]) -> None:
+def _workers(stream: Stream, table: WorkerTable, kind: Written, file: IO[bytes]) -> None:
     with exported(stream, "workers", typed=kind == "parquet") as found:
         columns = {name: set(types) for name, types in found.columns.items()}
     columns |= {"skill": {float}, "low": {float}, "high": {float}, "flags": {str}}
-    write_rows(_worker_rows(stream, board), columns, file, kind)
+    write_rows(_worker_rows(stream, table), columns, file, kind)
 
 
-def _worker_rows(stream: Stream, board: Board) -> Iterator[dict[str, Any]]:
+def _worker_rows(stream: Stream, table: WorkerTable) -> Iterator[dict[str, Any]]:
     after = -1
     while found := stream.workers(after, WORKERS, matrices=False):
         for one in found:
-            known = board.by_place.get(one["place"], {"flags": []})
+            known = table.by_place.get(one["place"], {"flags": []})
             names = ("worker", "labels", "agreed", "skill", "low", "high")
             row = {name: one[name] for name in names}
             yield row | {"flags": " ".join(flag["flag"] for flag in known["flags"])}

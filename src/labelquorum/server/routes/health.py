@@ -26,7 +26,7 @@ def is_ready(request: Request) -> dict[str, bool]:
     """Tell that labels are taken and answers are given."""
     service = service_of(request)
     service.store.streams()
-    if not service.pipeline.healthy:
+    if not service.write_queue.healthy:
         raise Refusal(503, "Labels are not taken at the moment.", headers={"Retry-After": "1"})
     return {"ok": True}
 

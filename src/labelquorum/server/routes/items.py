@@ -7,8 +7,8 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from labelquorum.server.auth import Guarded
-from labelquorum.server.cache import as_json, json_answer
-from labelquorum.server.context import known_stream, service_of, shared_body
+from labelquorum.server.cache import as_json, json_response
+from labelquorum.server.context import cached_body, known_stream, service_of
 from labelquorum.server.errors import Refusal, error_responses
 from labelquorum.server.paging import Cursor, Limit, Search, after_cursor, cursor_of, spellings
 from labelquorum.server.schemas import (
@@ -74,11 +74,11 @@ async def list_items(
         return await (service.search(look) if looks_through else run_in_threadpool(look))
 
     if undecided or cursor is not None:
-        return json_answer(await make())
+        return json_response(await make())
     # The page that everybody sees first; all that changes an answer is an event.
     event = await run_in_threadpool(known.last_event)
     about = ("items", event, limit, search, sort, label, *below)
-    return json_answer(*await shared_body(request, known.name, about, make))
+    return json_response(*await cached_body(request, known.name, about, make))
 
 
 def _told_page(found: Found) -> dict[str, Any]:

@@ -83,7 +83,7 @@ async def send_labels(request: Request) -> Response:
             batch = await run_in_threadpool(_batch, table, space, key)
         else:
             batch = _batch(table, space, key)
-    receipt = await service.pipeline.accept(known.stream, batch)
+    receipt = await service.write_queue.accept(known.stream, batch)
     service.metrics.sent(known.stream.name, receipt)
     return Response(
         json.dumps(
@@ -134,7 +134,7 @@ async def tell_gold(request: Request, stream: str) -> dict[str, Any]:
         truths = await run_in_threadpool(_truths, said, known.spaces["error"])
     key = _key_of(request.scope["headers_by_name"].get(_KEY))
     receipt = await run_in_threadpool(known.stream.gold, truths, key)
-    service.pipeline.learning.wake(known.stream.name)
+    service.write_queue.loop.wake(known.stream.name)
     service.hub.ring(known.stream.name)
     return {"told": len(truths), "late": receipt.late, "repeated": receipt.repeated}
 

@@ -7,8 +7,8 @@ from starlette.concurrency import run_in_threadpool
 
 from labelquorum.ingest.validate import fault_of_name
 from labelquorum.server.auth import Guarded
-from labelquorum.server.cache import as_json, json_answer
-from labelquorum.server.context import Service, known_stream, read_shape, service_of, shared_body
+from labelquorum.server.cache import as_json, json_response
+from labelquorum.server.context import Service, cached_body, known_stream, read_shape, service_of
 from labelquorum.server.errors import Refusal, error_responses
 from labelquorum.server.overview_schemas import StreamsShape
 from labelquorum.server.schemas import NewStream, RulesShape, StreamShape, json_body
@@ -47,12 +47,12 @@ async def list_streams(
         details = [{"name": name, **found[name], **_pace(service, name)} for name in seen]
         return as_json({"streams": seen, "details": details})
 
-    return json_answer(*await shared_body(request, None, ("streams", only), make))
+    return json_response(*await cached_body(request, None, ("streams", only), make))
 
 
 def _pace(service: Service, name: str) -> dict[str, Any]:
     return {
-        "chunks_behind": service.pipeline.learning.behind(name),
+        "chunks_behind": service.write_queue.loop.behind(name),
         "labels_per_second": service.pace.labels_per_second(name),
         "spark": service.pace.spark(name),
     }
@@ -70,7 +70,7 @@ async def create_stream(request: Request) -> dict[str, Any]:
     service = service_of(request)
     wanted = await read_shape(request, NewStream)
     made = await service.ask(_create, service, wanted)
-    service.shared.forget(None)
+    service.discard(None)
     return made
 
 
@@ -97,7 +97,7 @@ async def change_rules(request: Request, stream: str) -> dict[str, Any]:
     changes = wanted.model_dump(exclude_unset=True)
     await run_in_threadpool(lambda: known.stream.change(**changes))
     service_of(request).log.write("rules", stream=stream, changes=changes)
-    service_of(request).pipeline.learning.wake(stream)
+    service_of(request).write_queue.loop.wake(stream)
     service_of(request).hub.ring(stream)
     return await run_in_threadpool(_told, known.stream)
 

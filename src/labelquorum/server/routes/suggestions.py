@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from labelquorum.ingest.writers import write_rows
 from labelquorum.server.auth import Guarded
-from labelquorum.server.cache import as_json, json_answer
-from labelquorum.server.context import known_stream, service_of, shared_body
+from labelquorum.server.cache import as_json, json_response
+from labelquorum.server.context import cached_body, known_stream, service_of
 from labelquorum.server.errors import error_responses
 from labelquorum.server.overview_schemas import AskList
 from labelquorum.server.paging import Limit
@@ -61,9 +61,9 @@ async def list_wanted(
             return _csv(items)
         return as_json({"items": items, "open_items": n_open, "says": says})
 
-    body, age = await shared_body(request, known.name, ("ask", limit, format), make)
+    body, age = await cached_body(request, known.name, ("ask", limit, format), make)
     if format == "json":
-        return json_answer(body, age)
+        return json_response(body, age)
     headers = {"Content-Disposition": 'attachment; filename="ask-next.csv"'}
     return Response(body, media_type="text/csv", headers=headers)
 

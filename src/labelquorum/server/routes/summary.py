@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from labelquorum.server.alerts import alarms
 from labelquorum.server.auth import Guarded
-from labelquorum.server.cache import Board, as_json, json_answer
-from labelquorum.server.context import Known, Service, known_stream, service_of, shared_body
+from labelquorum.server.cache import WorkerTable, as_json, json_response
+from labelquorum.server.context import Known, Service, cached_body, known_stream, service_of
 from labelquorum.server.errors import error_responses
 from labelquorum.server.overview_schemas import Stopping, Summary
 from labelquorum.server.schemas import told_chunk
@@ -33,17 +33,17 @@ async def read_summary(request: Request, stream: str) -> Response:
     service, known = service_of(request), known_stream(request)
 
     async def make() -> bytes:
-        board = await service.boards.of(known.stream)
-        return as_json(await run_in_threadpool(_summary, service, known, board))
+        table = await service.worker_table(known.stream)
+        return as_json(await run_in_threadpool(_summary, service, known, table))
 
-    return json_answer(*await shared_body(request, known.stream.name, "summary", make))
+    return json_response(*await cached_body(request, known.stream.name, "summary", make))
 
 
-def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
+def _summary(service: Service, known: Known, table: WorkerTable) -> dict[str, Any]:
     stream, name = known.stream, known.stream.name
     rules: Rules = stream.rules
     gold = stream.gold_error()
-    behind = service.pipeline.learning.behind(name)
+    behind = service.write_queue.loop.behind(name)
     with known.tally.fresh() as tally:
         return {
             "name": name,
@@ -78,12 +78,12 @@ def _summary(service: Service, known: Known, board: Board) -> dict[str, Any]:
                 behind,
                 service.pace.grew(name),
                 stream.quarantined(),
-                board.turned(),
-                service.pipeline.healthy,
+                table.drifting(),
+                service.write_queue.healthy,
                 service.store.now(),
             ),
-            "workers": board.total,
-            "flagged": board.n_flagged,
+            "workers": table.total,
+            "flagged": table.n_flagged,
         }
 
 
@@ -123,7 +123,7 @@ async def read_stopping(request: Request, stream: str) -> Response:
     async def make() -> bytes:
         return as_json(await run_in_threadpool(_stopping, known.tally))
 
-    return json_answer(*await shared_body(request, known.stream.name, "stopping", make))
+    return json_response(*await cached_body(request, known.stream.name, "stopping", make))
 
 
 def _stopping(tally: StreamStats) -> dict[str, Any]:

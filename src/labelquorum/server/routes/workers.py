@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from labelquorum.errors import LabelError
 from labelquorum.server.auth import Guarded
-from labelquorum.server.cache import Board, as_json, json_answer
-from labelquorum.server.context import Service, known_stream, service_of, shared_body
+from labelquorum.server.cache import WorkerTable, as_json, json_response
+from labelquorum.server.context import Service, cached_body, known_stream, service_of
 from labelquorum.server.errors import Refusal, error_responses
 from labelquorum.server.overview_schemas import WorkerPage, WorkerShape
 from labelquorum.server.paging import Cursor, Limit, Search, after_cursor, cursor_of, spellings
@@ -57,25 +57,25 @@ async def list_workers(
     after = after_cursor(cursor, int)
 
     async def make() -> bytes:
-        board = await service.boards.of(known)
+        table = await service.worker_table(known)
         if sort == "place" and not search and flag is None:
             first = -1 if after is None else after
             found = await service.ask(known.workers, first, limit + 1, None, not brief)
-            page, total = found[:limit], board.total
+            page, total = found[:limit], table.total
             rest = cursor_of(page[-1]["place"]) if len(found) > limit else None
         else:
-            chosen = await run_in_threadpool(_chosen, board, sort, search, flag)
+            chosen = await run_in_threadpool(_chosen, table, sort, search, flag)
             start = await run_in_threadpool(_start, chosen, after)
             places = [row["place"] for row in chosen[start : start + limit]]
             page, total = await _at(service, known, places, not brief), len(chosen)
             rest = cursor_of(places[-1]) if len(chosen) > start + limit else None
-        told = await _told(known, page, board, brief)
+        told = await _told(known, page, table, brief)
         return as_json({"workers": told, "next": rest, "total": total})
 
     if not brief:
-        return json_answer(await make())
+        return json_response(await make())
     about = ("workers", sort, search, flag, cursor, limit)
-    return json_answer(*await shared_body(request, known.name, about, make))
+    return json_response(*await cached_body(request, known.name, about, make))
 
 
 @router.get(
@@ -91,12 +91,12 @@ async def read_worker(request: Request, stream: str, worker: str) -> Response:
             found = await service.ask(known.stream.profile, spelled)
         except LabelError:
             continue
-        board = await service.boards.of(known.stream)
-        [told] = await _told(known.stream, [found], board, brief=False)
+        table = await service.worker_table(known.stream)
+        [told] = await _told(known.stream, [found], table, brief=False)
         told |= await run_in_threadpool(_over_time, found, known.tally)
         told["crowd_confusion"] = found["crowd_confusion"]
         told["confuses"] = _confuses(found)
-        return json_answer(as_json(told))
+        return json_response(as_json(told))
     raise Refusal(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
 
 
@@ -110,22 +110,22 @@ async def forget_worker(request: Request, stream: str, worker: str) -> dict[str,
     service, known = service_of(request), known_stream(request).stream
     for spelled in spellings(worker, "worker"):
         try:
-            gone = await service.ask(service.pipeline.learning.forget, known.name, spelled)
+            gone = await service.ask(service.write_queue.loop.forget, known.name, spelled)
         except LabelError:
             continue
         service.log.write("forgot", stream=stream)  # and not whom
-        service.boards.forget(stream)
-        service.shared.forget(stream)
+        service.worker_tables.discard(lambda name: name == stream)
+        service.discard(stream)
         service.hub.ring(stream)
         return {"gone": gone}
     raise Refusal(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
 
 
 def _chosen(
-    board: Board, sort: str, search: str | None, flag: str | None
+    table: WorkerTable, sort: str, search: str | None, flag: str | None
 ) -> Sequence[Mapping[str, Any]]:
-    """The rows of a board that are wanted, in order."""
-    rows: Sequence[Mapping[str, Any]] = board.listed(sort)
+    """The rows of a table that are wanted, in order."""
+    rows: Sequence[Mapping[str, Any]] = table.listed(sort)
     if search:
         wanted = search.casefold()
         rows = [row for row in rows if wanted in str(row["worker"]).casefold()]
@@ -157,7 +157,7 @@ async def _at(
 
 
 async def _told(
-    stream: Stream, page: Sequence[Mapping[str, Any]], board: Board, brief: bool
+    stream: Stream, page: Sequence[Mapping[str, Any]], table: WorkerTable, brief: bool
 ) -> list[dict[str, Any]]:
     """Workers as they are told."""
     told = []
@@ -166,7 +166,7 @@ async def _told(
         names = [one["worker"] for one in page]
         lately = await run_in_threadpool(stream.recent_agreement, names)
     for one in page:
-        known = board.by_place.get(one["place"])
+        known = table.by_place.get(one["place"])
         row = {name: one[name] for name in _BRIEF}
         row["flags"] = [] if known is None else known["flags"]
         if not brief:
