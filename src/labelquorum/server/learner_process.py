@@ -273,6 +273,9 @@ class LearnerProcess:
                 except BrokenPipeError:
                     del self._calls[number]
                     dead.append(process)
+                except BaseException:  # part of the frame may be in the pipe
+                    process.kill()
+                    raise
 
     def notify(self, verb: str, *arguments: Any) -> bool:
         """Send a notification; false where no process listens, or its pipe is full."""
