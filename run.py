@@ -12,24 +12,41 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-# The syntax of this file is old enough for an older Python to come as far as this sentence.
+# An older Python must parse this file to reach this sentence: no newer syntax anywhere in it.
 if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(f"labelquorum needs Python 3.11 or newer. This is {sys.version.split()[0]}.")
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
-STAMP = VENV / "installed-by-run"  # what was installed; written last, so half an install has none
+STAMP = VENV / "installed-by-run"  # what is installed; a part is recorded after its last package
 PYPROJECT = ROOT / "pyproject.toml"
-LOCK = ROOT / "requirements.lock"
-LOCK_NODEPS = ROOT / "requirements-nodeps.lock"  # packages that are taken without what they ask for
-LOCK_SPARK = ROOT / "requirements-spark.lock"  # half a gigabyte: installed where it is wanted
 CI = "LABELQUORUM_CI"  # set where every test must run, those of Spark too
+
+
+class Packages(NamedTuple):
+    """Pinned packages. None is in two lock files, so a failed install leaves the others whole."""
+
+    name: str
+    purpose: str
+    download_mb: int  # by pip, on Linux x86-64; measured when the pins change
+    locks: list[Path]  # every package by version and hashes; no URL
+
+
+LOCK = ROOT / "requirements.lock"
+LOCK_DEV = ROOT / "requirements-dev.lock"
+LOCK_NODEPS = ROOT / "requirements-nodeps.lock"  # installed without their dependencies
+LOCK_SPARK = ROOT / "requirements-spark.lock"
+RUN = Packages("run", "labelquorum, its service and the demo", 220, [LOCK])
+DEV = Packages("dev", "the tests and checks", 210, [LOCK_DEV, LOCK_NODEPS])
+SPARK = Packages("spark", "Spark", 456, [LOCK_SPARK])
+PROJECT = "project"
 
 
 class Command(NamedTuple):
@@ -38,7 +55,7 @@ class Command(NamedTuple):
     purpose: str
     steps: list[list[str]]
     at_root: bool = True  # False: stay in the folder the user is in
-    with_spark: bool = False  # install Spark first
+    extra: tuple[Packages, ...] = (DEV,)  # what it needs besides RUN
     options: dict[str, list[str]] | None = None  # ours, and what the program is given for each
 
 
@@ -47,6 +64,7 @@ COMMANDS = {
         "Watch a simulated crowd in your browser; Ctrl-C ends it [--headless --output DIR].",
         [["python", "-m", "labelquorum", "demo"]],
         at_root=False,
+        extra=(),
     ),
     "test": Command(
         "Run the quick tests, or every test [--all]. Arguments go to pytest: run.py test -k x",
@@ -70,7 +88,7 @@ COMMANDS = {
         [["python", "experiments/www2021/reproduce.py"]],
     ),
     "accuracy": Command(
-        "Measure every target of accuracy [--smoke] [--only PART …] [--report-only] [--jobs N].",
+        "Measure every accuracy target [--smoke] [--only PART …] [--report-only] [--jobs N].",
         [["python", "experiments/accuracy/measure.py"]],
     ),
     "label-studio": Command(
@@ -83,10 +101,10 @@ COMMANDS = {
     ),
     "python": Command("Run the environment's Python.", [["python"]], at_root=False),
     "spark": Command(
-        "Run the environment's Python, with Spark, which is installed for it. Needs Java 17.",
+        "Run the environment's Python, with Spark. Needs Java 17.",
         [["python"]],
         at_root=False,
-        with_spark=True,
+        extra=(DEV, SPARK),
     ),
 }
 
@@ -96,19 +114,21 @@ def help_text() -> str:
     purposes = {name: command.purpose for name, command in COMMANDS.items()}
     purposes["lock"] = "Pin the dependencies of pyproject.toml again [--upgrade]. Needs uv."
     lines = "\n".join(f"  {name:14}{purpose}" for name, purpose in purposes.items())
+    run, dev, spark = (f"{part.download_mb} MB" for part in (RUN, DEV, SPARK))
     return f"""usage: python3 run.py COMMAND [ARGUMENTS]
 
 {lines}
 
-The first command installs the pinned packages into .venv, with uv when it is on
-PATH, else with pip. That takes a minute; later commands start at once. When the
-pins or the Python change, .venv is made anew. To start over by hand, delete it.
+A command first downloads the pinned packages it needs into .venv, with uv when it
+is on PATH, else with pip: {run} for the demo, {dev} more for the other
+commands, {spark} more for Spark. Later commands start at once. When the pins or
+the Python change, .venv is made again. To start over by hand, delete it.
 
 New here? Try: python3 run.py demo"""
 
 
 def say(text: str) -> None:
-    """Tell the user what is going on. Standard output is left to the commands."""
+    """Report progress on standard error. Standard output is left to the commands."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -118,52 +138,76 @@ def fail(text: str) -> NoReturn:
     sys.exit(1)
 
 
-def wanted_stamp(with_spark: bool = False) -> list[str]:
-    """Describe the environment that is wanted: its packages, the project, and perhaps Spark."""
-    packages = hashlib.sha256()
-    for part in (sys.implementation.cache_tag, sysconfig.get_platform(), str(ROOT)):
-        packages.update(part.encode() + b"\0")
-    for file in (LOCK, LOCK_NODEPS):
-        packages.update(file.read_bytes() + b"\0")
-    wanted = [f"packages {packages.hexdigest()}", f"project {_digest(PYPROJECT)}"]
-    return [*wanted, f"spark {_digest(LOCK_SPARK)}"] if with_spark else wanted
+def wanted_stamp(extra: Sequence[Packages]) -> dict[str, str]:
+    """Describe the wanted environment: a digest per part, in the order of installation."""
+    place = [sys.implementation.cache_tag, sysconfig.get_platform(), str(ROOT)]
+    return {
+        RUN.name: _digest(RUN.locks, *place),
+        PROJECT: _digest([PYPROJECT]),
+        **{part.name: _digest(part.locks) for part in extra},
+    }
 
 
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+def _digest(files: Sequence[Path], *words: str) -> str:
+    digest = hashlib.sha256()
+    for part in (*(word.encode() for word in words), *(file.read_bytes() for file in files)):
+        digest.update(part + b"\0")
+    return digest.hexdigest()
 
 
-def present_stamp() -> list[str]:
-    """Read what was installed. Empty when nothing was, or when its Python has gone away."""
-    if not os.access(VENV / "bin" / "python", os.X_OK):
-        return []
-    return STAMP.read_text().splitlines() if STAMP.exists() else []
+def present_stamp() -> dict[str, str]:
+    """Read what is installed. Empty when nothing is, or when its Python has gone away."""
+    if not os.access(VENV / "bin" / "python", os.X_OK) or not STAMP.exists():
+        return {}
+    lines = STAMP.read_text().splitlines()
+    return {name: digest for name, _, digest in (line.partition(" ") for line in lines)}
 
 
-def ensure_environment(with_spark: bool = False) -> None:
-    """Make `.venv` hold what the lock files say. Return at once when it does.
+def write_stamp(present: dict[str, str]) -> None:
+    """Record what is installed."""
+    STAMP.write_text("".join(f"{name} {digest}\n" for name, digest in present.items()))
 
-    Spark that is there stays there, also for commands that do not ask for it.
+
+def is_stale(wanted: dict[str, str], present: dict[str, str]) -> bool:
+    """Whether `.venv` must be made again: other pins, or an install that was not finished.
+
+    Installing on top would leave packages that the lock files no longer name. Spark's two are
+    replaced in place.
     """
-    if set(wanted_stamp(with_spark)) <= set(present_stamp()):
+    other = [name for name in wanted if present.get(name, wanted[name]) != wanted[name]]
+    return RUN.name not in present or RUN.name in other or DEV.name in other
+
+
+def ensure_environment(extra: Sequence[Packages] = ()) -> None:
+    """Make `.venv` hold RUN, the project and `extra`. Return at once when it does.
+
+    What is missing is added. What is there stays, also for commands that do not need it.
+    """
+    wanted = wanted_stamp(extra)
+    if wanted.items() <= present_stamp().items():
         return
     with only_one():
-        wanted, present = wanted_stamp(with_spark), present_stamp()
-        if set(wanted) <= set(present):  # another run.py made it while this one waited
+        present = present_stamp()
+        if wanted.items() <= present.items():  # another run.py made it while this one waited
             return
+        began = time.monotonic()
         uv = shutil.which("uv")
-        packages, project, *spark = wanted
-        if packages not in present:
+        if is_stale(wanted, present):
             make_environment(uv)
-            install_packages(uv)
-            present = []
-        if project not in present:
-            install_project(uv)
-        if not set(spark) <= set(present):
-            install_spark(uv)
-        kept = [line for line in present if line.startswith("spark ")]
-        STAMP.write_text("\n".join([packages, project, *(spark or kept)]) + "\n")
-        say("Ready.")
+            present = {}
+        parts = {part.name: part for part in (RUN, *extra)}
+        for name, digest in wanted.items():
+            if present.get(name) == digest:
+                continue
+            if PROJECT in present:  # RUN can be used while, and even if, this part fails
+                write_stamp({**present, name: "unfinished"})
+            if name == PROJECT:
+                install_project(uv)
+            else:
+                install_packages(uv, parts[name])
+            present[name] = digest
+        write_stamp(present)
+        say(f"Ready after {time.monotonic() - began:.0f} seconds.")
 
 
 @contextmanager
@@ -189,32 +233,35 @@ def make_environment(uv: str | None) -> None:
             f"This Python has no {missing[0]} module, so it cannot make an environment. Install it "
             "(on Debian and Ubuntu: apt install python3-venv), or install uv, and try again."
         )
-    # The Python of an activated .venv is about to be deleted: use the one it was made from.
+    # The Python of an activated .venv is about to be deleted: use the one it was created with.
     python = getattr(sys, "_base_executable", sys.executable)
     options = ["--clear", "--without-pip"] if uv else ["--clear"]
     STAMP.unlink(missing_ok=True)
     install([python, "-m", "venv", *options, str(VENV)])
 
 
-def install_packages(uv: str | None) -> None:
-    """Install the pinned packages, each checked against its hash."""
-    say(f"Installing the pinned packages with {'uv' if uv else 'pip'}…")
-    # The lock files name every package, so nothing is left to resolve. Nothing is compiled either.
-    options = ["--require-hashes", "--no-deps", "--only-binary=:all:"]
-    install([*installer(uv), *options, "-r", str(LOCK), "-r", str(LOCK_NODEPS)])
+def install_packages(uv: str | None, part: Packages) -> None:
+    """Install pinned packages, each checked against its hash."""
+    say(
+        f"Installing {part.purpose} with {'uv' if uv else 'pip'}: {count_pins(part)} packages, "
+        f"a download of about {part.download_mb} MB…"
+    )
+    # The lock files name every package, so nothing is left to resolve. Spark comes as source
+    # alone, and is built with the pinned tools; nothing else is built.
+    build = "--no-build-isolation" if part is SPARK else "--only-binary=:all:"
+    locks = [word for lock in part.locks for word in ("-r", str(lock))]
+    install([*installer(uv), "--require-hashes", "--no-deps", build, *locks])
+
+
+def count_pins(part: Packages) -> int:
+    """Count the packages of its lock files."""
+    return sum("==" in line for lock in part.locks for line in lock.read_text().splitlines())
 
 
 def install_project(uv: str | None) -> None:
     """Install labelquorum itself, as a link to `src`, with the pinned build tool."""
     say("Installing labelquorum from src…")
     install([*installer(uv), "--quiet", "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
-
-
-def install_spark(uv: str | None) -> None:
-    """Install Spark, which comes as source alone, with the pinned build tool."""
-    say("Installing Spark, half a gigabyte…")
-    options = ["--require-hashes", "--no-deps", "--no-build-isolation"]
-    install([*installer(uv), *options, "-r", str(LOCK_SPARK)])
 
 
 def installer(uv: str | None) -> list[str]:
@@ -229,20 +276,20 @@ def installer(uv: str | None) -> list[str]:
 
 
 def install(arguments: list[str]) -> None:
-    """Run one step of the installation. Its errors are shown; its talk only when it fails."""
+    """Run one step of the installation. Its output is shown only when it fails."""
     terminal = sys.stderr.isatty()
-    talk = deque[str](maxlen=20)
+    last_lines = deque[str](maxlen=20)
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, encoding="utf-8", errors="replace"
     ) as process:
         for line in process.stdout or ():
-            talk.append(line)
+            last_lines.append(line)
             if terminal and line.startswith(("Collecting ", "Processing ", "Installing ")):
                 sys.stderr.write(f"\r\033[K  {' '.join(line.split()[:2])[:70]}\r")
     if terminal:
         sys.stderr.write("\033[K")
     if process.returncode:
-        sys.stderr.writelines(talk)
+        sys.stderr.writelines(last_lines)
         fail("The installation stopped. Once the cause above is gone, run the same command again.")
 
 
@@ -271,7 +318,7 @@ def run(command: Command, arguments: list[str]) -> int:
 
 
 def lock(arguments: list[str]) -> int:
-    """Write the lock files from `pyproject.toml`, for all systems and Pythons, with no address."""
+    """Write the lock files from `pyproject.toml`, for all systems and Pythons, without URLs."""
     import tomllib
 
     uv = shutil.which("uv")
@@ -280,17 +327,30 @@ def lock(arguments: list[str]) -> int:
     os.chdir(ROOT)
     options = ["--universal", "--python-version=3.11", "--fork-strategy=fewest", "--quiet"]
     options += ["--generate-hashes", "--no-emit-index-url"]
-    options += ["--custom-compile-command=python3 run.py lock", *arguments]
+    options += ["--custom-compile-command=python3 run.py lock"]
     wheels = "--only-binary=:all:"
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
     extras = [f"--extra={name}" for name in project["optional-dependencies"] if name != "spark"]
-    everything = [wheels, "--group=dev", *extras, PYPROJECT.name, "-o", LOCK.name]
-    without_dependencies = [wheels, "--group=no-deps", "--no-deps", "-o", LOCK_NODEPS.name]
-    spark = ["--group=spark", "-o", LOCK_SPARK.name]
-    for part in (everything, without_dependencies, spark):
-        code = subprocess.run([uv, "pip", "compile", *options, *part], stdout=subprocess.DEVNULL)
-        if code.returncode:
-            return code.returncode
+    run = [wheels, "--group=editable", "--extra=browser", "--extra=serve", PYPROJECT.name]
+    everything = [wheels, "--group=editable", "--group=dev", *extras, PYPROJECT.name]
+
+    def pin(output: Path, *what: str) -> None:
+        code = subprocess.run(
+            [uv, "pip", "compile", *options, *what, "-o", output.name], stdout=subprocess.DEVNULL
+        ).returncode
+        if code:
+            sys.exit(code)
+
+    # uv keeps the versions it finds in its output file, where it can. All packages are resolved
+    # together; then RUN's are written to one file and the others to the second.
+    LOCK_DEV.write_text(LOCK.read_text() + LOCK_DEV.read_text())
+    pin(LOCK_DEV, *everything, *arguments)
+    LOCK.write_text(LOCK_DEV.read_text())
+    pin(LOCK, *run)
+    names = [line.split("==")[0] for line in LOCK.read_text().splitlines() if "==" in line]
+    pin(LOCK_DEV, *everything, *(f"--no-emit-package={name}" for name in names))
+    pin(LOCK_NODEPS, wheels, "--group=no-deps", "--no-deps", *arguments)
+    pin(LOCK_SPARK, "--group=spark", *arguments)
     return 0
 
 
@@ -308,7 +368,7 @@ def main(arguments: list[str]) -> int:
     if os.name != "posix":
         fail("run.py works on Linux and macOS. On Windows, use the Windows Subsystem for Linux.")
     command = COMMANDS[name]
-    ensure_environment(command.with_spark or bool(os.environ.get(CI)))
+    ensure_environment((DEV, SPARK) if os.environ.get(CI) else command.extra)
     return run(command, rest)
 
 

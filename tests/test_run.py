@@ -19,14 +19,16 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = ["requirements.lock", "requirements-nodeps.lock"]
+RUN = "requirements.lock"
+DEV = ["requirements-dev.lock", "requirements-nodeps.lock"]
 SPARK = "requirements-spark.lock"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 UV = """#!/bin/sh
 echo "$*" >> "{folder}/asked"
 if [ -e "{folder}/slow" ]; then sleep 20; fi
-if [ -e "{folder}/broken" ]; then echo "no such package" >&2; echo "in this index"; exit 9; fi
+broken=$(cat "{folder}/broken" 2>/dev/null || echo nothing)
+case "$*" in *"$broken"*) echo "no such package" >&2; echo "in this index"; exit 9;; esac
 """
 
 
@@ -38,8 +40,8 @@ class Checkout:
         self.venv = folder / ".venv"
         self.stamp = self.venv / "installed-by-run"
         shutil.copy(ROOT / "run.py", folder)
-        for name in [*LOCKS, SPARK, "pyproject.toml"]:
-            (folder / name).write_text("one\n")
+        for name in [RUN, *DEV, SPARK, "pyproject.toml"]:
+            (folder / name).write_text("one==1\n")
         uv = folder / "bin" / "uv"
         uv.parent.mkdir()
         uv.write_text(UV.format(folder=folder))
@@ -87,19 +89,51 @@ def installed(checkout: Checkout) -> Checkout:
     code, _, err = checkout.run("python", "-c", "")
     assert code == 0, err
     checkout.asked()
-    (checkout.venv / "old").touch()  # gone once .venv is made anew
+    (checkout.venv / "old").touch()  # gone once .venv is made again
     return checkout
 
 
-def test_first_run_installs_the_pins_then_the_project(checkout: Checkout) -> None:
+def test_first_run_installs_the_pins_and_the_project(checkout: Checkout) -> None:
     code, out, err = checkout.run("python", "-c", "import sys; print(sys.prefix)")
     assert (code, out) == (0, f"{checkout.venv}\n")
-    pins, project = checkout.asked()
-    assert "--require-hashes" in pins
-    assert all(f"-r {checkout.folder / name}" in pins for name in LOCKS)
+    run, project, dev = checkout.asked()
+    assert "--require-hashes" in run and "--require-hashes" in dev
+    assert run.endswith(f"-r {checkout.folder / RUN}")
+    assert all(f"-r {checkout.folder / name}" in dev for name in DEV)
     assert "--no-build-isolation" in project
     assert project.endswith(f"-e {checkout.folder}")
-    assert "Installing" in err
+    assert "1 packages, a download of about 220 MB" in err
+    assert "2 packages, a download of about 210 MB" in err
+
+
+def test_demo_installs_no_package_of_the_developers(checkout: Checkout) -> None:
+    checkout.run("demo")  # whose own program is missing here
+    run, project = checkout.asked()
+    assert run.endswith(f"-r {checkout.folder / RUN}")
+    assert project.endswith(f"-e {checkout.folder}")
+    (checkout.venv / "old").touch()
+    assert checkout.run("python", "-c", "")[0] == 0
+    (dev,) = checkout.asked()
+    assert all(f"-r {checkout.folder / name}" in dev for name in DEV)
+    assert (checkout.venv / "old").exists()
+    checkout.run("demo")
+    assert checkout.asked() == []
+
+
+def test_failed_addition_leaves_the_demo_usable_and_is_never_taken_for_whole(
+    checkout: Checkout,
+) -> None:
+    (checkout.folder / "broken").write_text("dev.lock")
+    assert checkout.run("python", "-c", "print('not reached')")[:2] == (1, "")
+    assert len(checkout.asked()) == 3
+    (checkout.venv / "half").touch()
+    checkout.run("demo")
+    assert checkout.asked() == []  # and what was half installed does no harm
+
+    (checkout.folder / "broken").unlink()
+    assert checkout.run("python", "-c", "")[0] == 0
+    assert len(checkout.asked()) == 3
+    assert not (checkout.venv / "half").exists()
 
 
 def test_second_run_installs_nothing(installed: Checkout) -> None:
@@ -125,8 +159,8 @@ def test_bytecode_is_kept_in_the_environment_and_not_in_the_checkout(installed: 
 
 
 def test_failed_install_leaves_no_stamp_and_the_next_run_repairs_it(installed: Checkout) -> None:
-    (installed.folder / "requirements.lock").write_text("two\n")
-    (installed.folder / "broken").touch()
+    (installed.folder / RUN).write_text("two==2\n")
+    (installed.folder / "broken").write_text(RUN)
     code, out, err = installed.run("python", "-c", "print('not reached')")
     assert (code, out) == (1, "")
     assert "no such package" in err
@@ -141,11 +175,11 @@ def test_failed_install_leaves_no_stamp_and_the_next_run_repairs_it(installed: C
     assert not (installed.venv / "half").exists()
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", [RUN, *DEV])
 def test_new_pins_make_a_new_environment(installed: Checkout, name: str) -> None:
     (installed.folder / name).write_text("two\n")
     assert installed.run("python", "-c", "")[0] == 0
-    assert len(installed.asked()) == 2
+    assert len(installed.asked()) == 3
     assert not (installed.venv / "old").exists()
 
 
@@ -176,7 +210,7 @@ def test_spark_is_installed_in_ci_for_every_command(checkout: Checkout) -> None:
     checkout.environment["LABELQUORUM_CI"] = "1"
     assert checkout.run("python", "-c", "")[0] == 0
     assert [f"-r {checkout.folder / SPARK}" in line for line in checkout.asked()] == [
-        *(False, False, True)
+        *(False, False, False, True)
     ]
 
 
@@ -192,14 +226,14 @@ def test_another_python_or_folder_wants_another_environment(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = checkout.module()
-    packages, project = run.wanted_stamp()
+    packages, project = run.wanted_stamp([]).values()
     for target, name, value in [
         (sys.implementation, "cache_tag", "cpython-399"),
         (run, "ROOT", Path("/elsewhere")),
     ]:
         with monkeypatch.context() as patch:
             patch.setattr(target, name, value)
-            changed = run.wanted_stamp()
+            changed = list(run.wanted_stamp([]).values())
         assert changed[0] != packages
         assert changed[1] == project
 
@@ -211,7 +245,7 @@ def test_missing_venv_package_gives_one_helpful_sentence(
     monkeypatch.setattr(run.shutil, "which", lambda name: None)
     monkeypatch.setattr(run.importlib.util, "find_spec", lambda name: name != "ensurepip" or None)
     with pytest.raises(SystemExit) as stop:
-        run.ensure_environment()
+        run.ensure_environment([])
     assert stop.value.code == 1
     sentence = capsys.readouterr().err.splitlines()[-1]
     assert "no ensurepip module" in sentence
@@ -294,7 +328,7 @@ def read_lock(name: str) -> dict[str, str]:
     return versions
 
 
-@pytest.mark.parametrize("name", [*LOCKS, SPARK])
+@pytest.mark.parametrize("name", [RUN, *DEV, SPARK])
 def test_lock_holds_hashed_pins_and_no_address(name: str) -> None:
     assert read_lock(name)
     text = (ROOT / name).read_text()
@@ -302,25 +336,32 @@ def test_lock_holds_hashed_pins_and_no_address(name: str) -> None:
     assert str(ROOT) not in text
 
 
-def test_lock_satisfies_pyproject_and_stays_light() -> None:
+def test_locks_satisfy_pyproject_and_stay_light() -> None:
     project, groups = PYPROJECT["project"], PYPROJECT["dependency-groups"]
     extras = project["optional-dependencies"]
-    wanted = [
-        *project["dependencies"],
-        *(one for name, extra in extras.items() if name != "spark" for one in extra),
-        *groups["dev"],
-        *PYPROJECT["build-system"]["requires"],
-    ]
+    serve = [*project["dependencies"], *extras["serve"], *extras["store"], *extras["client"]]
+    run = [*serve, *extras["browser"], *groups["editable"], *PYPROJECT["build-system"]["requires"]]
+    developing = [*groups["dev"], *extras["parquet"], *extras["plots"]]
+    assert set(extras) == {"browser", "client", "parquet", "plots", "serve", "spark", "store"}
     assert set(groups["spark"]) <= set(extras["spark"])
-    everything = [wanted, groups["no-deps"], groups["spark"]]
-    for name, requirements in zip([*LOCKS, SPARK], everything, strict=True):
-        versions = read_lock(name)
+    pins = {name: read_lock(name) for name in [RUN, *DEV, SPARK]}
+    for name, requirements in [
+        (RUN, run),
+        (DEV[0], developing),
+        (DEV[1], groups["no-deps"]),
+        (SPARK, groups["spark"]),
+    ]:
         for requirement in map(Requirement, requirements):
-            version = versions.get(canonicalize_name(requirement.name), "0")
+            if requirement.name == PYPROJECT["project"]["name"]:
+                continue
+            version = pins[name].get(canonicalize_name(requirement.name), "0")
             assert requirement.specifier.contains(version), (
                 f"{name}: {requirement}. Run run.py lock."
             )
-        assert not {"torch", "transformers"} & set(versions)
+    names = [package for versions in pins.values() for package in versions]
+    assert len(names) == len(set(names))  # an unfinished install of one touches no other
+    assert not {"torch", "transformers"} & set(names)
+    assert not {"mypy", "polars", "pyarrow", "pytest", "scikit-learn"} & set(pins[RUN])
 
 
 def test_installed_version_is_the_one_in_pyproject() -> None:
