@@ -35,13 +35,13 @@ from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.vocabulary import Roster
 from labelquorum.learn.bila import bila
 from labelquorum.learn.bila.dependence import is_contradicted
-from labelquorum.learn.bila.worker_models import ACCOUNTS as WORKER_MODELS
 from labelquorum.learn.bila.worker_models import (
     DROP,
     MIN_EVIDENCE_GAIN,
     NOISE,
+    WORKER_MODELS,
+    hierarchical_evidence_gain,
     log_skill,
-    rich_evidence_gain,
 )
 
 N_CROWDS, N_ORDERS, CHUNK_ITEMS = 240, 2, 50
@@ -140,7 +140,7 @@ def stream(table: LabelTable, truth: dict[Any, Any], order: int) -> Iterator[Chu
             ),
             skill_drop=float(skill[0] - skill[1]),
             allowed_drop=DROP + NOISE / n_items,
-            gain=rich_evidence_gain(state.pooled, sums, method.counts.recipe),
+            gain=hierarchical_evidence_gain(state.pooled, sums, method.counts.recipe),
             contradicted=is_contradicted(sums["rich"]),
         )
 

@@ -50,7 +50,7 @@ class OpenItem(NamedTuple):
     aggregated: int  # its class
     counted_probs: NDArray[np.float32]  # (A, C) by which it was counted; 0 if it was not
     gold: int  # its true class, where that was given, or MISSING
-    heat: float = 1.0  # what its log scores were divided by before they became `probs`
+    temperature: float = 1.0  # what its log scores were divided by before they became `probs`
     note: Note = NO_NOTE
 
 
@@ -60,7 +60,7 @@ class _Held(NamedTuple):
     rows: bytes
     answer: bytes
     n_classes: int
-    n_accounts: int
+    n_models: int
     note: Note
 
 
@@ -143,7 +143,7 @@ class Ledger:
         aggregated: NDArray[np.int32],
         notes: Sequence[Note] | None = None,
         counted_probs: NDArray[np.float32] | None = None,
-        heat: NDArray[Any] | None = None,
+        temperature: NDArray[Any] | None = None,
     ) -> None:
         """Keep a chunk's items as the most recent, in order of appearance; let older ones go."""
         positions = order.tolist()
@@ -155,18 +155,18 @@ class Ledger:
         rows = np.empty(chunk.n_labels, _row_type(n_classes))
         rows["worker"], rows["label"], rows["weight"] = chunk.worker, chunk.label, chunk.weight
         rows["log_evidence"] = log_evidence
-        n_accounts = 1 if counted_probs is None else counted_probs.shape[1]
-        answers = np.empty(chunk.n_items, _answer_type(n_classes, n_accounts))
+        n_models = 1 if counted_probs is None else counted_probs.shape[1]
+        answers = np.empty(chunk.n_items, _answer_type(n_classes, n_models))
         answers["key"], answers["aggregated"], answers["probs"] = chunk.item_keys, aggregated, probs
         answers["counted_probs"] = 0 if counted_probs is None else counted_probs
         answers["gold"] = MISSING if chunk.gold is None else chunk.gold
-        answers["heat"] = 1 if heat is None else heat
+        answers["temperature"] = 1 if temperature is None else temperature
         edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1)) * rows.itemsize
         cut = _cut(rows, edges.tolist(), answers, positions[too_many:])
         self._keep(
             [item_ids[position] for position in positions[too_many:]],
             [
-                _Held(said, answer, n_classes, n_accounts, notes[position] if notes else NO_NOTE)
+                _Held(said, answer, n_classes, n_models, notes[position] if notes else NO_NOTE)
                 for position, said, answer in cut
             ],
         )
@@ -218,7 +218,7 @@ class Ledger:
         """Everything but ids and notes as flat arrays, for saving; classes padded with NaN."""
         items = self._all()
         n_classes = max((len(held.probs) for held in items), default=0)
-        n_accounts = max((len(held.counted_probs) for held in items), default=1)
+        n_models = max((len(held.counted_probs) for held in items), default=1)
         counted = _pad([held.counted_probs for held in items], n_classes)
         return {
             "counts": np.array([len(held.worker) for held in items], np.int64),
@@ -228,9 +228,9 @@ class Ledger:
             "log_evidence": _pad([held.log_evidence for held in items], n_classes),
             "probs": _pad([held.probs[None] for held in items], n_classes),
             "aggregated": np.array([held.aggregated for held in items], np.int32),
-            "counted_probs": counted.reshape(len(items), n_accounts, n_classes),
+            "counted_probs": counted.reshape(len(items), n_models, n_classes),
             "gold": np.array([held.gold for held in items], np.int32),
-            "heat": np.array([held.heat for held in items], np.float32),
+            "heat": np.array([held.temperature for held in items], np.float32),
             "closed": self.closed_keys,
         }
 
@@ -247,7 +247,7 @@ class Ledger:
         ends = np.cumsum(arrays["counts"])
         counted = arrays.get("counted_probs", np.zeros_like(arrays["probs"])[:, None])
         gold = arrays.get("gold", np.full(len(ends), MISSING, np.int32))
-        heat = arrays.get("heat", np.ones(len(ends), np.float32))
+        temperature = arrays.get("heat", np.ones(len(ends), np.float32))
         kept = zip(item_ids, notes, ends, strict=True)
         for position, (item_id, note, end) in enumerate(kept):
             rows = slice(end - arrays["counts"][position], end)
@@ -261,7 +261,7 @@ class Ledger:
                 int(arrays["aggregated"][position]),
                 counted[position][:, known],
                 int(gold[position]),
-                float(heat[position]),
+                float(temperature[position]),
                 note,
             )
             ledger._items[item_id] = _close(item, id_key(item_id))
@@ -276,9 +276,9 @@ def _row_type(n_classes: int) -> np.dtype[Any]:
 
 
 @lru_cache
-def _answer_type(n_classes: int, n_accounts: int) -> np.dtype[Any]:
-    per_class = ("probs", "f4", (n_classes,)), ("counted_probs", "f4", (n_accounts, n_classes))
-    cells = ("key", "u8"), ("aggregated", "i4"), ("gold", "i4"), ("heat", "f4")
+def _answer_type(n_classes: int, n_models: int) -> np.dtype[Any]:
+    per_class = ("probs", "f4", (n_classes,)), ("counted_probs", "f4", (n_models, n_classes))
+    cells = ("key", "u8"), ("aggregated", "i4"), ("gold", "i4"), ("temperature", "f4")
     return np.dtype([*cells, *per_class])
 
 
@@ -297,7 +297,7 @@ def _cut(
 
 def _open(held: _Held) -> OpenItem:
     rows = np.frombuffer(held.rows, _row_type(held.n_classes))
-    answer = np.frombuffer(held.answer, _answer_type(held.n_classes, held.n_accounts))[0]
+    answer = np.frombuffer(held.answer, _answer_type(held.n_classes, held.n_models))[0]
     return OpenItem(
         rows["worker"],
         rows["label"],
@@ -307,21 +307,21 @@ def _open(held: _Held) -> OpenItem:
         int(answer["aggregated"]),
         answer["counted_probs"],
         int(answer["gold"]),
-        float(answer["heat"]),
+        float(answer["temperature"]),
         held.note,
     )
 
 
 def _close(item: OpenItem, key: int) -> _Held:
-    n_accounts, n_classes = item.counted_probs.shape
+    n_models, n_classes = item.counted_probs.shape
     rows = np.empty(len(item.worker), _row_type(n_classes))
     for name in rows.dtype.names or ():
         rows[name] = getattr(item, name)
-    answer = np.empty(1, _answer_type(n_classes, n_accounts))
+    answer = np.empty(1, _answer_type(n_classes, n_models))
     answer["key"] = key
-    for name in ("aggregated", "gold", "heat", "probs", "counted_probs"):
+    for name in ("aggregated", "gold", "temperature", "probs", "counted_probs"):
         answer[name] = getattr(item, name)
-    return _Held(rows.tobytes(), answer.tobytes(), n_classes, n_accounts, item.note)
+    return _Held(rows.tobytes(), answer.tobytes(), n_classes, n_models, item.note)
 
 
 def _join(parts: Sequence[NDArray[Any]], dtype: type) -> NDArray[Any]:

@@ -43,7 +43,7 @@ class Aggregation(NamedTuple):
     aggregated: NDArray[np.int32]  # (N,) the winning class
     probs: NDArray[np.float32]  # (N, C)
     log_evidence: NDArray[np.float32]  # (B, C) what each label said for each class
-    heat: NDArray[np.float64] | None = None  # (N,) what log scores were divided by; None for 1
+    temperature: NDArray[np.float64] | None = None  # (N,) divides log scores; None for 1
 
 
 class Part(NamedTuple):
@@ -76,8 +76,8 @@ class Aggregator(NamedTuple):
 
     Some methods have two more views. `draws(state, workers, n_draws, rng, n_chunks)` gives
     matrices from the posterior of workers whose labels came in so many chunks, (S, P, C, C) a
-    block of workers. `heat(state, n_labels)` gives what the log-odds of items with so many labels
-    are divided by before they are told as probabilities, (N,).
+    block of workers. `temperature(state, n_labels)` gives what the log-odds of items with that
+    many labels are divided by to become probabilities, (N,).
     """
 
     name: str
@@ -91,7 +91,7 @@ class Aggregator(NamedTuple):
     exceptions: Mapping[str, str] = {}
     counts: Counts | None = None
     draws: Draws | None = None
-    heat: Callable[[State, NDArray[np.float64]], NDArray[np.float64]] | None = None
+    temperature: Callable[[State, NDArray[np.float64]], NDArray[np.float64]] | None = None
 
 
 def vote_shares(chunk: Chunk) -> NDArray[np.float64]:

@@ -163,11 +163,11 @@ class Window(ABC):
             n_workers=len(worker_ids),
             n_classes=len(classes),
         )
-        heat = item.heat  # as the answer was given; today's may differ
+        temperature = item.temperature  # as the answer was given; today's may differ
         log_prior = adds_up(method, memory.state, labels)
         candidates, share = self._candidates()
         log_matrix = np.log(np.maximum(self._matrices(candidates), TINY))
-        found = odds(item, heat, log_prior, np.einsum("k,kcz->cz", share, log_matrix))
+        found = odds(item, temperature, log_prior, np.einsum("k,kcz->cz", share, log_matrix))
         order = np.argsort(-found.by_label, kind="stable")
         index = id_index([worker_ids[k] for k in item.worker[order].tolist()], "worker")
         said = {
@@ -185,7 +185,7 @@ class Window(ABC):
             workers=pd.DataFrame(said, index=index),
             evidence=pd.DataFrame(item.log_evidence[order], index=index, columns=columns),
             total_log_odds=found.total,
-            heat=heat,
+            heat=temperature,
             flips=[worker_ids[item.worker[row]] for row in found.removals],
             further_labels=found.further_labels,
             truth_given=item.gold != MISSING,
@@ -254,12 +254,12 @@ class Window(ABC):
         places = np.array([place[task] for task in wanted], np.intp)
         rows = places[gold[places] == MISSING]
         probs = probs[rows].astype(np.float64)
-        heat = self._heat(weight_by_item(chunk)[rows] + 1)
+        temperature = self._temperature(weight_by_item(chunk)[rows] + 1)
         item_ids = [wanted[row] for row in np.flatnonzero(gold[places] == MISSING)]
         if workers is None:
-            table = self._gain_by_task(chunk, rows, item_ids, probs, heat)
+            table = self._gain_by_task(chunk, rows, item_ids, probs, temperature)
         else:
-            table = self._gain_by_worker(chunk, rows, item_ids, probs, heat, workers)
+            table = self._gain_by_worker(chunk, rows, item_ids, probs, temperature, workers)
         return table.sort_values("gain", ascending=False, kind="stable").head(
             len(table) if top is None else top
         )
@@ -270,11 +270,11 @@ class Window(ABC):
         rows: NDArray[np.intp],
         item_ids: list[Hashable],
         probs: Floats,
-        heat: Floats,
+        temperature: Floats,
     ) -> pd.DataFrame:
         candidates, share = self._candidates()
         asked = _asked(chunk, rows, candidates)
-        found = prospects(probs, self._matrices(candidates), heat, share, asked)
+        found = prospects(probs, self._matrices(candidates), temperature, share, asked)
         confidence = probs.max(axis=1, initial=0)
         ids = [self._fitted().roster.worker_ids[k] for k in candidates.tolist()]
         return pd.DataFrame(
@@ -294,11 +294,11 @@ class Window(ABC):
         rows: NDArray[np.intp],
         item_ids: list[Hashable],
         probs: Floats,
-        heat: Floats,
+        temperature: Floats,
         workers: Iterable[Hashable],
     ) -> pd.DataFrame:
         ids, chosen = self._chosen(workers)
-        table = gains(probs, self._matrices(chosen), heat)
+        table = gains(probs, self._matrices(chosen), temperature)
         asked = _asked(chunk, rows, chosen)
         free = np.ones(table.shape, bool)
         free[asked.item, asked.worker] = False
@@ -322,11 +322,11 @@ class Window(ABC):
         chunk = memory.ledger.to_chunk(len(memory.roster.worker_ids), n_classes)
         return chunk, *memory.ledger.answers(n_classes), memory.ledger.gold
 
-    def _heat(self, n_labels: Floats) -> Floats:
+    def _temperature(self, n_labels: Floats) -> Floats:
         """What log-odds are divided by before they are told as probabilities, (N,)."""
-        if self._aggregator.heat is None:
+        if self._aggregator.temperature is None:
             return np.ones(len(n_labels))
-        return self._aggregator.heat(self._fitted().state, n_labels)
+        return self._aggregator.temperature(self._fitted().state, n_labels)
 
     def _matrices(self, workers: NDArray[np.intp]) -> Floats:
         return self._aggregator.confusion(self._fitted().state, workers).astype(np.float64)

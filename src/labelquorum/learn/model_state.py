@@ -109,7 +109,7 @@ def remember(memory: Memory, step: Step) -> Memory:
         result.aggregated,
         intake.notes,
         counted_probs(intake.chunk, step.info),
-        result.heat,
+        result.temperature,
     )
     n_chunks = memory.n_chunks + (not intake.chunk.known.all())
     return Memory(memory.roster, memory.ledger, step.state, step.book, [], {}, n_chunks)
@@ -125,9 +125,9 @@ def count_agreement(
     if not fresh.any():
         return book
     agreed = chunk.label == result.aggregated[chunk.item]
-    heat = np.ones(chunk.n_items) if result.heat is None else result.heat
+    temperature = np.ones(chunk.n_items) if result.temperature is None else result.temperature
     going_along = left_out(
-        result.probs[chunk.item], result.log_evidence, heat[chunk.item], chunk.label
+        result.probs[chunk.item], result.log_evidence, temperature[chunk.item], chunk.label
     )
     worker, n_workers = chunk.local_worker[fresh], len(chunk.workers)
     rows = book.gather(chunk.workers)
@@ -158,7 +158,7 @@ def uncount(book: WorkerRows, worker: int, held: OpenItem) -> WorkerRows:
     for name, lost in (("labels", len(labels)), ("agreed", (labels == held.aggregated).sum())):
         rows[name] = np.maximum(rows[name] - lost, 0)
     gone = left_out(
-        held.probs, held.log_evidence[mine], np.full(len(labels), held.heat), labels
+        held.probs, held.log_evidence[mine], np.full(len(labels), held.temperature), labels
     ).sum()
     rows["track"] = taken_back(rows["track"][0], len(labels), float(gone))[None]
     return book.scatter(np.array([worker]), rows)

@@ -121,8 +121,8 @@ class Watch(Window):
                     f"This {type(self).__name__} cannot replay tasks: its answer is no sum of what "
                     "labels say. Use BiLA()."
                 )
-            heat = self._heat if method.heat is not None else None
-            sums = stopping.stopping_sums(chunk, evidence, log_prior, heat, wanted)
+            temperature = self._temperature if method.temperature is not None else None
+            sums = stopping.stopping_sums(chunk, evidence, log_prior, temperature, wanted)
             told = stopping.curve(sums, wanted)
         return pd.DataFrame(told, columns=list(stopping.Stop._fields))
 
@@ -163,11 +163,11 @@ class Watch(Window):
         return self._aggregator.draws(memory.state, index, DRAWS, rng, memory.n_chunks)
 
     def _pairs(self) -> Pairs:
-        chunk, probs, evidence, heat = self._open_evidence()
-        return pair_scores(chunk, probs, evidence, heat, self._matrices)
+        chunk, probs, evidence, temperature = self._open_evidence()
+        return pair_scores(chunk, probs, evidence, temperature, self._matrices)
 
     def _open_evidence(self) -> tuple[Chunk, Floats, Floats, Floats]:
-        """Open tasks: labels, answers (N, C), what each label said (B, C), and heat (N,)."""
+        """Open tasks: labels, answers (N, C), what each label said (B, C), and temperature (N,)."""
         memory = self._fitted()
         ledger, n_classes = memory.ledger, len(memory.roster.classes)
         arrays = ledger.to_arrays()

@@ -23,7 +23,7 @@ from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, so
 from labelquorum.learn.bila.counts import Info, State
 from labelquorum.learn.bila.hierarchical import Recipe
 from labelquorum.learn.bila.solver import solve_workers
-from labelquorum.learn.bila.worker_models import ACCOUNTS, speaking
+from labelquorum.learn.bila.worker_models import WORKER_MODELS, select_worker_model
 from labelquorum.learn.estimator import Estimator
 from labelquorum.learn.methods._batch import has_settled, incidence_of, log_normalise, soft_counts
 from labelquorum.learn.methods.dawid_skene import Params, log_joint, shares
@@ -186,7 +186,7 @@ def learn_in_shards(
     sharding, parts = _counted(method, recipe, seed), shards_of(chunk, n_shards)
     start = method.init(chunk, seed) if memory.state is None else memory.state
     start, _ = method.update(start, take_items(chunk, np.zeros(chunk.n_items, bool)))  # room
-    parent = _counted_by(start, recipe.accounts)
+    parent = _counted_by(start, recipe.worker_models)
     base = Known(parent.rows[chunk.workers], parent.sums, start.pooled)
     places = [np.searchsorted(chunk.workers, part.workers) for part in parts]
     known = base
@@ -202,10 +202,10 @@ def learn_in_shards(
     reached = _state_of(known, recipe, seed)
     state = reached._replace(rows=start.rows.scatter(chunk.workers, reached.rows.to_arrays()))
     result = method.aggregate(state, chunk)
-    nothing_open = np.zeros((chunk.n_items, len(recipe.accounts), chunk.n_classes), np.float32)
+    nothing_open = np.zeros((chunk.n_items, len(recipe.worker_models), chunk.n_classes), np.float32)
     losses = np.zeros(0, np.float32)
-    speaks = recipe.accounts[state.speaks]
-    info = Info(chunk.n_labels, sharding.rounds, losses, speaks, nothing_open)
+    selected = recipe.worker_models[state.speaks]
+    info = Info(chunk.n_labels, sharding.rounds, losses, selected, nothing_open)
     at = memory.n_chunks + 1 if number is None else number
     return Step(intake, state, info, result, count_agreement(memory.book, intake, result, at))
 
@@ -214,11 +214,11 @@ def learn_in_shards(
 
 
 def _counted(method: Aggregator, recipe: Recipe, seed: int) -> Sharding:
-    names = recipe.accounts
+    names = recipe.worker_models
 
     def pool(rows: Floats, n_classes: int) -> Sums:
         counts = _split(rows, names, n_classes)
-        return {name: ACCOUNTS[name].pool_exactly(counts[name], recipe) for name in names}
+        return {name: WORKER_MODELS[name].pool_exactly(counts[name], recipe) for name in names}
 
     def fit(chunk: Chunk, known: Known | None, own: Gained | None) -> Gained:
         if known is None:
@@ -245,21 +245,21 @@ def _counted(method: Aggregator, recipe: Recipe, seed: int) -> Sharding:
 
 def _state_of(known: Known, recipe: Recipe, seed: int) -> State:
     """The state of a model that has counted this, and knows these workers alone."""
-    names, n_classes = recipe.accounts, len(known.sums["label_shares"])
+    names, n_classes = recipe.worker_models, len(known.sums["label_shares"])
     rows: dict[str, Floats] = {}
     for name, counts in _split(known.rows, names, n_classes).items():
         rows[f"{name}_counts"] = counts
         rows[f"{name}_theta"] = solve_workers(name, counts, known.pooled[name], recipe)
     unexplained = {name: known.sums[f"unexplained/{name}"] for name in names}
     n_items = float(known.sums["label_shares"].sum())
-    speaks = speaking(known.pooled, unexplained, n_items, recipe)
+    selected = select_worker_model(known.pooled, unexplained, n_items, recipe)
     return State(
         rows=WorkerRows(rows),
         pooled=dict(known.pooled),
         class_counts={name: known.sums[f"class_counts/{name}"] for name in names},
         unexplained=unexplained,
         label_shares=known.sums["label_shares"],
-        speaks=names.index(speaks),
+        speaks=names.index(selected),
         seed=seed,
     )
 
@@ -276,8 +276,8 @@ def _counted_by(state: State, names: Sequence[str]) -> Gained:
 
 
 def _split(rows: Floats, names: Sequence[str], n_classes: int) -> dict[str, Floats]:
-    """The counts of each account, (P, …)."""
-    shapes = [ACCOUNTS[name].count_shape(n_classes) for name in names]
+    """The counts of each worker model, (P, …)."""
+    shapes = [WORKER_MODELS[name].count_shape(n_classes) for name in names]
     ends = np.cumsum([prod(shape) for shape in shapes])
     parts = np.split(rows, ends[:-1], axis=1)
     return {

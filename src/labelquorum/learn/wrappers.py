@@ -95,7 +95,7 @@ def refit(aggregator: Aggregator) -> Aggregator:
             fit=state_arrays(aggregator.forget(unpack(state), worker)),
         )
 
-    draws, heat = _of_one_chunk(aggregator.draws), aggregator.heat
+    draws, temperature = _of_one_chunk(aggregator.draws), aggregator.temperature
     return Aggregator(
         name=f"refit:{aggregator.name}",
         state_type=RefitState,
@@ -110,7 +110,9 @@ def refit(aggregator: Aggregator) -> Aggregator:
             "memory": "it keeps every label, to fit them again",
         },
         draws=None if draws is None else lambda state, *rest: draws(unpack(state), *rest),
-        heat=None if heat is None else lambda state, n_labels: heat(unpack(state), n_labels),
+        temperature=None
+        if temperature is None
+        else lambda state, n_labels: temperature(unpack(state), n_labels),
     )
 
 

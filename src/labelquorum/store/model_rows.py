@@ -348,7 +348,7 @@ def _open_rows(ledger: Ledger, places: Sequence[int]) -> list[OpenRow]:
             "aggregated": np.array(held.aggregated),
             "counted_probs": held.counted_probs,
             "gold": np.array(held.gold),
-            "heat": np.array(held.heat),
+            "heat": np.array(held.temperature),
         }
         arrays = {name: np.asarray(array, order="C") for name, array in evidence.items()}
         rows.append(

@@ -53,10 +53,10 @@ def test_agreement_is_what_all_others_say_of_the_label():
 
 
 def test_agreement_takes_a_label_out_by_the_heat_it_was_put_in_with():
-    others, own, heat = np.log([0.9, 0.1]), np.log([0.3, 0.6]), 2.0
-    probs = np.exp((others + own) / heat)
-    left = np.exp(others / heat)
-    told = left_out((probs / probs.sum())[None], own[None], np.full(1, heat), np.array([0]))
+    others, own, temperature = np.log([0.9, 0.1]), np.log([0.3, 0.6]), 2.0
+    probs = np.exp((others + own) / temperature)
+    left = np.exp(others / temperature)
+    told = left_out((probs / probs.sum())[None], own[None], np.full(1, temperature), np.array([0]))
     assert told == pytest.approx([left[0] / left.sum()])
 
 

@@ -63,7 +63,7 @@ def test_a_gain_is_what_it_says_on_a_small_example():
 
 
 def test_a_label_that_leans_on_others_gains_less():
-    cool, hot = (gains(PROBS, SKILLS, ONES * heat).mean() for heat in (1, 2))
+    cool, hot = (gains(PROBS, SKILLS, ONES * temperature).mean() for temperature in (1, 2))
     assert hot < cool
     np.testing.assert_allclose(discounted(SKILLS, 1.0), SKILLS)
     np.testing.assert_allclose(discounted(SKILLS, 2.0).sum(axis=2), 1)
@@ -119,10 +119,10 @@ EVIDENCE = np.array([[-0.2, -2.2], [-0.3, -1.3], [-1.9, -0.4]])
 LOG_PRIOR = np.log([0.7, 0.3])
 
 
-@pytest.mark.parametrize("heat", [1.0, 1.4])
-def test_the_log_odds_are_the_priors_and_the_labels(heat):
-    probs = softmax((LOG_PRIOR + EVIDENCE.sum(axis=0)) / heat)
-    found = odds(open_item(probs, EVIDENCE), heat, LOG_PRIOR, np.log(one_coin(0.8, 2)))
+@pytest.mark.parametrize("temperature", [1.0, 1.4])
+def test_the_log_odds_are_the_priors_and_the_labels(temperature):
+    probs = softmax((LOG_PRIOR + EVIDENCE.sum(axis=0)) / temperature)
+    found = odds(open_item(probs, EVIDENCE), temperature, LOG_PRIOR, np.log(one_coin(0.8, 2)))
     assert found.runner_up == 1
     np.testing.assert_allclose(found.by_label, [2.0, 1.0, -1.5], rtol=1e-6)
     assert found.prior == pytest.approx(np.log(7 / 3), abs=1e-5)

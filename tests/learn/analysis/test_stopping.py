@@ -58,11 +58,11 @@ def test_a_label_of_weight_two_is_as_warm_as_two():
     chunk = make_chunk([0], [0], [0], weight=[2.0], n_classes=2)
     seen = []
 
-    def heat(n):
+    def temperature(n):
         seen.extend(n.tolist())
         return np.ones(len(n))
 
-    stopping_sums(chunk, np.log([[0.8, 0.2]]), EVEN, heat, (0.9,))
+    stopping_sums(chunk, np.log([[0.8, 0.2]]), EVEN, temperature, (0.9,))
     assert seen == [2.0]
 
 

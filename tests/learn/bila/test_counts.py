@@ -251,7 +251,7 @@ def test_withdrawing_all_labels_of_an_item_leaves_the_counts_as_they_were(crowd)
     state, info = METHOD.update(state, known)
     for name, array in state_arrays(before).items():
         if name != "rows/rich_theta":  # the workers took another step
-            # Pairs are taken back as the account sees them now, not as it did then.
+            # Pairs are taken back as the model sees them now, not as it did then.
             close = 0.02 if name == "unexplained/rich" else 1e-9
             np.testing.assert_allclose(state_arrays(state)[name], array, atol=close)
     assert not info.counted_probs.any()

@@ -159,6 +159,6 @@ def test_a_saved_preset_with_a_p_that_is_counted_keeps_what_has_an_effect():
 def test_the_preset_recipe_has_the_constants_of_the_recipe():
     signature = inspect.signature(bila).parameters
     for name, value in Recipe()._asdict().items():
-        if name != "accounts":
+        if name != "worker_models":
             assert PRESETS["recipe"].get(name, signature[name].default) == value
-    assert COUNTED[PRESETS["recipe"]["generative"]] == Recipe().accounts
+    assert COUNTED[PRESETS["recipe"]["generative"]] == Recipe().worker_models

@@ -1,4 +1,4 @@
-"""Two accounts: against the model written down plainly, and which of them is believed."""
+"""Worker models: against the reference written down plainly, and which of two is selected."""
 
 import sys
 from pathlib import Path
@@ -19,17 +19,17 @@ from labelquorum.evaluation.simulate.crowds import (
 from labelquorum.ingest.chunks import make_chunk, take_rows
 from labelquorum.learn.aggregator import Part
 from labelquorum.learn.bila import bila, one_coin
-from labelquorum.learn.bila.counts import _decided, speaker
-from labelquorum.learn.bila.dependence import N_SUMS, correlation, heat
-from labelquorum.learn.bila.hierarchical import Recipe
+from labelquorum.learn.bila.counts import _reselected, selected
+from labelquorum.learn.bila.dependence import N_SUMS, correlation, temperature
+from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe
 from labelquorum.learn.bila.solver import pack, solve_workers, workers_last
 from labelquorum.learn.bila.worker_models import (
-    ACCOUNTS,
     DROP,
     MIN_EVIDENCE_GAIN,
     NOISE,
+    WORKER_MODELS,
     log_skill,
-    speaking,
+    select_worker_model,
 )
 from labelquorum.learn.model_file import state_arrays, state_from_arrays
 from labelquorum.learn.worker_table import WorkerRows
@@ -37,7 +37,7 @@ from labelquorum.learn.worker_table import WorkerRows
 sys.path.insert(0, str(Path(__file__).parents[3] / "experiments" / "accuracy"))
 from two_accounts import TwoAccounts
 
-METHOD, RECIPE = bila(), Recipe(accounts=("rich", "plain"))
+METHOD, RECIPE = bila(), Recipe(worker_models=(HIERARCHICAL, ONE_COIN))
 
 
 def chunks_of(crowd, chunk_items=50):
@@ -55,7 +55,7 @@ def chunks_of(crowd, chunk_items=50):
 
 
 def skewed_crowd(seed=0):
-    """One accuracy a worker and a rare class: what the rich account explains too well."""
+    """One accuracy a worker and a rare class: what the hierarchical model explains too well."""
     return one_coin_crowd(600, 20, 2, 5, class_prior=(0.9, 0.1), seed=seed)
 
 
@@ -81,8 +81,8 @@ def test_answers_are_those_of_the_model_written_down_plainly(crowd):
         state, _ = method.update(state, chunk)
         ours = method.aggregate(state, chunk)
         _, labels, probs = plain.partial_fit(chunk.item, chunk.worker, chunk.label)
-        spoke.add(speaker(state, RECIPE))
-        assert (speaker(state, RECIPE) == "rich") == plain.trust_rich()
+        spoke.add(selected(state, RECIPE))
+        assert (selected(state, RECIPE) == HIERARCHICAL) == plain.trust_rich()
         assert (ours.aggregated == labels).mean() >= 0.98
         np.testing.assert_allclose(ours.probs, probs, atol=0.02)
     assert len(spoke) == (2 if crowd.class_prior[0] == 0.9 else 1)
@@ -105,7 +105,7 @@ def test_rounds_that_end_early_answer_the_same():
     assert steps[0] == 11 * 8 and steps[1] < 0.8 * steps[0]
 
 
-# ── the plain account ────────────────────────────────────────────────────────────────────
+# ── the one-coin model ───────────────────────────────────────────────────────────────────
 
 
 def test_the_plain_gradient_and_curvature_are_those_of_the_loss():
@@ -142,8 +142,8 @@ def test_a_plain_worker_is_solved_where_his_gradient_is_zero():
     counts = np.stack([hits, hits + rng.exponential(5, size=(7, 4))], axis=1)
     counts[2] = 1e6  # never wrong
     counts[3] = 0  # never seen
-    pooled = ACCOUNTS["plain"].pool_exactly(counts, RECIPE)
-    theta = solve_workers("plain", counts, pooled, RECIPE)
+    pooled = WORKER_MODELS[ONE_COIN].pool_exactly(counts, RECIPE)
+    theta = solve_workers(ONE_COIN, counts, pooled, RECIPE)
     assert theta.shape == (7, 1) and theta[3] == 0
     with jax.enable_x64(True):
         odds = one_coin.crowd_odds(pooled, RECIPE)
@@ -153,63 +153,63 @@ def test_a_plain_worker_is_solved_where_his_gradient_is_zero():
     assert np.abs(slope / curvature).max() < 1e-9
 
 
-@pytest.mark.parametrize("name", ACCOUNTS)
+@pytest.mark.parametrize("name", WORKER_MODELS)
 def test_both_ways_to_count_agree(name):
     """Compiled in float32 with workers last, and in NumPy's float64 with workers first."""
     crowd = class_conditional_crowd(60, 9, 3, 4, seed=2)
-    account, (chunk,) = ACCOUNTS[name], chunks_of(crowd, 60)
+    model, (chunk,) = WORKER_MODELS[name], chunks_of(crowd, 60)
     probs = np.random.default_rng(0).dirichlet(np.ones(3), size=60)
-    exactly = account.count_exactly(probs, chunk)
+    exactly = model.count_exactly(probs, chunk)
     packed = pack(chunk, chunk.weight, np.ones(60))
     padded = np.zeros((len(packed.gold), 3))
     padded[:60] = probs
-    compiled = np.asarray(account.count_labels(padded, packed, 9))
+    compiled = np.asarray(model.count_labels(padded, packed, 9))
     np.testing.assert_allclose(np.moveaxis(compiled, -1, 0), exactly, atol=1e-5)
-    together = np.asarray(account.pool(workers_last(exactly, 16), RECIPE))
-    np.testing.assert_allclose(together, account.pool_exactly(exactly, RECIPE), rtol=1e-5)
-    full = ACCOUNTS["rich"].count_exactly(probs, chunk)
-    np.testing.assert_allclose(account.from_matrix(full), exactly, atol=1e-9)
+    together = np.asarray(model.pool(workers_last(exactly, 16), RECIPE))
+    np.testing.assert_allclose(together, model.pool_exactly(exactly, RECIPE), rtol=1e-5)
+    full = WORKER_MODELS[HIERARCHICAL].count_exactly(probs, chunk)
+    np.testing.assert_allclose(model.from_matrix(full), exactly, atol=1e-9)
 
 
-# ── who speaks ───────────────────────────────────────────────────────────────────────────
+# ── which one is selected ────────────────────────────────────────────────────────────────
 
 
 def test_skill_is_0_at_chance_and_1_for_a_crowd_that_never_errs():
-    share = np.array([1, 0.25, 0.625])[:, None, None]  # of right labels, by three accounts
+    share = np.array([1, 0.25, 0.625])[:, None, None]  # of right labels, by three models
     hits = np.full((3, 2, 4), 1e9) * np.concatenate([share, np.ones((3, 1, 1))], axis=1)
     np.testing.assert_allclose(np.exp(log_skill(hits, RECIPE)), [1, 0, 0.5], atol=1e-6)
 
 
-def selected(pooled, n_items=1000, nats=0.0, gain_of_clear=0.0):
-    """Who speaks where the rich account explains 10,000 labels better by some nats."""
+def choice(pooled, n_items=1000, nats=0.0, gain_of_clear=0.0):
+    """The model selected where the hierarchical one explains 10,000 labels better by some nats."""
     rich, plain = np.zeros((2, N_SUMS, 2))
     rich[3] = plain[3] = 5000
     rich[6, 0] = nats
     rich[5, 0] = gain_of_clear * 10_000
-    return speaking(pooled, {"rich": rich, "plain": plain}, n_items, RECIPE)
+    return select_worker_model(pooled, {HIERARCHICAL: rich, ONE_COIN: plain}, n_items, RECIPE)
 
 
-def test_the_rich_account_speaks_until_skill_falls_by_more_than_is_allowed():
+def test_the_hierarchical_model_is_selected_until_skill_falls_by_more_than_is_allowed():
     def pooled(rich, plain):
         counts = np.array([[1e9], [1e9]]) * np.ones(2)
         matrix = np.eye(2) * rich + (1 - np.eye(2)) * (1 - rich)
-        return {"rich": 1e9 * matrix, "plain": counts * [[plain], [1]]}
+        return {HIERARCHICAL: 1e9 * matrix, ONE_COIN: counts * [[plain], [1]]}
 
     for n_items in (40, 100, 10**6):
         allowed = np.exp(-DROP - NOISE / n_items)
-        skill = 0.8 * allowed  # of the rich account, where the plain one finds 0.8
-        assert selected(pooled(0.5 + skill / 2 + 1e-4, 0.9), n_items) == "rich"
-        assert selected(pooled(0.5 + skill / 2 - 1e-4, 0.9), n_items) == "plain"
+        skill = 0.8 * allowed  # of the hierarchical model, where the one-coin model finds 0.8
+        assert choice(pooled(0.5 + skill / 2 + 1e-4, 0.9), n_items) == HIERARCHICAL
+        assert choice(pooled(0.5 + skill / 2 - 1e-4, 0.9), n_items) == ONE_COIN
 
 
-def test_the_rich_account_speaks_where_evidence_establishes_it_and_nothing_contradicts_it():
+def test_the_hierarchical_model_is_selected_where_evidence_alone_establishes_it():
     # Twenty workers, two classes: P/κ = 40, so d = 42, and 300 + 21 nats make 0.03 per label.
-    rich = np.array([[60.0, 40.0], [40.0, 60.0]])  # worse than the plain account finds them
-    pooled = {"rich": rich, "plain": np.array([[95.0, 95.0], [100.0, 100.0]])}
+    rich = np.array([[60.0, 40.0], [40.0, 60.0]])  # worse than the one-coin model finds them
+    pooled = {HIERARCHICAL: rich, ONE_COIN: np.array([[95.0, 95.0], [100.0, 100.0]])}
     assert RECIPE.worker_cap == 5 and MIN_EVIDENCE_GAIN == 0.03
-    assert selected(pooled, nats=322, gain_of_clear=-1e-4) == "rich"
-    assert selected(pooled, nats=320, gain_of_clear=-1e-4) == "plain"
-    assert selected(pooled, nats=322, gain_of_clear=1e-4) == "plain"
+    assert choice(pooled, nats=322, gain_of_clear=-1e-4) == HIERARCHICAL
+    assert choice(pooled, nats=320, gain_of_clear=-1e-4) == ONE_COIN
+    assert choice(pooled, nats=322, gain_of_clear=1e-4) == ONE_COIN
 
 
 def test_the_selection_needs_only_what_all_workers_share():
@@ -226,31 +226,31 @@ def test_the_selection_needs_only_what_all_workers_share():
         state = METHOD.init(moved, 0) if state is None else state
         state, _ = METHOD.update(state, moved)
         alone = state._replace(rows=WorkerRows(state.rows.gather(moved.workers)))
-        assert _decided(alone, RECIPE).speaks == state.speaks
+        assert _reselected(alone, RECIPE).speaks == state.speaks
 
 
 def test_evidence_is_the_log_likelihood_of_the_labels_and_of_truths_however_late_they_come():
     crowd = class_conditional_crowd(60, 9, 3, 4, seed=2)
     (chunk,) = chunks_of(crowd, 60)
     state, info = METHOD.update(METHOD.init(chunk, 0), chunk)
-    name = speaker(state, RECIPE)
+    name = selected(state, RECIPE)
     assert -state.unexplained[name][6].sum() / 60 == pytest.approx(info.losses[0], rel=0.02)
     labels = label_table(crowd, text_ids=False)
     truth = {item: int(true) for item, true in enumerate(crowd.truth[:30])}
     at_once = lq.BiLA().partial_fit(labels, true_labels=truth)
     later = lq.BiLA().partial_fit(labels).partial_fit({}, true_labels=truth)
-    for name in ACCOUNTS:
+    for name in WORKER_MODELS:
         with_truth = at_once._memory.state.unexplained[name][6].sum()
         assert later._memory.state.unexplained[name][6].sum() == pytest.approx(with_truth, rel=0.03)
         assert with_truth < state.unexplained[name][6].sum()
 
 
-@pytest.mark.parametrize("expected", ["plain", "rich"])
+@pytest.mark.parametrize("expected", [ONE_COIN, HIERARCHICAL])
 def test_each_account_speaks_where_it_errs_less(expected):
     def crowd(seed):
         truth = balanced_truth(1000, seed=seed)
         # Six workers: the skill falls by more than is allowed, and the evidence decides.
-        return skewed_crowd(seed) if expected == "plain" else bimodal_crowd(truth, 6, seed=seed)
+        return skewed_crowd(seed) if expected == ONE_COIN else bimodal_crowd(truth, 6, seed=seed)
 
     errors = {"two_accounts": [], "hierarchical": [], "one_coin": []}
     for generative, wrong in errors.items():
@@ -261,9 +261,9 @@ def test_each_account_speaks_where_it_errs_less(expected):
                 state, _ = method.update(state, chunk)
                 truth = simulated.truth[chunk.item_keys.astype(int)]
                 wrong.extend(method.aggregate(state, chunk).aggregated != truth)
-            assert generative != "two_accounts" or speaker(state, RECIPE) == expected
+            assert generative != "two_accounts" or selected(state, RECIPE) == expected
     mean = {generative: np.mean(wrong) for generative, wrong in errors.items()}
-    better, worse = ("one_coin", "hierarchical")[:: 1 if expected == "plain" else -1]
+    better, worse = ("one_coin", "hierarchical")[:: 1 if expected == ONE_COIN else -1]
     assert mean[better] < mean[worse] - 0.02
     assert mean["two_accounts"] < mean[better] + 0.01
 
@@ -276,7 +276,7 @@ def learned_correlation(crowd):
     for chunk in chunks_of(crowd):
         state = METHOD.init(chunk, 0) if state is None else state
         state, _ = METHOD.update(state, chunk)
-    return correlation(state.unexplained[speaker(state, RECIPE)])
+    return correlation(state.unexplained[selected(state, RECIPE)])
 
 
 def test_labels_that_lean_on_each_other_are_noticed_and_others_are_not():
@@ -294,11 +294,11 @@ def test_heat_is_1_for_one_label_and_grows_with_labels_and_dependence():
         return np.array([[correlation], [1.0], [0.0], [10.0], [20.0], [10 * gain]])
 
     n_labels = np.array([0, 1, 4, 100])
-    np.testing.assert_allclose(heat(n_labels, "learned", told(-0.1, -1)), 1)
-    np.testing.assert_allclose(heat(n_labels, "learned", told(0.04, -1)), [1, 1, 2, 10])
-    np.testing.assert_allclose(heat(n_labels, "learned", told(-0.1, 0.005)), [1, 1, 2, 10])
-    assert (heat(n_labels, "learned", told(1e9, 1)) <= np.maximum(n_labels, 1)).all()
-    np.testing.assert_allclose(heat(n_labels, 0.2, told(0.5, 1)), [1, 1, 1.6, 20.8])
+    np.testing.assert_allclose(temperature(n_labels, "learned", told(-0.1, -1)), 1)
+    np.testing.assert_allclose(temperature(n_labels, "learned", told(0.04, -1)), [1, 1, 2, 10])
+    np.testing.assert_allclose(temperature(n_labels, "learned", told(-0.1, 0.005)), [1, 1, 2, 10])
+    assert (temperature(n_labels, "learned", told(1e9, 1)) <= np.maximum(n_labels, 1)).all()
+    np.testing.assert_allclose(temperature(n_labels, 0.2, told(0.5, 1)), [1, 1, 1.6, 20.8])
 
 
 def test_items_with_one_label_each_tell_nothing_of_dependence():
@@ -329,11 +329,11 @@ def test_labels_that_trickle_in_are_counted_once_by_both_accounts():
     rows = state.rows.to_arrays()
     assert rows["rich_counts"].sum() == pytest.approx(240, abs=1e-3)
     assert rows["plain_counts"][:, 1].sum() == pytest.approx(240, abs=1e-3)
-    for name in ACCOUNTS:
+    for name in WORKER_MODELS:
         assert state.class_counts[name].sum() == pytest.approx(60, abs=1e-3)
-        # n_i and n_i (n_i − 1), summed over items: exact, whatever the account believed then
+        # n_i and n_i (n_i − 1), summed over items: exact, whatever the model believed then
         np.testing.assert_allclose(state.unexplained[name][3:5].sum(axis=1), [240, 720], atol=0.01)
-        exact = ACCOUNTS[name].pool_exactly(rows[f"{name}_counts"], RECIPE)
+        exact = WORKER_MODELS[name].pool_exactly(rows[f"{name}_counts"], RECIPE)
         np.testing.assert_allclose(state.pooled[name], exact, atol=1e-6)
 
 
@@ -342,7 +342,7 @@ def test_an_item_whose_only_worker_was_forgotten_is_counted_once():
     model.forget("ann").partial_fit({"t1": {"bob": "a"}})
     state = model._memory.state
     assert state.label_shares.sum() == pytest.approx(2)
-    for name in ACCOUNTS:
+    for name in WORKER_MODELS:
         assert state.class_counts[name].sum() == pytest.approx(2, abs=1e-5)
 
 
@@ -359,7 +359,7 @@ def test_a_wrapped_model_counts_what_it_is_given_and_takes_nothing_back(wrapper)
     state = model._memory.state
     if wrapper == "windowed":
         assert state.rows.to_arrays()["rich_counts"].sum() == pytest.approx(4, abs=1e-4)
-        assert (state.unexplained["rich"][3:5].sum(axis=1) >= 4).all()
+        assert (state.unexplained[HIERARCHICAL][3:5].sum(axis=1) >= 4).all()
     else:
         assert state.fit["rows/rich_counts"].sum() == pytest.approx(360, abs=1e-3)
 
@@ -378,10 +378,10 @@ def test_both_accounts_are_merged_whatever_the_order_of_workers_and_classes():
     np.testing.assert_allclose(plain[0], plain[1][workers][:, :, classes], atol=1e-9)
     tilts = [state.rows.to_arrays()["plain_theta"] for state in (straight, other)]
     np.testing.assert_allclose(tilts[0], tilts[1][workers], atol=1e-9)
-    sums = straight.unexplained["plain"], other.unexplained["plain"][:, classes]
+    sums = straight.unexplained[ONE_COIN], other.unexplained[ONE_COIN][:, classes]
     np.testing.assert_allclose(*sums, atol=1e-9)
-    both = sum(state.unexplained["plain"] for state in states)
-    np.testing.assert_allclose(straight.unexplained["plain"], both, atol=1e-9)
+    both = sum(state.unexplained[ONE_COIN] for state in states)
+    np.testing.assert_allclose(straight.unexplained[ONE_COIN], both, atol=1e-9)
 
 
 def test_a_new_class_changes_nobodys_numbers():
@@ -395,14 +395,14 @@ def test_a_new_class_changes_nobodys_numbers():
         same = wide[tuple(map(slice, rows.shape))]
         np.testing.assert_array_equal(same, rows)
         assert wide.sum() == pytest.approx(rows.sum())
-    assert METHOD.update(grown, second)[0].unexplained["plain"].shape == (N_SUMS, 3)
+    assert METHOD.update(grown, second)[0].unexplained[ONE_COIN].shape == (N_SUMS, 3)
 
 
 def test_a_state_saved_without_evidence_is_continued():
     first, second = chunks_of(class_conditional_crowd(80, 8, 3, 4, seed=2), 40)
     state, _ = METHOD.update(METHOD.init(first, 0), first)
     arrays = state_arrays(state)
-    for name in ACCOUNTS:  # as saved before the evidence was kept
+    for name in WORKER_MODELS:  # as saved before the evidence was kept
         arrays[f"unexplained/{name}"] = arrays[f"unexplained/{name}"][: N_SUMS - 1]
     loaded = state_from_arrays(METHOD.state_type, arrays)
     for name, sums in METHOD.update(loaded, second)[0].unexplained.items():

@@ -58,7 +58,7 @@ def pair_scores(
     chunk: Chunk,
     probs: NDArray[Any],
     log_evidence: NDArray[Any],
-    heat: Floats,
+    temperature: Floats,
     matrices: Matrices,
 ) -> Pairs:
     """Compare all pairs that share items.
@@ -67,7 +67,7 @@ def pair_scores(
     ----------
     chunk
         The labels of the open items.
-    probs, heat
+    probs, temperature
         The answers, (N, C), and what their log scores were divided by, (N,).
     log_evidence
         What each label said for each class, (B, C).
@@ -85,7 +85,7 @@ def pair_scores(
     one, two, group, shared = one[rows], two[rows], place[group[rows]], shared[chosen]
     first, second = np.divmod(keys[chosen], max(chunk.n_workers, 1))
     together = _together(matrices, first, second, chunk.n_classes)
-    expected = _expected(chunk, probs, log_evidence, heat, (one, two), together[group])
+    expected = _expected(chunk, probs, log_evidence, temperature, (one, two), together[group])
     same = np.bincount(group[chunk.label[one] == chunk.label[two]], minlength=len(first))
     sums, variance = np.zeros((2, len(first)))
     sums += np.bincount(group, expected, len(first))
@@ -151,7 +151,7 @@ def _expected(
     chunk: Chunk,
     probs: NDArray[Any],
     log_evidence: NDArray[Any],
-    heat: Floats,
+    temperature: Floats,
     rows: tuple[NDArray[np.intp], NDArray[np.intp]],
     together: Floats,
 ) -> Floats:
@@ -159,8 +159,8 @@ def _expected(
     one, two = rows
     item = chunk.item[one]
     said = np.clip(log_evidence[one].astype(np.float64) + log_evidence[two], -60, 60)
-    # q_{-jk} ∝ q / exp((e_j + e_k) / heat)
-    log_q = np.log(np.maximum(probs[item], TINY)) - said / heat[item, None]
+    # q_{-jk} ∝ q / exp((e_j + e_k) / temperature)
+    log_q = np.log(np.maximum(probs[item], TINY)) - said / temperature[item, None]
     left = np.exp(log_q - log_q.max(axis=1, keepdims=True, initial=-np.inf))
     left /= left.sum(axis=1, keepdims=True)
     return np.asarray((left * together).sum(axis=1))

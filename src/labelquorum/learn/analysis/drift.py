@@ -100,7 +100,7 @@ def fresh_track(n_workers: int) -> Track:
 
 
 def left_out(
-    probs: NDArray[Any], log_evidence: NDArray[Any], heat: NDArray[Any], label: NDArray[Any]
+    probs: NDArray[Any], log_evidence: NDArray[Any], temperature: NDArray[Any], label: NDArray[Any]
 ) -> Floats:
     """How far each label goes with what all others say of its item, (B,), from 0 to 1.
 
@@ -108,7 +108,7 @@ def left_out(
 
     Parameters
     ----------
-    probs, heat
+    probs, temperature
         The answer of each label's item, (B, C) or (C,), and what its log scores were divided by.
     log_evidence
         What each label said for each class, (B, C).
@@ -116,8 +116,8 @@ def left_out(
         (B,).
     """
     said = np.clip(np.nan_to_num(log_evidence.astype(np.float64)), -60, 60)
-    # q_{-j} ∝ q / exp(log_evidence_j / heat), at the label itself
-    log_q = np.log(np.maximum(probs, TINY)) - said / heat[:, None]
+    # q_{-j} ∝ q / exp(log_evidence_j / temperature), at the label itself
+    log_q = np.log(np.maximum(probs, TINY)) - said / temperature[:, None]
     log_q = np.where(probs > 0, log_q, -np.inf)
     left = np.exp(log_q - log_q.max(axis=1, keepdims=True, initial=-1e9))
     own = left[np.arange(len(label)), label]

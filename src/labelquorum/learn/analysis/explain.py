@@ -50,13 +50,13 @@ class Prospects(NamedTuple):
     gain: Floats  # (N,) and by how much; NaN there
 
 
-def discounted(matrix: Floats, heat: float) -> Floats:
-    """What a label says that leans on others: m^(1 / heat), each row divided by its sum."""
-    powered = np.maximum(matrix, TINY) ** (1 / heat)
+def discounted(matrix: Floats, temperature: float) -> Floats:
+    """What a label says that leans on others: m^(1 / temperature), each row divided by its sum."""
+    powered = np.maximum(matrix, TINY) ** (1 / temperature)
     return np.asarray(powered / powered.sum(axis=-1, keepdims=True))
 
 
-def gains(probs: Floats, matrix: Floats, heat: Floats) -> Floats:
+def gains(probs: Floats, matrix: Floats, temperature: Floats) -> Floats:
     """By how much one more label would raise the probability that the answer is right, (N, P).
 
     Parameters
@@ -65,12 +65,12 @@ def gains(probs: Floats, matrix: Floats, heat: Floats) -> Floats:
         q (N, C).
     matrix
         m (P, C, C), of those who may be asked.
-    heat
+    temperature
         (N,), what log-odds are divided by once the label is there.
     """
     gain = np.empty((len(probs), len(matrix)))
     together = max(1, MOST_CELLS // max(len(matrix), 1))
-    for level, items in _by_heat(heat):
+    for level, items in _by_temperature(temperature):
         said = discounted(matrix, level)
         for start in range(0, len(items), together):
             some = items[start : start + together]
@@ -79,13 +79,13 @@ def gains(probs: Floats, matrix: Floats, heat: Floats) -> Floats:
 
 
 def prospects(
-    probs: Floats, matrix: Floats, heat: Floats, share: Floats, asked: Chunk
+    probs: Floats, matrix: Floats, temperature: Floats, share: Floats, asked: Chunk
 ) -> Prospects:
     """What a label of one of P workers would do for each item, on average and at best.
 
     Parameters
     ----------
-    probs, matrix, heat
+    probs, matrix, temperature
         As in `gains`.
     share
         How often each of them labels, (P,).
@@ -100,7 +100,7 @@ def prospects(
     together = max(1, MOST_CELLS // len(matrix))
     for start in range(0, n_items, together):
         some = slice(start, min(start + together, n_items))
-        table = gains(probs[some], matrix, heat[some])
+        table = gains(probs[some], matrix, temperature[some])
         anybody = table @ share / share.sum()  # where all were asked: somebody new, like them
         labels = slice(*np.searchsorted(asked.item, [some.start, some.stop]))
         taken = asked.item[labels] - start, asked.worker[labels]
@@ -130,9 +130,9 @@ def _expected_best(probs: Floats, matrix: Floats) -> Floats:
     return total
 
 
-def _by_heat(heat: Floats) -> list[tuple[float, NDArray[np.intp]]]:
-    """Items by heat, to hundredths."""
-    levels, group = np.unique(np.round(heat, 2), return_inverse=True)
+def _by_temperature(temperature: Floats) -> list[tuple[float, NDArray[np.intp]]]:
+    """Items by temperature, to hundredths."""
+    levels, group = np.unique(np.round(temperature, 2), return_inverse=True)
     order = np.argsort(group, kind="stable")
     edges = np.searchsorted(group[order], np.arange(len(levels) + 1))
     spans = zip(levels, pairwise(edges), strict=True)
@@ -153,12 +153,12 @@ class Odds(NamedTuple):
     further_labels: int | None  # labels of average workers for the runner-up that would do it
 
 
-def odds(item: OpenItem, heat: float, log_prior: Floats | None, log_average: Floats) -> Odds:
+def odds(item: OpenItem, temperature: float, log_prior: Floats | None, log_average: Floats) -> Odds:
     """Take the log-odds of an item's answer apart.
 
     Parameters
     ----------
-    heat
+    temperature
         What they were divided by.
     log_prior
         What is added to the evidence, (C,), as `adds_up` tells it; None where it does not add up.
@@ -173,8 +173,8 @@ def odds(item: OpenItem, heat: float, log_prior: Floats | None, log_average: Flo
     if log_prior is not None:
         scores += log_prior[:n_classes]
         if probs.min() >= TINY:
-            # heat · log q_c = log π_c + Σ_k log m_k[c, l_k] + a constant; π as it was then
-            scores = heat * np.log(probs)
+            # temperature · log q_c = log π_c + Σ_k log m_k[c, l_k] + a constant; π as it was then
+            scores = temperature * np.log(probs)
     others = np.where(np.arange(n_classes) == answer, -np.inf, scores)
     runner_up = int(others.argmax())
     by_label = evidence[:, answer] - evidence[:, runner_up]
@@ -206,15 +206,15 @@ def adds_up(method: Aggregator, state: State, chunk: Chunk) -> Floats | None:
         n_classes=n_classes,
     )
     answer = method.aggregate(state, trial)
-    heat = np.ones(trial.n_items)
-    if method.heat is not None:
-        heat = method.heat(state, weight_by_item(trial))
+    temperature = np.ones(trial.n_items)
+    if method.temperature is not None:
+        temperature = method.temperature(state, weight_by_item(trial))
     log_prior = np.log(np.maximum(method.class_prior(state), TINY))
     if (answer.probs[1:] <= 0).any() or len(log_prior) < n_classes:
         return None
     summed = np.zeros((trial.n_items, n_classes))
     np.add.at(summed, trial.item, answer.log_evidence)
-    left = heat[:, None] * np.log(np.maximum(answer.probs, TINY)) - summed
+    left = temperature[:, None] * np.log(np.maximum(answer.probs, TINY)) - summed
     left = left[(answer.probs > TINY).all(axis=1)]
     for added in (log_prior, np.zeros(n_classes)):
         if (np.ptp(left - added, axis=1) <= CLOSE).all():

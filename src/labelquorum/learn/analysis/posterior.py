@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.learn.bila.hierarchical import Recipe, class_prior
-from labelquorum.learn.bila.worker_models import ACCOUNTS
+from labelquorum.learn.bila.worker_models import WORKER_MODELS
 
 __all__ = [
     "LEAST",
@@ -296,17 +296,17 @@ def draws(
     n_chunks: float,
     recipe: Recipe,
 ) -> Iterator[NDArray[np.float32]]:
-    """Draw matrices of workers by the account of a counting state that speaks."""
-    name, n_classes = recipe.accounts[state.speaks], state.n_classes
-    account, rows = ACCOUNTS[name], state.rows.to_arrays()
+    """Draw matrices of workers by the selected worker model of a counting state."""
+    name, n_classes = recipe.worker_models[state.speaks], state.n_classes
+    model, rows = WORKER_MODELS[name], state.rows.to_arrays()
     counts, theta = rows[f"{name}_counts"], rows[f"{name}_theta"]
-    shared = account.crowd(state.pooled[name], recipe)
+    shared = model.crowd(state.pooled[name], recipe)
     nobody = np.zeros((1, *theta.shape[1:])), np.zeros((1, *counts.shape[1:]))
     scales = np.array([recipe.tilt_scale] + [recipe.bias_scale] * n_classes)[: theta.shape[1]]
     counted = Counted(
         counts=as_matrices(counts) if theta.shape[1] == 1 else counts,
         theta=theta,
-        centre=account.confusion(*nobody, shared, recipe)[0],
+        centre=model.confusion(*nobody, shared, recipe)[0],
         precision=scales**-2.0,
         class_prior=class_prior(state.label_shares, state.class_counts[name], recipe),
         class_counts=state.class_counts[name],

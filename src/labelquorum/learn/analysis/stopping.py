@@ -36,7 +36,7 @@ ITEMS, USED, ERROR = range(3)
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # spreads keys that are small numbers
 
-Heat = Callable[[Floats], Floats]
+Temperature = Callable[[Floats], Floats]
 
 
 class Stop(NamedTuple):
@@ -52,7 +52,7 @@ def stopping_sums(
     chunk: Chunk,
     log_evidence: NDArray[Any],
     log_prior: Floats,
-    heat: Heat | None = None,
+    temperature: Temperature | None = None,
     thresholds: Sequence[float] = THRESHOLDS,
 ) -> Floats:
     """Replay a chunk: items, labels used and expected errors, (G + 1, 3).
@@ -67,15 +67,15 @@ def stopping_sums(
         What each label says for each class, (B, C).
     log_prior
         What is added to it, (C,).
-    heat
+    temperature
         What the log scores of items with so many labels are divided by; None for 1.
     """
     sums = _replayed(
-        chunk, log_evidence, log_prior, heat, thresholds, np.ones(chunk.n_labels, bool)
+        chunk, log_evidence, log_prior, temperature, thresholds, np.ones(chunk.n_labels, bool)
     )
     before = chunk.known | (chunk.replaced != MISSING)
     if before.any():
-        sums -= _replayed(chunk, log_evidence, log_prior, heat, thresholds, before)
+        sums -= _replayed(chunk, log_evidence, log_prior, temperature, thresholds, before)
     return sums
 
 
@@ -86,10 +86,10 @@ def stopping_of(
     log_evidence: NDArray[Any],
     thresholds: Sequence[float] = THRESHOLDS,
 ) -> Floats:
-    """`stopping_sums` by the prior and the heat of a model, (G + 1, 3)."""
+    """`stopping_sums` by the prior and the temperature of a model, (G + 1, 3)."""
     log_prior = np.log(np.maximum(method.class_prior(state), 1e-30))
-    heat = None if method.heat is None else partial(method.heat, state)
-    return stopping_sums(chunk, log_evidence, log_prior, heat, thresholds)
+    temperature = None if method.temperature is None else partial(method.temperature, state)
+    return stopping_sums(chunk, log_evidence, log_prior, temperature, thresholds)
 
 
 def curve(sums: Floats, thresholds: Sequence[float] = THRESHOLDS) -> list[Stop]:
@@ -108,7 +108,7 @@ def _replayed(
     chunk: Chunk,
     log_evidence: NDArray[Any],
     log_prior: Floats,
-    heat: Heat | None,
+    temperature: Temperature | None,
     thresholds: Sequence[float],
     rows: NDArray[np.bool_],
 ) -> Floats:
@@ -125,7 +125,7 @@ def _replayed(
     length = np.diff(np.append(first, len(item)))
     confidence = _confidence(
         np.asarray(log_evidence, np.float64)[place], chunk.weight[place], first, length,
-        log_prior, heat,
+        log_prior, temperature,
     )  # fmt: skip
     number = np.arange(len(item)) - np.repeat(first, length) + 1  # 1, 2, … within each item
     last = first + length - 1
@@ -142,16 +142,16 @@ def _confidence(
     first: NDArray[np.intp],
     length: NDArray[np.intp],
     log_prior: Floats,
-    heat: Heat | None,
+    temperature: Temperature | None,
 ) -> Floats:
     """The probability of the best class after each label, (B,)."""
     running = np.cumsum(evidence, axis=0)
     counted = np.cumsum(weight, dtype=np.float64)
     before = np.repeat(running[first] - evidence[first], length, axis=0)
     counted = counted - np.repeat(counted[first] - weight[first], length)
-    warmth = np.ones(len(counted)) if heat is None else heat(counted)
-    # q_n ∝ ( π Π_{j ≤ n} m_j[·, l_j] )^(1 / heat(n))
-    scores = (running - before + log_prior[: evidence.shape[1]]) / warmth[:, None]
+    divisor = np.ones(len(counted)) if temperature is None else temperature(counted)
+    # q_n ∝ ( π Π_{j ≤ n} m_j[·, l_j] )^(1 / temperature(n))
+    scores = (running - before + log_prior[: evidence.shape[1]]) / divisor[:, None]
     scores -= scores.max(axis=1, keepdims=True)
     return np.asarray(1 / np.exp(scores).sum(axis=1))
 

@@ -68,8 +68,8 @@ def bila(
     ----------
     generative
         p. Learned by counting: "hierarchical" (a crowd's matrix that workers lean away from),
-        "one_coin" (one accuracy a worker), "two_accounts" (both, and the one to be believed
-        speaks). Learned by gradient steps: a name in `GENERATIVE_MODELS`, or one of your own.
+        "one_coin" (one accuracy per worker), "two_accounts" (both; one is
+        selected). Learned by gradient steps: a name in `GENERATIVE_MODELS`, or one of your own.
     encoder
         q: a name in `ENCODERS`, or one of your own; "tied" where p is learned by counting.
     hidden_sizes, labels_as, weight_init
@@ -178,7 +178,7 @@ def bila(
                 "`record_epochs` of bila needs an optimizer that learns in epochs, and 'curvature' "
                 "does not. Leave it out."
             )
-        return counting(recipe._replace(accounts=COUNTED[generative]))
+        return counting(recipe._replace(worker_models=COUNTED[generative]))
     return gradient_aggregator(
         space,
         generative=generative,

@@ -3,8 +3,8 @@
 BiLA's loss over everything seen so far, with the q of the past as it was when it was counted,
 depends on the past only through the counts N, the pooled matrix P, and two sums over items, f
 and ν. So a chunk is solved together with all that came before it, and then its labels can go.
-One account of the stream is kept, or two (`worker_models.py`), each with counts of its own; one
-of them speaks. `docs/hierarchical.md` has the derivation, `docs/worker-models.md` how one is
+One worker model is kept, or two (`worker_models.py`), each with its own counts; one of them is
+selected. `docs/hierarchical.md` has the derivation, `docs/worker-models.md` how one is
 selected.
 
 Counts are kept and added in float64, outside compiled code: at 2²⁴ a float32 ignores +0.4.
@@ -31,8 +31,8 @@ from labelquorum.learn.aggregator import (
     vote_shares,
 )
 from labelquorum.learn.analysis.posterior import draws
-from labelquorum.learn.bila.dependence import N_SUMS, heat
-from labelquorum.learn.bila.hierarchical import Recipe, class_prior
+from labelquorum.learn.bila.dependence import N_SUMS, temperature
+from labelquorum.learn.bila.hierarchical import ONE_COIN, Recipe, class_prior
 from labelquorum.learn.bila.solver import (
     Fitted,
     Standing,
@@ -44,25 +44,25 @@ from labelquorum.learn.bila.solver import (
     workers_last,
 )
 from labelquorum.learn.bila.training import keep_compiled_code
-from labelquorum.learn.bila.worker_models import ACCOUNTS, speaking
+from labelquorum.learn.bila.worker_models import WORKER_MODELS, select_worker_model
 from labelquorum.learn.worker_table import WorkerRows
 
-__all__ = ["Info", "State", "add", "aggregate", "counting", "init", "merge", "speaker", "update"]
+__all__ = ["Info", "State", "add", "aggregate", "counting", "init", "merge", "selected", "update"]
 
 
 class State(NamedTuple):
     """All that is kept: zeros at the start, and a new worker or class is a row of zeros.
 
-    Of the rich account the counts are N (K, C, C) and θ is (K, C + 1), the tilt a and then the
-    biases b; of the plain one they are (K, 2, C) and (K, 1).
+    Of the hierarchical model the counts are N (K, C, C) and θ is (K, C + 1), the tilt a and then
+    the biases b; of the one-coin model they are (K, 2, C) and (K, 1).
     """
 
-    rows: WorkerRows  # "<account>_counts", "<account>_theta"
-    pooled: dict[str, Floats]  # P, the counts with each worker's weight, by account
-    class_counts: dict[str, Floats]  # ν (C,), the sum of q over items, by account
-    unexplained: dict[str, Floats]  # (7, C), the sums of `dependence`, by account
+    rows: WorkerRows  # "<worker model>_counts", "<worker model>_theta"
+    pooled: dict[str, Floats]  # P, the counts with each worker's weight, by worker model
+    class_counts: dict[str, Floats]  # ν (C,), the sum of q over items, by worker model
+    unexplained: dict[str, Floats]  # (7, C), the sums of `dependence`, by worker model
     label_shares: Floats  # f (C,), the sum over items of the share of labels that named a class
-    speaks: int  # the account whose answers are given, by its place among the recipe's
+    speaks: int  # the selected worker model, by its place among the recipe's; a name in files
     seed: int
 
     @property
@@ -83,16 +83,16 @@ class Info(NamedTuple):
     n_labels: int
     steps: int  # rounds, the first before anything is said of the chunk
     losses: NDArray[np.float32]  # (1,) mean of −log p(labels of an item)
-    account: str  # the one that speaks
-    counted_probs: NDArray[np.float32]  # (N, A, C) the q by which each account counted an item
+    worker_model: str  # the selected one
+    counted_probs: NDArray[np.float32]  # (N, A, C) the q by which each model counted an item
 
 
 def init(chunk: Chunk, seed: int, recipe: Recipe) -> State:
     """Know nobody."""
-    n_classes, names = chunk.n_classes, recipe.accounts
+    n_classes, names = chunk.n_classes, recipe.worker_models
     return State(
         rows=WorkerRows(_blank_rows(names, 0, n_classes)),
-        pooled={name: np.zeros(ACCOUNTS[name].count_shape(n_classes)) for name in names},
+        pooled={name: np.zeros(WORKER_MODELS[name].count_shape(n_classes)) for name in names},
         class_counts={name: np.zeros(n_classes) for name in names},
         unexplained={name: np.zeros((N_SUMS, n_classes)) for name in names},
         label_shares=np.zeros(n_classes),
@@ -105,9 +105,9 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     """Solve the chunk together with the counts of all that came before it, and count it."""
     state = _grow(state, chunk)
     if not chunk.n_labels:
-        nothing = np.zeros((chunk.n_items, len(recipe.accounts), chunk.n_classes), np.float32)
-        return state, Info(0, 0, np.zeros(0, np.float32), speaker(state, recipe), nothing)
-    known, tally = state.rows.gather(chunk.workers), _tally(chunk, len(recipe.accounts))
+        nothing = np.zeros((chunk.n_items, len(recipe.worker_models), chunk.n_classes), np.float32)
+        return state, Info(0, 0, np.zeros(0, np.float32), selected(state, recipe), nothing)
+    known, tally = state.rows.gather(chunk.workers), _tally(chunk, len(recipe.worker_models))
     label_shares = state.label_shares
     if tally.past is not None:
         label_shares = np.maximum(label_shares - vote_shares(tally.past).sum(axis=0), 0)
@@ -115,7 +115,7 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     label_shares = label_shares + tally.share_items @ vote_shares(chunk)
     before = {
         name: _before(state, known, tally, position, recipe)
-        for position, name in enumerate(recipe.accounts)
+        for position, name in enumerate(recipe.worker_models)
     }
     room = worker_room(len(chunk.workers), chunk.n_classes)
     standings = {
@@ -131,19 +131,19 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     fitted = fit_chunk(packed, standings, label_shares, recipe=recipe)
     # (4) commit, and drop the labels
     following, counted = _commit(state, tally, before, fitted, recipe)
-    following = _decided(following._replace(label_shares=label_shares), recipe)
-    account = speaker(following, recipe)
-    rounds, loss = int(fitted[account].rounds), fitted[account].loss[None]
-    return following, Info(chunk.n_labels, rounds, loss, account, counted)
+    following = _reselected(following._replace(label_shares=label_shares), recipe)
+    model = selected(following, recipe)
+    rounds, loss = int(fitted[model].rounds), fitted[model].loss[None]
+    return following, Info(chunk.n_labels, rounds, loss, model, counted)
 
 
 def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
     """Give each item its most probable class; an item whose truth was given gets that."""
     state = _grow(state, chunk)
-    name = speaker(state, recipe)
+    name = selected(state, recipe)
     theta, counts = _rows_of(state, chunk.workers, name)
-    crowd = ACCOUNTS[name].crowd(state.pooled[name], recipe)
-    evidence = ACCOUNTS[name].evidence(theta, counts, crowd, chunk, recipe)
+    crowd = WORKER_MODELS[name].crowd(state.pooled[name], recipe)
+    evidence = WORKER_MODELS[name].evidence(theta, counts, crowd, chunk, recipe)
     evidence *= chunk.weight[:, None]
     # q(y = c | l_i) ∝ π_c Π_k m_k[c, l_ik]
     prior = class_prior(state.label_shares, state.class_counts[name], recipe)
@@ -152,44 +152,42 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
         given = (chunk.gold != MISSING)[:, None]
         is_true = np.arange(chunk.n_classes) == chunk.gold[:, None]
         log_scores = np.where(given & ~is_true, -np.inf, log_scores)
-    # (5) labels of one item lean on each other: q^(1 / heat), normalised
+    # (5) labels of one item lean on each other: q^(1 / temperature), normalised
     n_labels = np.bincount(chunk.item, chunk.weight, chunk.n_items)
-    warmth = heat(n_labels, recipe.dependence, state.unexplained[name])
+    divisor = temperature(n_labels, recipe.dependence, state.unexplained[name])
     return Aggregation(
         aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
-        probs=softmax(log_scores / warmth[:, None]),
+        probs=softmax(log_scores / divisor[:, None]),
         log_evidence=evidence.astype(np.float32),
-        heat=warmth,
+        temperature=divisor,
     )
 
 
-def speaker(state: State, recipe: Recipe) -> str:
-    """The account whose answers are given."""
-    return recipe.accounts[state.speaks]
+def selected(state: State, recipe: Recipe) -> str:
+    """The worker model whose answers are given."""
+    return recipe.worker_models[state.speaks]
 
 
-def _decided(state: State, recipe: Recipe) -> State:
-    """Ask anew which account is to be believed."""
+def _reselected(state: State, recipe: Recipe) -> State:
+    """Select the worker model again."""
     n_items = float(state.label_shares.sum())
-    name = speaking(state.pooled, state.unexplained, n_items, recipe)
-    return state._replace(speaks=recipe.accounts.index(name))
+    name = select_worker_model(state.pooled, state.unexplained, n_items, recipe)
+    return state._replace(speaks=recipe.worker_models.index(name))
 
 
 def add(state: State, workers: NDArray[np.intp], counts: Floats, recipe: Recipe) -> State:
     """Count labels whose truth is known, (P, C, C), of workers who may be new."""
     state = _with_workers(state, int(workers.max(initial=-1)) + 1)
     rows, pooled = state.rows.gather(workers), dict(state.pooled)
-    for name in recipe.accounts:
-        account, before = ACCOUNTS[name], rows[f"{name}_counts"]
-        after = before + account.from_matrix(counts)
+    for name in recipe.worker_models:
+        model, before = WORKER_MODELS[name], rows[f"{name}_counts"]
+        after = before + model.from_matrix(counts)
         pooled[name] = (
-            pooled[name]
-            + account.pool_exactly(after, recipe)
-            - account.pool_exactly(before, recipe)
+            pooled[name] + model.pool_exactly(after, recipe) - model.pool_exactly(before, recipe)
         )
         rows |= _solved(name, after, pooled[name], recipe)
     following = state._replace(rows=state.rows.scatter(workers, rows), pooled=pooled)
-    return _decided(following, recipe)
+    return _reselected(following, recipe)
 
 
 def merge(
@@ -199,23 +197,23 @@ def merge(
     # base + Σ_i (part_i − base)
     terms = [(part, 1) for part in parts] + ([(base, 1 - len(parts))] if base else [])
     label_shares = np.zeros(n_classes)
-    class_counts = {name: np.zeros(n_classes) for name in recipe.accounts}
-    unexplained = {name: np.zeros((N_SUMS, n_classes)) for name in recipe.accounts}
+    class_counts = {name: np.zeros(n_classes) for name in recipe.worker_models}
+    unexplained = {name: np.zeros((N_SUMS, n_classes)) for name in recipe.worker_models}
     pooled: dict[str, Floats] = {}
     rows: dict[str, Floats] = {}
     for (state, _, classes), times in terms:
         label_shares[classes] += times * state.label_shares
-    for name in recipe.accounts:
-        account = ACCOUNTS[name]
-        counts = np.zeros((n_workers, *account.count_shape(n_classes)))
+    for name in recipe.worker_models:
+        model = WORKER_MODELS[name]
+        counts = np.zeros((n_workers, *model.count_shape(n_classes)))
         for (state, workers, classes), times in terms:
-            axes = [classes if axis is None else np.arange(axis) for axis in account.count_axes]
+            axes = [classes if axis is None else np.arange(axis) for axis in model.count_axes]
             known, counted = workers != MISSING, state.rows.to_arrays()[f"{name}_counts"]
             counts[np.ix_(workers[known], *axes)] += times * counted[known]
             class_counts[name][classes] += times * state.class_counts[name]
             unexplained[name][:, classes] += times * state.unexplained[name]
         counts = np.maximum(counts, 0)
-        pooled[name] = account.pool_exactly(counts, recipe)
+        pooled[name] = model.pool_exactly(counts, recipe)
         rows |= _solved(name, counts, pooled[name], recipe)
     merged = State(
         rows=WorkerRows(rows),
@@ -226,7 +224,7 @@ def merge(
         speaks=0,
         seed=(parts[0] if base is None else base).state.seed,
     )
-    return _decided(merged, recipe)
+    return _reselected(merged, recipe)
 
 
 def counting(recipe: Recipe) -> Aggregator:
@@ -242,14 +240,14 @@ def counting(recipe: Recipe) -> Aggregator:
         class_prior=partial(_class_prior, recipe=recipe),
         # What a worker gave to P stays, so that nobody else's matrix moves.
         forget=lambda state, worker: state._replace(rows=state.rows.cleared(worker)),
-        exceptions=_PLAIN_ALONE if recipe.accounts == ("plain",) else {},
+        exceptions=_ONE_COIN_ALONE if recipe.worker_models == (ONE_COIN,) else {},
         counts=Counts(partial(add, recipe=recipe), partial(merge, recipe=recipe), recipe),
         draws=partial(draws, recipe=recipe),
-        heat=partial(_heat, recipe=recipe),
+        temperature=partial(_temperature, recipe=recipe),
     )
 
 
-_PLAIN_ALONE = {
+_ONE_COIN_ALONE = {
     "no_worse_than_majority": "one accuracy per worker says nothing of classes that are taken for "
     "one another; on ten such classes the votes say more",
     "shared_errors": "one accuracy per worker cannot tell to which labels errors go",
@@ -266,17 +264,17 @@ class _Tally(NamedTuple):
     items: Floats  # (N,) 1 where the item counts in ν
     share_items: Floats  # (N,) 1 where it counts in f
     past: Chunk | None  # labels as they were counted before
-    past_probs: Floats  # (N, A, C) by which each account counted them
+    past_probs: Floats  # (N, A, C) by which each model counted them
 
 
-def _tally(chunk: Chunk, n_accounts: int) -> _Tally:
+def _tally(chunk: Chunk, n_models: int) -> _Tally:
     """Sort out the labels of open items.
 
     An item that was counted before is counted again with all its labels, and the past is taken
     back. Where the q of then is not known, only labels of workers new to the item are counted.
     """
     items = (np.bincount(chunk.item, chunk.weight, chunk.n_items) > 0).astype(np.float64)
-    probs = np.zeros((chunk.n_items, n_accounts, chunk.n_classes))
+    probs = np.zeros((chunk.n_items, n_models, chunk.n_classes))
     corrects = chunk.replaced != MISSING
     seen = chunk.known | corrects
     counted_before = chunk.counted_probs is not None and chunk.counted_probs.any()
@@ -299,7 +297,7 @@ def _tally(chunk: Chunk, n_accounts: int) -> _Tally:
 
 
 class _Before(NamedTuple):
-    """What an account knows before a chunk; what open items gave is taken back."""
+    """What a worker model knows before a chunk; what open items gave is taken back."""
 
     counts: Floats  # (P, …) of the chunk's workers
     others: Floats  # P without those workers, whose part of it changes in each step
@@ -310,9 +308,9 @@ class _Before(NamedTuple):
 def _before(
     state: State, known: Mapping[str, Floats], tally: _Tally, position: int, recipe: Recipe
 ) -> _Before:
-    name = recipe.accounts[position]
-    account, counts, theta = ACCOUNTS[name], known[f"{name}_counts"], known[f"{name}_theta"]
-    others = state.pooled[name] - account.pool_exactly(counts, recipe)
+    name = recipe.worker_models[position]
+    model, counts, theta = WORKER_MODELS[name], known[f"{name}_counts"], known[f"{name}_theta"]
+    others = state.pooled[name] - model.pool_exactly(counts, recipe)
     before = _Before(counts, others, state.class_counts[name], state.unexplained[name])
     if tally.past is None:
         return before
@@ -334,7 +332,7 @@ def _before(
     label_shares = state.label_shares.astype(np.float32)
     seen = past_unexplained(packed, padded, standing, label_shares, name=name, recipe=recipe)
     return _Before(
-        np.maximum(counts - account.count_exactly(probs, past), 0),
+        np.maximum(counts - model.count_exactly(probs, past), 0),
         others,
         np.maximum(before.class_counts - probs.sum(axis=0), 0),
         before.unexplained - np.asarray(seen, np.float64),
@@ -353,7 +351,7 @@ def _commit(
     rows: dict[str, Floats] = {}
     pooled, class_counts, unexplained = {}, {}, {}
     for name, past in before.items():
-        account, fit = ACCOUNTS[name], fitted[name]
+        model, fit = WORKER_MODELS[name], fitted[name]
         theta = np.asarray(fit.theta)[:, : len(chunk.workers)].T
         probs = np.asarray(fit.class_probs, np.float64)[: chunk.n_items]
         if not (np.isfinite(theta).all() and np.isfinite(probs).all()):
@@ -361,10 +359,10 @@ def _commit(
                 "Learning from this chunk gave no finite numbers, so it was not learned from. "
                 "Look for extreme weights, or for settings far from their defaults."
             )
-        counts = past.counts + account.count_exactly(probs, chunk)
+        counts = past.counts + model.count_exactly(probs, chunk)
         rows |= {f"{name}_counts": counts, f"{name}_theta": theta}
         probs = probs * tally.items[:, None]
-        pooled[name] = past.others + account.pool_exactly(counts, recipe)
+        pooled[name] = past.others + model.pool_exactly(counts, recipe)
         class_counts[name] = past.class_counts + probs.sum(axis=0)
         unexplained[name] = past.unexplained + np.asarray(fit.unexplained, np.float64)
         counted.append(probs.astype(np.float32))
@@ -390,28 +388,28 @@ def _sum_by_item(values: Floats, chunk: Chunk) -> Floats:
     return total
 
 
-def _heat(state: State, n_labels: NDArray[Any], recipe: Recipe) -> Floats:
+def _temperature(state: State, n_labels: NDArray[Any], recipe: Recipe) -> Floats:
     """What the log scores of items with so many labels are divided by, (N,)."""
-    return heat(n_labels, recipe.dependence, state.unexplained[speaker(state, recipe)])
+    return temperature(n_labels, recipe.dependence, state.unexplained[selected(state, recipe)])
 
 
 def _class_prior(state: State, recipe: Recipe) -> Floats:
-    inferred = state.class_counts[speaker(state, recipe)]
+    inferred = state.class_counts[selected(state, recipe)]
     return np.asarray(class_prior(state.label_shares, inferred, recipe))
 
 
 def _confusion(
     state: State, workers: NDArray[np.integer[Any]], recipe: Recipe
 ) -> NDArray[np.float32]:
-    """The matrices m of these workers, (P, C, C), as the account that speaks sees them."""
-    name = speaker(state, recipe)
+    """The matrices m of these workers, (P, C, C), as the selected model sees them."""
+    name = selected(state, recipe)
     theta, counts = _rows_of(state, workers, name)
-    crowd = ACCOUNTS[name].crowd(state.pooled[name], recipe)
-    return np.asarray(ACCOUNTS[name].confusion(theta, counts, crowd, recipe), np.float32)
+    crowd = WORKER_MODELS[name].crowd(state.pooled[name], recipe)
+    return np.asarray(WORKER_MODELS[name].confusion(theta, counts, crowd, recipe), np.float32)
 
 
 def _rows_of(state: State, workers: NDArray[np.integer[Any]], name: str) -> tuple[Floats, Floats]:
-    """θ (P, D) and counts (P, …) of an account's workers."""
+    """θ (P, D) and counts (P, …) of workers, by a worker model."""
     rows = state.rows.gather(workers, (f"{name}_theta", f"{name}_counts"))
     return rows[f"{name}_theta"], rows[f"{name}_counts"]
 
@@ -427,9 +425,9 @@ def _solved(name: str, counts: Floats, pooled: Floats, recipe: Recipe) -> dict[s
 def _blank_rows(names: Sequence[str], n_workers: int, n_classes: int) -> dict[str, Floats]:
     rows = {}
     for name in names:
-        account = ACCOUNTS[name]
-        rows[f"{name}_counts"] = np.zeros((n_workers, *account.count_shape(n_classes)))
-        rows[f"{name}_theta"] = np.zeros((n_workers, account.theta_size(n_classes)))
+        model = WORKER_MODELS[name]
+        rows[f"{name}_counts"] = np.zeros((n_workers, *model.count_shape(n_classes)))
+        rows[f"{name}_theta"] = np.zeros((n_workers, model.theta_size(n_classes)))
     return rows
 
 
@@ -447,7 +445,7 @@ def _grow(state: State, chunk: Chunk) -> State:
         state = state._replace(
             rows=WorkerRows({name: _padded(known[name], blank[name].shape) for name in blank}),
             pooled={
-                name: _padded(state.pooled[name], ACCOUNTS[name].count_shape(n_classes))
+                name: _padded(state.pooled[name], WORKER_MODELS[name].count_shape(n_classes))
                 for name in names
             },
             class_counts={name: _padded(state.class_counts[name], (n_classes,)) for name in names},

@@ -1,8 +1,8 @@
-"""Dependence: how far labels of one item lean on each other, told from labels alone.
+"""Dependence: how far labels of one item depend on each other, estimated from labels alone.
 
-An account takes the labels of an item for independent, given the truth. Where they are not (hard
-items, clear items, copied answers), it is too sure of itself. Two signs tell, and both are nothing
-in the mean if the account is right:
+A worker model takes the labels of an item for independent, given the truth. Where they are not
+(hard items, clear items, copied answers), its probabilities are too close to 0 and 1. Two
+statistics show it, and both have mean 0 or less if the model is right:
 
 - ρ̂, the correlation of residuals. With m = P(worker j says c | truth c), r_j = 1[l_j = c] − m has
   mean 0 and variance m (1 − m) on items of class c, and two of one item are uncorrelated.
@@ -29,9 +29,9 @@ __all__ = [
     "correlation",
     "evidence_gain",
     "gain_of_clear",
-    "heat",
     "is_contradicted",
     "sums",
+    "temperature",
 ]
 
 N_SUMS = 7
@@ -109,9 +109,9 @@ def clear_gain(told: NDArray[np.float64]) -> float:
 
 
 def is_contradicted(told: NDArray[np.float64]) -> bool:
-    """Whether labels of one item go together more than the account explains.
+    """Whether labels of one item go together more than the model explains.
 
-    An account that is right has ρ̂ of mean 0 and u below 0 in the mean, so their sum, each in units
+    A model that is right has ρ̂ of mean 0 and u below 0 in the mean, so their sum, each in units
     of its half-value, is below 0.
     """
     return correlation(told) / RHO_HALF + clear_gain(told) / GAIN_HALF >= 0
@@ -120,7 +120,7 @@ def is_contradicted(told: NDArray[np.float64]) -> bool:
 def evidence_gain(
     told: NDArray[np.float64], other: NDArray[np.float64], n_parameters: float
 ) -> float:
-    """How much better an account explains a label than another, in nats, by `sums` of both.
+    """How much better a model explains a label than another, in nats, by `sums` of both.
 
     Each of the parameters it has beyond the other's fits half a nat of noise.
     """
@@ -129,7 +129,7 @@ def evidence_gain(
     return float(gain / max(told[3].sum(), 1e-12))
 
 
-def heat(
+def temperature(
     n_labels: NDArray[Any], dependence: float | str, told: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """By what an item's log scores are divided, (N,): 1 for one label, at most n for n of them."""

@@ -22,7 +22,9 @@ from labelquorum.learn.bila.minibatch import Leaf
 
 __all__ = [
     "COUNTED_PRIORS",
+    "HIERARCHICAL",
     "LIMITS",
+    "ONE_COIN",
     "Recipe",
     "class_prior",
     "confusion",
@@ -47,6 +49,10 @@ DAMPING = 1e-5
 be it after 10⁹ labels of one worker."""
 
 
+HIERARCHICAL, ONE_COIN = "rich", "plain"
+"""The worker models, as arrays in saved models are named after them."""
+
+
 class Recipe(NamedTuple):
     """The constants of model and update; `bila` says what each of them means."""
 
@@ -65,7 +71,7 @@ class Recipe(NamedTuple):
     own_weight: float = 0.0
     dependence: float | str = 0.2  # ρ, or "learned"
     tolerance: float = 0.0  # q moves by less: the rounds end
-    accounts: tuple[str, ...] = ("rich",)
+    worker_models: tuple[str, ...] = (HIERARCHICAL,)
 
 
 LIMITS: Mapping[str, tuple[float, float]] = {

@@ -6,16 +6,16 @@ from typing import Any
 from labelquorum.errors import StateError
 from labelquorum.learn.bila.encoder import Encoder
 from labelquorum.learn.bila.generative import GenerativeModel
-from labelquorum.learn.bila.hierarchical import COUNTED_PRIORS, Recipe
+from labelquorum.learn.bila.hierarchical import COUNTED_PRIORS, HIERARCHICAL, ONE_COIN, Recipe
 
 __all__ = ["COUNTED", "CURVATURE", "PRESETS", "check_parts", "saved_settings", "settings_of"]
 
 COUNTED: Mapping[str, tuple[str, ...]] = {
-    "two_accounts": ("rich", "plain"),
-    "hierarchical": ("rich",),
-    "one_coin": ("plain",),
+    "two_accounts": (HIERARCHICAL, ONE_COIN),
+    "hierarchical": (HIERARCHICAL,),
+    "one_coin": (ONE_COIN,),
 }
-"""The p that are learned by counting, and the accounts they keep."""
+"""The p that are learned by counting, and their worker models."""
 
 CURVATURE, TIED, BLENDED = "curvature", "tied", "blended"
 
@@ -98,9 +98,9 @@ _BY_GRADIENT = (
     "predict_by",
     "kl_weight",
 )
-_OF_THE_RICH = ("bias_scale", "crowd_strength", "newton_classes", "own_weight")
+_HIERARCHICAL_ALONE = ("bias_scale", "crowd_strength", "newton_classes", "own_weight")
 _BY_COUNTING = tuple(
-    name for name in Recipe._fields if name not in ("class_prior", "tolerance", "accounts")
+    name for name in Recipe._fields if name not in ("class_prior", "tolerance", "worker_models")
 )
 """Settings that mean something to one kind of p alone."""
 
@@ -167,15 +167,15 @@ def settings_of(preset: str, **changes: Any) -> dict[str, Any]:
         raise StateError(f"`preset` of BiLA must be one of {list(PRESETS)}. Got {preset!r}.")
     settings = {**PRESETS[preset], **changes}
     generative = settings.get("generative", "two_accounts")
-    accounts = COUNTED.get(generative, ()) if isinstance(generative, str) else ()
-    without_effect = _BY_GRADIENT if accounts else _BY_COUNTING
-    if "rich" not in accounts:
-        without_effect += _OF_THE_RICH
+    worker_models = COUNTED.get(generative, ()) if isinstance(generative, str) else ()
+    without_effect = _BY_GRADIENT if worker_models else _BY_COUNTING
+    if HIERARCHICAL not in worker_models:
+        without_effect += _HIERARCHICAL_ALONE
     idle = [name for name in changes if name in without_effect]
     if idle:
         if idle[0] in _BY_GRADIENT:
             why, other = "which is learned by counting", "network"
-        elif accounts:
+        elif worker_models:
             why, other = "which knows one number a worker", "default"
         else:
             why, other = "which is learned by gradient steps", "default"

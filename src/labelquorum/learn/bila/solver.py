@@ -1,6 +1,6 @@
 """Fitting: the rounds of θ and q in a chunk, and a worker's maximum, as compiled code.
 
-This is the update of `docs/hierarchical.md`, for one account or for both. XLA compiles once per
+This is the update of `docs/hierarchical.md`, for one model or for both. XLA compiles once per
 shape, so chunks are padded to a few sizes; padding has weight 0 and changes no result. Chunks are
 solved in float32, which is enough for q; a single worker can also be solved in float64, to the end.
 """
@@ -21,7 +21,7 @@ from labelquorum.ingest.labels import MISSING
 from labelquorum.learn.bila.dependence import CLARITY, gain_of_clear, sums
 from labelquorum.learn.bila.hierarchical import Recipe, class_prior
 from labelquorum.learn.bila.minibatch import Leaf, bucket
-from labelquorum.learn.bila.worker_models import ACCOUNTS, Account, Packed, sum_by_item
+from labelquorum.learn.bila.worker_models import WORKER_MODELS, Packed, WorkerModel, sum_by_item
 
 __all__ = [
     "Fitted",
@@ -42,7 +42,7 @@ BLOCK = 1 << 14
 
 
 class Standing(NamedTuple):
-    """What an account knows before a chunk."""
+    """What an model knows before a chunk."""
 
     counts: Leaf  # (…, K) of the chunk's workers
     theta: Leaf  # (D, K)
@@ -51,7 +51,7 @@ class Standing(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """What a chunk gave an account."""
+    """What a chunk gave an model."""
 
     theta: Leaf  # (D, K)
     class_probs: Leaf  # (M, C)
@@ -68,7 +68,7 @@ def fit_chunk(
     Parameters
     ----------
     standings
-        By account.
+        By model.
     label_shares
         f', this chunk's labels included, (C,).
     """
@@ -87,13 +87,13 @@ def _fit_accounts(floats: Leaf, whole: Leaf, *, layout: "_Layout", recipe: Recip
 def _fit_each(given: tuple[Any, ...], recipe: Recipe) -> dict[str, Fitted]:
     packed, standings, label_shares = given
     return {
-        name: _fit(ACCOUNTS[name], packed, standing, label_shares, recipe)
+        name: _fit(WORKER_MODELS[name], packed, standing, label_shares, recipe)
         for name, standing in standings.items()
     }
 
 
 def _fit(
-    account: Account, packed: Packed, known: Standing, label_shares: Leaf, recipe: Recipe
+    model: WorkerModel, packed: Packed, known: Standing, label_shares: Leaf, recipe: Recipe
 ) -> Fitted:
     n_classes, n_workers = len(label_shares), known.theta.shape[-1]
     given = packed.gold[:, None] != MISSING
@@ -110,14 +110,14 @@ def _fit(
     def again(carry: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
         number, theta, probs, *_ = carry
         # ΔN by q, P' and G, a θ step with N + ΔN
-        counts = known.counts + account.count_labels(probs, packed, n_workers)
-        crowd = account.crowd(known.others + account.pool(counts, recipe), recipe)
-        theta = account.step(theta, counts, crowd, recipe)
+        counts = known.counts + model.count_labels(probs, packed, n_workers)
+        crowd = model.crowd(known.others + model.pool(counts, recipe), recipe)
+        theta = model.step(theta, counts, crowd, recipe)
         # π with f' and ν + Σ_i q_i
         inferred = known.class_counts + packed.counted_item @ probs
         prior = class_prior(label_shares, inferred, recipe)
         # q_i(c) ∝ π_c Π_k m_k[c, l_ik]
-        said = account.log_likelihood(theta, counts, crowd, packed, recipe)
+        said = model.log_likelihood(theta, counts, crowd, packed, recipe)
         log_scores = jnp.log(prior) + said
         encoded = encode(log_scores)
         moved = (jnp.abs(encoded - probs) * is_item[:, None]).max()
@@ -125,20 +125,20 @@ def _fit(
 
     # (2) is (3) before anything is said of the chunk: a θ step with the stored N.
     unsaid = jnp.zeros((len(packed.gold), n_classes))
-    crowd = jnp.zeros_like(account.crowd(known.others, recipe))
+    crowd = jnp.zeros_like(model.crowd(known.others, recipe))
     start = jnp.int32(0), known.theta, unsaid, unsaid, crowd, label_shares, jnp.float32(jnp.inf)
     rounds, theta, probs, log_scores, crowd, prior, _ = jax.lax.while_loop(unsettled, again, start)
     # With this q the loss is −log p(l_i), or −log p(l_i, y_i) where the truth is given.
     reached = jnp.where(given & ~is_true, -jnp.inf, log_scores)
     log_evidence = jax.nn.logsumexp(reached, axis=1) * packed.counted_item
     loss = -log_evidence.sum() / jnp.maximum(packed.counted_item.sum(), 1)
-    counts = known.counts + account.count_labels(probs, packed, n_workers)
-    told = _unexplained(account, packed, probs, theta, counts, crowd, prior, recipe)
+    counts = known.counts + model.count_labels(probs, packed, n_workers)
+    told = _unexplained(model, packed, probs, theta, counts, crowd, prior, recipe)
     return Fitted(theta, probs, told, loss, rounds.astype(jnp.float32))
 
 
 def _unexplained(
-    account: Account,
+    model: WorkerModel,
     packed: Packed,
     probs: Leaf,
     theta: Leaf,
@@ -147,13 +147,13 @@ def _unexplained(
     prior: Leaf,
     recipe: Recipe,
 ) -> Leaf:
-    """What an account leaves unexplained of a chunk, and its evidence, (7, C)."""
-    said = account.log_likelihood(theta, counts, crowd, packed, recipe)
-    powers = account.log_powers(theta, counts, crowd, recipe, CLARITY).T[packed.worker]
+    """What an model leaves unexplained of a chunk, and its evidence, (7, C)."""
+    said = model.log_likelihood(theta, counts, crowd, packed, recipe)
+    powers = model.log_powers(theta, counts, crowd, recipe, CLARITY).T[packed.worker]
     # on a clear item Σ_k log( m_k[c, l]^λ / Σ_z m_k[c, z]^λ )
     clear = CLARITY * said - sum_by_item(powers * packed.weight[:, None], packed)
     gain = gain_of_clear(jnp.log(prior) + said, jnp.log(prior) + clear)
-    right = account.right(theta, counts, crowd, recipe).T[packed.worker]
+    right = model.right(theta, counts, crowd, recipe).T[packed.worker]
     believed = probs * packed.counted_item[:, None]
     # log p(l_i), or log p(l_i, y_i) where the truth is given
     known = packed.gold[:, None]
@@ -174,14 +174,14 @@ def past_unexplained(
     name: str,
     recipe: Recipe,
 ) -> Leaf:
-    """What labels counted before left unexplained, as the account sees it now, (7, C).
+    """What labels counted before left unexplained, as the model sees it now, (7, C).
 
     `others` of the standing is P itself here.
     """
-    theta, counts, account = standing.theta, standing.counts, ACCOUNTS[name]
-    crowd = account.crowd(standing.others, recipe)
+    theta, counts, model = standing.theta, standing.counts, WORKER_MODELS[name]
+    crowd = model.crowd(standing.others, recipe)
     prior = class_prior(label_shares, standing.class_counts, recipe)
-    return _unexplained(account, packed, probs, theta, counts, crowd, prior, recipe)
+    return _unexplained(model, packed, probs, theta, counts, crowd, prior, recipe)
 
 
 @partial(jax.jit, static_argnames=("name", "size", "recipe"))
@@ -194,7 +194,7 @@ def _solve_block(counts: Leaf, crowd: Leaf, *, name: str, size: int, recipe: Rec
 
     def again(carry: tuple[Leaf, Leaf, Leaf]) -> tuple[Leaf, Leaf, Leaf]:
         number, theta, _ = carry
-        moved = ACCOUNTS[name].step(theta, counts, crowd, recipe)
+        moved = WORKER_MODELS[name].step(theta, counts, crowd, recipe)
         return number + 1, moved, jnp.abs(moved - theta).max()
 
     theta = jnp.zeros((size, counts.shape[-1]), counts.dtype)
@@ -203,9 +203,9 @@ def _solve_block(counts: Leaf, crowd: Leaf, *, name: str, size: int, recipe: Rec
 
 
 def solve_workers(name: str, counts: Floats, pooled: Floats, recipe: Recipe) -> Floats:
-    """θ of these workers by an account in float64, (K, D), as far as it goes: J has one maximum."""
-    account, n_classes = ACCOUNTS[name], pooled.shape[-1]
-    size, crowd = account.theta_size(n_classes), account.crowd(pooled, recipe)
+    """θ of these workers by an model in float64, (K, D), as far as it goes: J has one maximum."""
+    model, n_classes = WORKER_MODELS[name], pooled.shape[-1]
+    size, crowd = model.theta_size(n_classes), model.crowd(pooled, recipe)
     theta = np.zeros((len(counts), size))
     with jax.enable_x64(True):
         for start in range(0, len(counts), BLOCK):

@@ -1,8 +1,8 @@
-"""Accounts: what a p must tell to be learned by counting, and which of two is to be believed.
+"""Worker models: what a p must provide to be learned by counting, and which of two is selected.
 
-The *rich* account is the hierarchical p, the *plain* one has one accuracy per worker. Each reads
-the same stream with a q of its own. The rich one is selected unless it makes the average worker
-look clearly less skilled than the plain one does, and its evidence does not settle the matter:
+The *hierarchical* model has a matrix per worker, the *one-coin* model an accuracy per worker. Each
+reads the same stream with its own q. The first is selected unless it makes the average worker look
+clearly less skilled than the second does, and its evidence does not settle the matter:
 `docs/worker-models.md`.
 """
 
@@ -18,19 +18,19 @@ from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.learn.bila import hierarchical, one_coin
 from labelquorum.learn.bila.dependence import evidence_gain, is_contradicted
-from labelquorum.learn.bila.hierarchical import Recipe, worker_weight
+from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, worker_weight
 from labelquorum.learn.bila.minibatch import Leaf
 
 __all__ = [
-    "ACCOUNTS",
     "DROP",
     "MIN_EVIDENCE_GAIN",
     "NOISE",
-    "Account",
+    "WORKER_MODELS",
     "Packed",
+    "WorkerModel",
+    "hierarchical_evidence_gain",
     "log_skill",
-    "rich_evidence_gain",
-    "speaking",
+    "select_worker_model",
     "sum_by_item",
 ]
 
@@ -38,12 +38,12 @@ MOST_CELLS = 1 << 22
 """Numbers that are laid out at a time when labels are counted."""
 
 DROP, NOISE = 0.10, 4.0
-"""By so much the log skill may fall, and by so much / items more, before the rich account is
+"""By so much the log skill may fall, and by so much / items more, before the hierarchical model is
 distrusted: chosen on the development sets (`docs/accuracy.md`)."""
 
 MIN_EVIDENCE_GAIN = 0.03
-"""Nats per label by which the rich account must explain labels better than the plain one to be
-selected whatever the skill: chosen on simulated crowds (`experiments/accuracy/selection.py`)."""
+"""Nats per label by which the hierarchical model must explain labels better to be selected whatever
+the skill: chosen on simulated crowds (`experiments/accuracy/selection.py`)."""
 
 
 class Packed(NamedTuple):
@@ -59,7 +59,7 @@ class Packed(NamedTuple):
     n_items: Leaf  # () items that are no padding
 
 
-class Account(NamedTuple):
+class WorkerModel(NamedTuple):
     """A p as functions of its counts.
 
     Those of the first group run inside compiled code, with workers last: counts (…, K) and θ
@@ -90,48 +90,48 @@ class Account(NamedTuple):
         return tuple(n_classes if axis is None else axis for axis in self.count_axes)
 
 
-# ── which account speaks ─────────────────────────────────────────────────────────────────
+# ── which worker model is selected ───────────────────────────────────────────────────────
 
 
-def speaking(
+def select_worker_model(
     pooled: Mapping[str, Floats],
     unexplained: Mapping[str, Floats],
     n_items: float,
     recipe: Recipe,
 ) -> str:
-    """The account whose answers are given, by the pooled counts and the sums of each."""
+    """The worker model whose answers are given, by the pooled counts and the sums of each."""
     if len(pooled) == 1:
         return next(iter(pooled))
-    hits = [ACCOUNTS[name].hits(pooled[name]) for name in ("rich", "plain")]
-    rich, plain = log_skill(np.array(hits), recipe)
-    # log J_rich − log J_plain > −(0.1 + 4/items)
+    hits = [WORKER_MODELS[name].hits(pooled[name]) for name in (HIERARCHICAL, ONE_COIN)]
+    skill, one_coin_skill = log_skill(np.array(hits), recipe)
+    # log J_hierarchical − log J_one-coin > −(0.1 + 4/items)
     allowed = DROP + NOISE / max(n_items, 1e-12)
-    if rich - plain > -allowed or _is_established(pooled, unexplained, recipe):
-        return "rich"
-    return "plain"
+    if skill - one_coin_skill > -allowed or _is_established(pooled, unexplained, recipe):
+        return HIERARCHICAL
+    return ONE_COIN
 
 
-def rich_evidence_gain(
+def hierarchical_evidence_gain(
     pooled: Mapping[str, Floats], unexplained: Mapping[str, Floats], recipe: Recipe
 ) -> float:
-    """How much better the rich account explains a label than the plain one, in nats.
+    """How much better the hierarchical model explains a label than the one-coin model, in nats.
 
     Only what all workers share is asked, so a store that loads the workers of a chunk alone, and
     a shard, decide as the whole model does.
     """
-    n_classes = len(pooled["rich"])
+    n_classes = len(pooled[HIERARCHICAL])
     # d = Σ_k Σ_c n_k[c] / (κ + n_k[c]) + C (C − 1) = P/κ + C (C − 1): a worker's rows, each by how
     # far labels determine it, and the crowd's matrix
-    n_parameters = pooled["rich"].sum() / recipe.worker_cap + n_classes * (n_classes - 1)
-    return evidence_gain(unexplained["rich"], unexplained["plain"], n_parameters)
+    n_parameters = pooled[HIERARCHICAL].sum() / recipe.worker_cap + n_classes * (n_classes - 1)
+    return evidence_gain(unexplained[HIERARCHICAL], unexplained[ONE_COIN], n_parameters)
 
 
 def _is_established(
     pooled: Mapping[str, Floats], unexplained: Mapping[str, Floats], recipe: Recipe
 ) -> bool:
-    """Whether the evidence establishes the rich account and nothing contradicts it."""
-    gain = rich_evidence_gain(pooled, unexplained, recipe)
-    return gain > MIN_EVIDENCE_GAIN and not is_contradicted(unexplained["rich"])
+    """Whether the evidence establishes the hierarchical model and nothing contradicts it."""
+    gain = hierarchical_evidence_gain(pooled, unexplained, recipe)
+    return gain > MIN_EVIDENCE_GAIN and not is_contradicted(unexplained[HIERARCHICAL])
 
 
 def log_skill(hits: Floats, recipe: Recipe) -> Floats:
@@ -145,10 +145,10 @@ def log_skill(hits: Floats, recipe: Recipe) -> Floats:
     return np.log(np.maximum(skill, 1e-12))
 
 
-# ── the rich account ─────────────────────────────────────────────────────────────────────
+# ── the hierarchical model ───────────────────────────────────────────────────────────────
 
 
-def _rich_count(class_probs: Leaf, packed: Packed, n_workers: int) -> Leaf:
+def _hierarchical_count(class_probs: Leaf, packed: Packed, n_workers: int) -> Leaf:
     n_classes = class_probs.shape[1]
     # ΔN_k[c, z] = Σ_i q_i(c) 1[l_ik = z]
     rows = class_probs[packed.item] * packed.counted_weight[:, None]
@@ -157,7 +157,7 @@ def _rich_count(class_probs: Leaf, packed: Packed, n_workers: int) -> Leaf:
     return total.reshape(n_workers, n_classes, n_classes).transpose(2, 1, 0)
 
 
-def _rich_log_likelihood(
+def _hierarchical_log_likelihood(
     theta: Leaf, counts: Leaf, crowd: Leaf, packed: Packed, recipe: Recipe
 ) -> Leaf:
     n_classes = len(crowd)
@@ -171,7 +171,7 @@ def _rich_log_likelihood(
     return sum_by_item(said * packed.weight[:, None], packed)
 
 
-def _rich_right(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
+def _hierarchical_right(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
     tilt_factor, bias_factor = jnp.exp(theta[0]), jnp.exp(theta[1:])
     index = np.arange(len(crowd))
     # m_k[c, c] = G[c, c] e^{a + b_c} / R_k[c]
@@ -180,13 +180,15 @@ def _rich_right(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
     return hierarchical.with_own(right, counts[index, index], counts.sum(axis=1), recipe)
 
 
-def _rich_log_powers(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe, power: float) -> Leaf:
+def _hierarchical_log_powers(
+    theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe, power: float
+) -> Leaf:
     matrix = hierarchical.confusion(crowd, theta)
     matrix = hierarchical.with_own(matrix, counts, counts.sum(axis=1, keepdims=True), recipe)
     return jnp.log((matrix**power).sum(axis=1))
 
 
-def _rich_count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
+def _hierarchical_count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
     n_classes, n_workers = labels.n_classes, len(labels.workers)
     cell = labels.local_worker.astype(np.intp) * n_classes + labels.label
     counts = np.empty((n_workers, n_classes, n_classes))
@@ -199,14 +201,14 @@ def _rich_count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
     return counts
 
 
-def _rich_pool_exactly(counts: Floats, recipe: Recipe) -> Floats:
+def _hierarchical_pool_exactly(counts: Floats, recipe: Recipe) -> Floats:
     # Σ_k N_k[c, z] κ/(κ + n_k[c])
     n_classes = counts.shape[2]
     totals = (counts.reshape(-1, n_classes) @ np.ones(n_classes)).reshape(-1, n_classes)
     return np.asarray(np.einsum("kcz,kc->cz", counts, worker_weight(totals, recipe)))
 
 
-def _rich_evidence(
+def _hierarchical_evidence(
     theta: Floats, counts: Floats, crowd: Floats, chunk: Chunk, recipe: Recipe
 ) -> Floats:
     worker, label = chunk.local_worker, chunk.label
@@ -223,7 +225,7 @@ def _rich_evidence(
     return evidence
 
 
-def _rich_confusion(theta: Floats, counts: Floats, crowd: Floats, recipe: Recipe) -> Floats:
+def _hierarchical_confusion(theta: Floats, counts: Floats, crowd: Floats, recipe: Recipe) -> Floats:
     # softmax_z( log G[c, z] + a 1[c = z] + b_z )
     logits = np.log(crowd) + theta[:, :1, None] * np.eye(len(crowd)) + theta[:, None, 1:]
     matrix = np.exp(logits - logits.max(axis=2, keepdims=True, initial=-np.inf))
@@ -232,10 +234,10 @@ def _rich_confusion(theta: Floats, counts: Floats, crowd: Floats, recipe: Recipe
     return np.asarray(hierarchical.with_own(matrix, counts, totals, recipe))
 
 
-# ── the plain account ────────────────────────────────────────────────────────────────────
+# ── the one-coin model ───────────────────────────────────────────────────────────────────
 
 
-def _plain_count(class_probs: Leaf, packed: Packed, n_workers: int) -> Leaf:
+def _one_coin_count(class_probs: Leaf, packed: Packed, n_workers: int) -> Leaf:
     n_classes = class_probs.shape[1]
     rows = class_probs[packed.item] * packed.counted_weight[:, None]
     # ΔN_k[c, c] = Σ_i q_i(c) 1[l_ik = c];  Δn_k[c] = Σ_i q_i(c)
@@ -246,30 +248,32 @@ def _plain_count(class_probs: Leaf, packed: Packed, n_workers: int) -> Leaf:
     return total.T.reshape(2, n_classes, n_workers)
 
 
-def _plain_log_likelihood(
+def _one_coin_log_likelihood(
     theta: Leaf, counts: Leaf, odds: Leaf, packed: Packed, recipe: Recipe
 ) -> Leaf:
     n_classes = counts.shape[1]
-    right, wrong = _plain_logs(odds, jnp.exp(theta[0]), n_classes)
+    right, wrong = _one_coin_logs(odds, jnp.exp(theta[0]), n_classes)
     # Σ_k log m_k[c, l_ik]: log r_k where the label is c, log (1 − r_k)/(C − 1) where it is not
     is_label = packed.label[:, None] == np.arange(n_classes)
     rows = jnp.where(is_label, right[packed.worker][:, None], wrong[packed.worker][:, None])
     return sum_by_item(rows * packed.weight[:, None], packed)
 
 
-def _plain_right(theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe) -> Leaf:
+def _one_coin_right(theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe) -> Leaf:
     return jnp.broadcast_to(one_coin.right(odds, jnp.exp(theta[0])), counts.shape[1:])
 
 
-def _plain_log_powers(theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe, power: float) -> Leaf:
+def _one_coin_log_powers(
+    theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe, power: float
+) -> Leaf:
     n_classes = counts.shape[1]
-    right, wrong = _plain_logs(odds, jnp.exp(theta[0]), n_classes)
+    right, wrong = _one_coin_logs(odds, jnp.exp(theta[0]), n_classes)
     # log( r^λ + (C − 1) ((1 − r)/(C − 1))^λ )
     others = np.log(max(n_classes - 1, 1)) + power * wrong
     return jnp.broadcast_to(jnp.logaddexp(power * right, others), counts.shape[1:])
 
 
-def _plain_count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
+def _one_coin_count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
     n_classes, n_workers = labels.n_classes, len(labels.workers)
     worker = labels.local_worker.astype(np.intp)
     own = class_probs[labels.item, labels.label] * labels.weight
@@ -284,20 +288,20 @@ def _plain_count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
     return counts
 
 
-def _plain_pool_exactly(counts: Floats, recipe: Recipe) -> Floats:
+def _one_coin_pool_exactly(counts: Floats, recipe: Recipe) -> Floats:
     return np.asarray((counts * worker_weight(counts[:, 1:], recipe)).sum(axis=0))
 
 
-def _plain_evidence(
+def _one_coin_evidence(
     theta: Floats, counts: Floats, odds: Floats, chunk: Chunk, recipe: Recipe
 ) -> Floats:
-    right, wrong = _plain_logs(odds, np.exp(theta[:, 0]), chunk.n_classes)
+    right, wrong = _one_coin_logs(odds, np.exp(theta[:, 0]), chunk.n_classes)
     evidence = np.repeat(wrong[chunk.local_worker, None], chunk.n_classes, axis=1)
     evidence[np.arange(chunk.n_labels), chunk.label] = right[chunk.local_worker]
     return evidence
 
 
-def _plain_confusion(theta: Floats, counts: Floats, odds: Floats, recipe: Recipe) -> Floats:
+def _one_coin_confusion(theta: Floats, counts: Floats, odds: Floats, recipe: Recipe) -> Floats:
     n_classes = counts.shape[2]
     if n_classes == 1:
         return np.ones((len(theta), 1, 1))
@@ -306,7 +310,7 @@ def _plain_confusion(theta: Floats, counts: Floats, odds: Floats, recipe: Recipe
     return np.asarray(often * same + (1 - often) / (n_classes - 1) * (1 - same))
 
 
-def _plain_logs(odds: Leaf, tilt_factor: Leaf, n_classes: int) -> tuple[Leaf, Leaf]:
+def _one_coin_logs(odds: Leaf, tilt_factor: Leaf, n_classes: int) -> tuple[Leaf, Leaf]:
     """What a label says for its class, log r_k, and for any other, log (1 − r_k)/(C − 1), (K,)."""
     arrays: Any = np if isinstance(tilt_factor, np.ndarray) else jnp
     often = odds * tilt_factor
@@ -338,38 +342,38 @@ def _own_and_all(matrix: Floats) -> Floats:
     return np.stack([own, matrix.sum(axis=-1)], axis=-2)
 
 
-ACCOUNTS: Mapping[str, Account] = {
-    "rich": Account(
+WORKER_MODELS: Mapping[str, WorkerModel] = {
+    HIERARCHICAL: WorkerModel(
         count_axes=(None, None),
         theta_size=lambda n_classes: 1 + n_classes,
         crowd=hierarchical.crowd_matrix,
-        count_labels=_rich_count,
+        count_labels=_hierarchical_count,
         pool=hierarchical.pool,
         step=hierarchical.step,
-        log_likelihood=_rich_log_likelihood,
-        right=_rich_right,
-        log_powers=_rich_log_powers,
-        count_exactly=_rich_count_exactly,
-        pool_exactly=_rich_pool_exactly,
-        evidence=_rich_evidence,
-        confusion=_rich_confusion,
+        log_likelihood=_hierarchical_log_likelihood,
+        right=_hierarchical_right,
+        log_powers=_hierarchical_log_powers,
+        count_exactly=_hierarchical_count_exactly,
+        pool_exactly=_hierarchical_pool_exactly,
+        evidence=_hierarchical_evidence,
+        confusion=_hierarchical_confusion,
         from_matrix=lambda counts: counts,
         hits=_own_and_all,
     ),
-    "plain": Account(
+    ONE_COIN: WorkerModel(
         count_axes=(2, None),
         theta_size=lambda n_classes: 1,
         crowd=one_coin.crowd_odds,
-        count_labels=_plain_count,
+        count_labels=_one_coin_count,
         pool=one_coin.pool,
         step=one_coin.step,
-        log_likelihood=_plain_log_likelihood,
-        right=_plain_right,
-        log_powers=_plain_log_powers,
-        count_exactly=_plain_count_exactly,
-        pool_exactly=_plain_pool_exactly,
-        evidence=_plain_evidence,
-        confusion=_plain_confusion,
+        log_likelihood=_one_coin_log_likelihood,
+        right=_one_coin_right,
+        log_powers=_one_coin_log_powers,
+        count_exactly=_one_coin_count_exactly,
+        pool_exactly=_one_coin_pool_exactly,
+        evidence=_one_coin_evidence,
+        confusion=_one_coin_confusion,
         from_matrix=_own_and_all,
         hits=lambda pooled: pooled,
     ),
