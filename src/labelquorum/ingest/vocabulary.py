@@ -331,8 +331,8 @@ def _of_items(
 ) -> tuple[NDArray[np.float32] | None, NDArray[np.int32] | None]:
     """By what open items were counted, (N, A, C), and the truth where it is given, (N,)."""
     n_items, n_classes = shape
-    n_accounts = max((len(entry.counted_probs) for _, entry in open_items), default=0)
-    counted = np.zeros((n_items, n_accounts, n_classes), np.float32) if open_items else None
+    n_models = max((len(entry.counted_probs) for _, entry in open_items), default=0)
+    counted = np.zeros((n_items, n_models, n_classes), np.float32) if open_items else None
     gold = np.full(n_items, MISSING, np.int32)
     for i, entry in open_items:
         if counted is not None:
