@@ -3,8 +3,8 @@
     python3 run.py python experiments/readability/measure.py --before b96c7d2 --save
 
 Prints a Markdown table of the working tree, or of a revision (`--at REV`), beside an earlier one.
-With `--save`, writes results/measured.json and puts the table into README.md. The words are those that
-`tests/words.py` lists today, counted in both revisions.
+With `--save`, writes results/measured.json and puts the table into README.md. The words are those
+that `tests/words.py` lists today, counted in both revisions.
 """
 
 import argparse
