@@ -667,7 +667,7 @@ def test_a_correction_takes_back_the_weight_the_old_label_had():
     again = frame([(0, 0, "b")]).assign(weight=10.0)
     model.partial_fit(again)
     assert model.tally_.corrected == 1
-    counts = model._memory.state.label_counts
+    counts = model.model_.learned.state.label_counts
     np.testing.assert_allclose(counts, [11, 22])
 
 
@@ -675,7 +675,7 @@ def test_the_same_label_with_another_weight_is_a_correction():
     model = lq.BiLA("network").partial_fit(frame([(0, 0, "a"), (0, 1, "b")]))
     model.partial_fit(frame([(0, 0, "a")]).assign(weight=5.0))
     assert (model.tally_.corrected, model.tally_.repeated) == (1, 0)
-    np.testing.assert_allclose(model._memory.state.label_counts, [5, 1])
+    np.testing.assert_allclose(model.model_.learned.state.label_counts, [5, 1])
 
 
 def test_a_weight_that_would_drown_all_others_is_refused(bits):

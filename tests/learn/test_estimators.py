@@ -89,7 +89,7 @@ def test_a_correction_is_not_counted_as_one_more_label(name, chunks):
 
 def count(model):
     """How many labels and items a model says it has learned from."""
-    state = model._memory.state
+    state = model.model_.learned.state
     rows = state.rows.to_arrays()
     leaves = [rows[n].sum() for n in ("counts", "labels", "rich_counts") if n in rows]
     fields = [getattr(state, f) for f in ("class_counts", "answers", "shares") if hasattr(state, f)]

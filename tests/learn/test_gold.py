@@ -39,7 +39,7 @@ def recipe(*chunks, **settings):
 
 def counted(model):
     """Labels, items by what was inferred, items by what was said: as they are counted."""
-    state = model._memory.state
+    state = model.model_.learned.state
     sums = state.rows.to_arrays()["rich_counts"], state.class_counts["rich"], state.label_shares
     return [float(array.sum()) for array in sums]
 
@@ -133,7 +133,7 @@ def test_what_is_no_truth_is_refused(gold, message, bits):
 
 def test_methods_that_do_not_count_refuse_true_labels_and_withdrawals(labels):
     for model in (lq.BiLA("network"), lq.MajorityVote(), lq.estimator("windowed:bila")):
-        with pytest.raises(StateError, match="cannot be told true labels: its state is no counts"):
+        with pytest.raises(StateError, match="cannot learn from true labels: its"):
             model.partial_fit(labels, true_labels={3: 2})
         model.partial_fit(labels)
         with pytest.raises(StateError, match="cannot take back a label"):
@@ -162,7 +162,7 @@ def test_a_correction_is_counted_as_the_label_it_is_now():
     model = recipe({1: {"ann": "cat", "bob": "dog", "cat": "dog"}})
     model.partial_fit({1: {"ann": "dog"}})
     assert counted(model) == pytest.approx([3, 1, 1], abs=1e-5)
-    np.testing.assert_allclose(model._memory.state.label_shares, [0, 1], atol=1e-9)
+    np.testing.assert_allclose(model.model_.learned.state.label_shares, [0, 1], atol=1e-9)
 
 
 def test_a_label_can_be_taken_back():
@@ -184,11 +184,11 @@ def test_a_label_can_be_taken_back():
 
 def test_a_task_whose_last_label_is_taken_back_never_was(labels):
     model = recipe(labels)
-    before = counted(model), model._memory.state.pooled["rich"]
+    before = counted(model), model.model_.learned.state.pooled["rich"]
     model.partial_fit({"odd": {0: 1}}).retract("odd", 0)
     assert model.labels_.empty
     assert counted(model) == pytest.approx(before[0], abs=1e-9)
-    np.testing.assert_allclose(model._memory.state.pooled["rich"], before[1], atol=1e-9)
+    np.testing.assert_allclose(model.model_.learned.state.pooled["rich"], before[1], atol=1e-9)
     assert model.partial_fit({"odd": {0: 1}}).tally_.returned_items == 0
 
 
@@ -205,5 +205,5 @@ def test_a_forgotten_worker_leaves_his_open_tasks_sound(labels):
     model = recipe(labels)
     model.forget(0)
     model.partial_fit(pd.DataFrame({"task": range(60), "worker": 99, "label": 0}))
-    assert (model._memory.state.rows.to_arrays()["rich_counts"] >= 0).all()
-    assert model._memory.state.class_counts["rich"].sum() == pytest.approx(60, abs=1e-3)
+    assert (model.model_.learned.state.rows.to_arrays()["rich_counts"] >= 0).all()
+    assert model.model_.learned.state.class_counts["rich"].sum() == pytest.approx(60, abs=1e-3)

@@ -32,8 +32,8 @@ def recipe(*chunks, **settings):
 
 def by_id(model):
     """Everything counted, in the order of the users' ids."""
-    state = model._memory.state
-    ids, index = model._known()
+    state = model.model_.learned.state
+    ids, index = model.model_.known_workers()
     rows = state.rows.gather(index[np.argsort(ids)])
     classes = np.argsort(model.classes_)
     return [
@@ -61,7 +61,7 @@ def test_merging_is_the_same_in_any_order_and_grouping(shards):
     assert_same(flat, lq.merge(lq.merge(a, b), c))
     assert_same(flat, lq.merge(a, lq.merge(b, c)))
     assert_same(flat, lq.merge(c, b, a))
-    assert flat._memory.state.class_counts["rich"].sum() == pytest.approx(90, abs=1e-4)
+    assert flat.model_.learned.state.class_counts["rich"].sum() == pytest.approx(90, abs=1e-4)
 
 
 def test_a_merged_model_is_about_as_good_as_one_that_saw_everything(shards):
@@ -91,7 +91,9 @@ def test_workers_and_classes_are_united_by_their_ids():
         "bob": 2,
         "cat": 1,
     }
-    said = merged._memory.state.rows.to_arrays()["rich_counts"].sum(axis=1)  # by worker and label
+    said = merged.model_.learned.state.rows.to_arrays()["rich_counts"].sum(
+        axis=1
+    )  # by worker and label
     np.testing.assert_allclose(said, [[0, 1, 0], [1, 0, 1], [0, 0, 1]], atol=1e-6)
 
 
@@ -99,7 +101,7 @@ def test_what_was_learned_before_shards_parted_is_counted_once(shards, tmp_path)
     base = recipe(shards[0])
     parts = [copy(base, tmp_path).partial_fit(shard) for shard in shards[1:3]]
     merged = lq.merge(*parts, base=base)
-    assert merged._memory.state.class_counts["rich"].sum() == pytest.approx(90, abs=1e-4)
+    assert merged.model_.learned.state.class_counts["rich"].sum() == pytest.approx(90, abs=1e-4)
     assert merged.report().workers["num_examples_labeled"].sum() == 360
     with pytest.raises(StateError, match=r"two of them know task 't000'\. .* give it as base="):
         lq.merge(*parts)
@@ -108,11 +110,11 @@ def test_what_was_learned_before_shards_parted_is_counted_once(shards, tmp_path)
 def test_open_tasks_stay_open(shards):
     merged = lq.merge(recipe(shards[0]), recipe(shards[1]))
     assert len(merged.report().items) == 60
-    before = merged._memory.state.class_counts["rich"].sum()
+    before = merged.model_.learned.state.class_counts["rich"].sum()
     late = pd.DataFrame({"task": ["t001", "t031"], "worker": "new", "label": "fox"})
     merged.partial_fit(late)
     assert merged.tally_.late_items == 2
-    assert merged._memory.state.class_counts["rich"].sum() == pytest.approx(before, abs=1e-5)
+    assert merged.model_.learned.state.class_counts["rich"].sum() == pytest.approx(before, abs=1e-5)
     # A merged model can be saved, and others merged with it.
     assert lq.merge(merged, recipe(shards[2])).report().items.shape[0] == 90
 
@@ -123,7 +125,7 @@ def test_a_label_of_a_merged_task_can_be_corrected_and_withdrawn():
     merged = lq.merge(one, other)
     assert merged.partial_fit({2: {"ann": "yes"}}).tally_.corrected == 1
     assert merged.retract(2, "ann").labels_.to_dict() == {2: "yes"}
-    counts = merged._memory.state.rows.to_arrays()["rich_counts"].sum(axis=(1, 2))
+    counts = merged.model_.learned.state.rows.to_arrays()["rich_counts"].sum(axis=(1, 2))
     np.testing.assert_allclose(counts, [1, 2, 1], atol=1e-6)
 
 
@@ -133,7 +135,9 @@ def test_a_task_of_the_base_that_one_shard_changed_is_taken_from_there(tmp_path)
     other = copy(base, tmp_path).retract(2, "ann").retract(2, "bob").partial_fit({3: {"cat": "no"}})
     merged = lq.merge(one, other, base=base)
     assert merged.report().items["num_annotations"].to_dict() == {1: 3, 3: 1}
-    assert merged._memory.state.rows.to_arrays()["rich_counts"].sum() == pytest.approx(4, abs=1e-5)
+    assert merged.model_.learned.state.rows.to_arrays()["rich_counts"].sum() == pytest.approx(
+        4, abs=1e-5
+    )
     twice = copy(base, tmp_path).partial_fit({1: {"dan": "yes"}})
     with pytest.raises(StateError, match="two of them know task 1"):
         lq.merge(one, twice, base=base)
@@ -183,7 +187,9 @@ def test_a_history_is_counted_once():
         lq.merge(one, other)
     base = lq.BiLA(history=history)
     merged = lq.merge(one, other, base=base)
-    assert merged._memory.state.rows.to_arrays()["rich_counts"].sum() == pytest.approx(13, abs=1e-5)
+    assert merged.model_.learned.state.rows.to_arrays()["rich_counts"].sum() == pytest.approx(
+        13, abs=1e-5
+    )
 
 
 def test_seeds_and_room_may_differ():

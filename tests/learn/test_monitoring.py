@@ -38,7 +38,7 @@ def learned(crowd, chunk_items=50, model=None, **settings):
 
 
 def book(model):
-    return model._memory.book.to_arrays()
+    return model.model_.learned.worker_stats.to_arrays()
 
 
 def balanced(model):

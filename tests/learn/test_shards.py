@@ -20,7 +20,7 @@ from labelquorum.evaluation.datasets.load import (
 from labelquorum.ingest.chunks import take_rows
 from labelquorum.ingest.readers import read_labels
 from labelquorum.ingest.vocabulary import Roster
-from labelquorum.learn.model_state import learn_chunk, nothing_learned, remember
+from labelquorum.learn.model import commit, empty_state, learn_chunk
 from labelquorum.learn.shards import (
     Known,
     fit_shards,
@@ -48,11 +48,13 @@ def table():
 
 def in_shards(model, table, n_shards):
     """Fit shards by the items' ids, as Spark does it, and give the answers."""
-    sharding, classes = sharding_of(model), Roster(model._space).read(table).new_classes
+    sharding, classes = sharding_of(model), Roster(model.model_.space).read(table).new_classes
     rows = [[] for _ in range(n_shards)]
     for row, item in enumerate(table.item_ids):
         rows[crc32(str(item).encode()) % n_shards].append(row)
-    intakes = [Roster(model._space, [], classes).read(take_rows(table, some)) for some in rows]
+    intakes = [
+        Roster(model.model_.space, [], classes).read(take_rows(table, some)) for some in rows
+    ]
     names = sorted({worker for intake in intakes for worker in intake.new_workers}, key=str)
     place = {worker: k for k, worker in enumerate(names)}
     places = [np.array([place[worker] for worker in one.new_workers]) for one in intakes]
@@ -135,7 +137,7 @@ def test_shards_count_every_label_once_however_many_rounds_there_are(table):
 
 def test_what_a_later_round_counts_takes_the_place_of_what_an_earlier_one_did(table):
     sharding = sharding_of(lq.BiLA())
-    chunk = Roster(lq.BiLA()._space).read(table).chunk
+    chunk = Roster(lq.BiLA().model_.space).read(table).chunk
     first = sharding.fit(chunk, None, None)
     known = Known(first.rows, first.sums, sharding.pool(first.rows, chunk.n_classes))
     again = sharding.fit(chunk, known, first)  # others counted nothing, so it starts from nothing
@@ -144,7 +146,7 @@ def test_what_a_later_round_counts_takes_the_place_of_what_an_earlier_one_did(ta
 
 
 def test_shards_of_a_chunk_are_all_its_items_with_all_their_labels(table):
-    chunk = Roster(lq.BiLA()._space).read(table).chunk
+    chunk = Roster(lq.BiLA().model_.space).read(table).chunk
     parts = shards_of(chunk, 7)
     assert len(parts) == 7
     assert np.array_equal(np.concatenate([part.item_keys for part in parts]), chunk.item_keys)
@@ -154,41 +156,45 @@ def test_shards_of_a_chunk_are_all_its_items_with_all_their_labels(table):
 
 
 def test_a_stream_goes_on_from_a_chunk_that_was_learned_in_shards(table):
-    model, method = lq.BiLA(), lq.BiLA()._aggregator
+    model, method = lq.BiLA(), lq.BiLA().model_.aggregator
     half = len(table.item_ids) // 2
     parts = [take_rows(table, range(half)), take_rows(table, range(half, 2 * half))]
-    memories = []
+    states = []
     for spread in (False, True):
-        memory = nothing_learned(model._space, 0)
+        learned = empty_state(model.model_.space, 0)
         for part in parts:
-            intake = memory.roster.read(part, memory.ledger)
+            intake = learned.vocabulary.read(part, learned.open_items)
             if spread:
-                step = learn_in_shards(memory, method, intake, 0, n_shards=3, run=fit_shards(model))
+                step = learn_in_shards(
+                    learned, method, intake, 0, n_shards=3, run=fit_shards(model)
+                )
             else:
-                step = learn_chunk(memory, method, intake, 0)
-            memory = remember(memory, step)
-        memories.append((memory, step))
-    (one, whole), (other, sharded) = memories
-    assert one.roster.worker_ids == other.roster.worker_ids
+                step = learn_chunk(learned, method, intake, 0)
+            learned = commit(learned, step)
+        states.append((learned, step))
+    (one, whole), (other, sharded) = states
+    assert one.vocabulary.worker_ids == other.vocabulary.worker_ids
     assert np.mean(whole.result.aggregated != sharded.result.aggregated) <= 0.01
-    counted = [memory.state.rows.to_arrays()["rich_counts"].sum() for memory in (one, other)]
+    counted = [learned.state.rows.to_arrays()["rich_counts"].sum() for learned in (one, other)]
     assert counted[0] == pytest.approx(counted[1]) == pytest.approx(2 * half)
 
 
 def test_shards_bring_new_workers_and_classes_into_a_stream():
-    model, method = lq.BiLA(), lq.BiLA()._aggregator
-    memory = nothing_learned(model._space, 0)
+    model, method = lq.BiLA(), lq.BiLA().model_.aggregator
+    learned = empty_state(model.model_.space, 0)
     for number, names in enumerate((["a", "b"], ["b", "c"])):
         labels = {
             f"t{number}-{i}": {f"w{number + j}": names[(i + (j == 3)) % 2] for j in range(4)}
             for i in range(40)
         }
-        intake = memory.roster.read(read_labels(labels, model._space), memory.ledger)
-        step = learn_in_shards(memory, method, intake, 0, n_shards=2, run=fit_shards(model))
-        memory = remember(memory, step)
-    assert memory.roster.classes == ["a", "b", "c"]
-    assert memory.roster.worker_ids == ["w0", "w1", "w2", "w3", "w4"]
-    assert memory.state.rows.to_arrays()["rich_counts"].sum() == pytest.approx(320)
+        intake = learned.vocabulary.read(
+            read_labels(labels, model.model_.space), learned.open_items
+        )
+        step = learn_in_shards(learned, method, intake, 0, n_shards=2, run=fit_shards(model))
+        learned = commit(learned, step)
+    assert learned.vocabulary.classes == ["a", "b", "c"]
+    assert learned.vocabulary.worker_ids == ["w0", "w1", "w2", "w3", "w4"]
+    assert learned.state.rows.to_arrays()["rich_counts"].sum() == pytest.approx(320)
 
 
 def test_a_method_that_cannot_learn_from_shards_is_refused_with_a_sentence():

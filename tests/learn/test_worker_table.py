@@ -133,11 +133,8 @@ def test_a_worker_a_version_does_not_know_is_an_error():
 
 
 def test_a_version_nobody_holds_is_gone():
-    class Watched(WorkerRows):
-        __slots__ = ("__weakref__",)
-
-    first = Watched({"skill": np.zeros(3)})
-    watch = weakref.ref(first)
+    first = WorkerRows({"skill": np.zeros(3)})
+    watch = weakref.ref(first._version)
     newest = first.scatter(np.array([1]), {"skill": np.ones(1)})
     del first
     gc.collect()
@@ -172,7 +169,7 @@ def test_a_scatter_among_very_many_workers_copies_only_its_rows():
     table = rows._table.blocks["<f8"]
     newer = rows.scatter(np.array([5, 70]), {"skill": np.ones((2, 4))})
     assert newer._table.blocks["<f8"] is table
-    assert rows._undo["skill"].shape == (2, 4)
+    assert rows._version.undo["skill"].shape == (2, 4)
     np.testing.assert_array_equal(rows.gather(np.array([5]))["skill"], 0)
     np.testing.assert_array_equal(newer.gather(np.array([5]))["skill"], 1)
     assert rows._table.blocks["<f8"] is table

@@ -393,7 +393,7 @@ def test_large_chunks_are_learned_from_on_the_executors(spark, crowd, tmp_path, 
         expected |= dict(model.partial_fit(str(file)).labels_.items())
     with look(tmp_path) as store:
         answers = {given.item_id: given.label for given in store.stream("birds").answers()}
-        counted = store.stream("birds").estimator()._memory.state.rows.to_arrays()
+        counted = store.stream("birds").estimator().model_.learned.state.rows.to_arrays()
     assert answers.keys() == expected.keys()
     assert np.mean([answers[item] != label for item, label in expected.items()]) <= 0.02
     assert counted["rich_counts"].sum() == pytest.approx(len(crowd.item_ids))

@@ -49,8 +49,11 @@ def test_a_worker_is_forgotten_to_the_bit_as_in_the_library(store, monkeypatch):
     assert set(workers) < set(stream.estimator().workers_)
     assert_same_model(stream, model)
     again = stream.estimator()
-    for task in model._memory.ledger:
-        ours, theirs = again._memory.ledger.get(task), model._memory.ledger.get(task)
+    for task in model.model_.learned.open_items:
+        ours, theirs = (
+            again.model_.learned.open_items.get(task),
+            model.model_.learned.open_items.get(task),
+        )
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(one, other)
 

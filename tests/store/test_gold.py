@@ -71,8 +71,11 @@ def test_truths_teach_to_the_bit_what_they_teach_the_library(store, learned, gra
     assert_same_model(stream, model)
     if grace:
         again = stream.estimator()
-        for task in model._memory.ledger:
-            ours, theirs = again._memory.ledger.get(task), model._memory.ledger.get(task)
+        for task in model.model_.learned.open_items:
+            ours, theirs = (
+                again.model_.learned.open_items.get(task),
+                model.model_.learned.open_items.get(task),
+            )
             for one, other in zip(ours, theirs, strict=True):
                 np.testing.assert_array_equal(one, other)
     for task in (tasks[0], tasks[1], tasks[2]):

@@ -258,12 +258,13 @@ def test_a_worker_keeps_his_track_over_a_restart(store, stream):
             sa.select(schema.workers.c.worker, schema.workers.c.track))))  # fmt: skip
     for worker in ("w0", "w1", "w2"):
         track = model.track(worker)
-        assert track["labels"].sum() == model._fitted().book.gather(
+        assert track["labels"].sum() == model.model_.learned.worker_stats.gather(
             np.array([model.workers_.tolist().index(worker)]))["labels"][0]  # fmt: skip
         assert track.index.tolist() == [1, 2, 3]
         # Bins that are not used take no room.
         assert (
-            len(kept[f'"{worker}"']) == 3 * model._fitted().book.to_arrays()["track"][0, 0].nbytes
+            len(kept[f'"{worker}"'])
+            == 3 * model.model_.learned.worker_stats.to_arrays()["track"][0, 0].nbytes
         )
     profile = stream.profile("w0")
     assert [one["chunk"] for one in profile["track"]] == [1, 2, 3]

@@ -16,7 +16,7 @@ from labelquorum.errors import (
     StoreError,
 )
 from labelquorum.evaluation import class_conditional_crowd, label_table
-from labelquorum.learn.model_state import memory_parts
+from labelquorum.learn.model import snapshot_parts
 from labelquorum.store import codec
 from labelquorum.store import model_rows as model_module
 from labelquorum.store.batch import Submission
@@ -64,7 +64,7 @@ def recorded_chunks(store):
 
 
 def assert_same_model(stream, model):
-    ours, theirs = stream.snapshot(), memory_parts(model._memory)
+    ours, theirs = stream.snapshot(), snapshot_parts(model.model_.learned)
     assert ours.ids["workers"] == theirs[0]["workers"]
     assert ours.ids["classes"] == theirs[0]["classes"]
     for name, array in theirs[1].items():
@@ -118,9 +118,12 @@ def test_open_items_are_counted_once_as_in_the_library(store):
     assert any(codec.decode(chunk["result"])["tally"]["late_items"] for chunk in stream.chunks())
     assert_same_model(stream, model)
     again = stream.estimator()
-    assert set(again._memory.ledger) == set(model._memory.ledger)
-    for task in model._memory.ledger:
-        ours, theirs = again._memory.ledger.get(task), model._memory.ledger.get(task)
+    assert set(again.model_.learned.open_items) == set(model.model_.learned.open_items)
+    for task in model.model_.learned.open_items:
+        ours, theirs = (
+            again.model_.learned.open_items.get(task),
+            model.model_.learned.open_items.get(task),
+        )
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(one, other)
 

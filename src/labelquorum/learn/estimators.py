@@ -167,7 +167,7 @@ class BiLA(Estimator):
                 "There are no labels of single epochs. Make the model with record_epochs=True, "
                 "and let it learn from a chunk."
             )
-        intake, _, classes = self._answer.parts
+        intake, classes = self.model_.answer.intake, self.model_.answer.classes
         fresh = np.bincount(intake.chunk.item, ~intake.chunk.known, intake.chunk.n_items) > 0
         row = np.cumsum(fresh) - 1
         trained = [i for i in intake.order if fresh[i]]

@@ -1,13 +1,12 @@
-"""The window: what a model shows that people can act on.
+"""Inspection: the tables of a model that people act on.
 
-How sure it is of workers, why a task has its answer, which tasks want another label and whose.
-It is as thin as the door: ids in and tables out. The mathematics is in `analysis/posterior.py` and
-`analysis/explain.py`.
+How well each worker is known, why a task has its answer, which tasks need another label and from
+whom, who is suspicious, and when to stop asking. Ids in, tables out: the mathematics is in
+`analysis/`. The parameters and columns are documented at `Estimator`, which delegates to it.
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -19,95 +18,91 @@ from labelquorum._types import Floats
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import Chunk, make_chunk
 from labelquorum.ingest.labels import MISSING
-from labelquorum.learn.aggregator import Aggregator
+from labelquorum.learn.analysis import drift
+from labelquorum.learn.analysis import flags as worker_flags
+from labelquorum.learn.analysis import stopping as early_stopping
+from labelquorum.learn.analysis.collusion import Pairs, pair_scores
 from labelquorum.learn.analysis.explain import TINY, adds_up, gains, odds, prospects, weight_by_item
-from labelquorum.learn.model_state import Memory
-from labelquorum.learn.reports import Explanation, id_index
+from labelquorum.learn.model import Model, unknown_worker
+from labelquorum.learn.reports import Explanation, Report, id_index, item_report, worker_report
 
-__all__ = ["CANDIDATES", "DRAWS", "MOST_CLASSES", "Window", "check_share", "is_number"]
+__all__ = ["Inspection"]
 
 DRAWS = 400
-"""Matrices that are drawn of each worker for his intervals."""
+"""Matrices drawn per worker for intervals: the 95 % bounds then rest on ten draws at each end."""
 
-MOST_CLASSES = 64
-"""Intervals are told for so many classes: the cost grows with their cube."""
+MAX_INTERVAL_CLASSES = 64
+"""Classes up to which intervals are computed: the cost grows with their cube."""
 
-CANDIDATES = 1000
-"""So many workers, those with most labels, are considered for a task when none are named."""
+MAX_CANDIDATES = 1000
+"""Workers considered for a task when none are named: those with most labels."""
 
 
-class Window(ABC):
-    """What a model shows; `Estimator` is its door."""
+class Inspection:
+    """What a model shows of its workers and its open tasks."""
 
-    @property
-    @abstractmethod
-    def _aggregator(self) -> Aggregator: ...
-
-    @property
-    @abstractmethod
-    def _seed(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def loss_history_(self) -> list[float]:
-        """One loss a chunk."""
-
-    @abstractmethod
-    def _fitted(self) -> Memory: ...
-
-    @abstractmethod
-    def _known(self) -> tuple[list[Hashable], NDArray[np.intp]]: ...
+    def __init__(self, model: Model) -> None:
+        self._model, self._method = model, model.aggregator
 
     # ── workers ──────────────────────────────────────────────────────────────────────────
+
+    def confusion(self, workers: NDArray[np.intp]) -> NDArray[np.float32]:
+        """P(worker says z | truth c) of the workers with these indices, (P, C, C)."""
+        return self._method.confusion(self._model.fitted().state, workers)
+
+    def class_prior(self) -> Floats:
+        """P(class), (C,)."""
+        return self._method.class_prior(self._model.fitted().state)
+
+    def worker_stats(self, workers: NDArray[np.intp], name: str) -> NDArray[Any]:
+        """The "labels", "agreed" or "track" of the workers with these indices, (P, …)."""
+        return self._model.fitted().worker_stats.gather(workers, (name,))[name]
+
+    def find_workers(
+        self, workers: Iterable[Hashable] | None
+    ) -> tuple[Sequence[Hashable], NDArray[np.intp]]:
+        """The ids and indices of these workers; of all unless given."""
+        ids, index = self._model.known_workers()
+        if workers is None:
+            return ids, index
+        asked = _several("workers", workers)
+        found = [self._model.fitted().vocabulary.worker_index(worker) for worker in asked]
+        for worker, k in zip(asked, found, strict=True):
+            if k is None:
+                raise unknown_worker(worker)
+        return asked, np.array(found, np.intp)
+
+    def candidates(self) -> tuple[NDArray[np.intp], Floats]:
+        """The workers with most labels, and how likely the next label is theirs, (P,) each."""
+        _, index = self._model.known_workers()
+        labels = self.worker_stats(index, "labels")
+        busiest = np.sort(np.argsort(-labels, kind="stable")[:MAX_CANDIDATES])
+        # One label each beforehand: workers with a history may have none yet.
+        share = labels[busiest] + 1.0
+        return index[busiest], share / share.sum()
 
     def skill_intervals(
         self, level: float = 0.95, workers: Iterable[Hashable] | None = None
     ) -> pd.DataFrame:
-        """How often each worker is right, and between which bounds that is known.
-
-        Parameters
-        ----------
-        level
-            The probability with which the skill lies between `low` and `high`.
-        workers
-            Those asked about; all unless given.
-
-        Returns
-        -------
-        table : index worker; skill, low, high, labels
-        """
-        ids, index = self._chosen(workers)
-        memory = self._fitted()
-        prior = self._aggregator.class_prior(memory.state)
-        right = np.diagonal(self._aggregator.confusion(memory.state, index), axis1=1, axis2=2)
+        """How often each worker is right, with bounds."""
+        ids, index = self.find_workers(workers)
+        prior = self.class_prior()
+        skill = np.diagonal(self.confusion(index), axis1=1, axis2=2) @ prior
         low, high = self._bounds(
-            index, level, right @ prior, lambda drawn: np.einsum("skcc,c->sk", drawn, prior)
+            index, level, skill, lambda drawn: np.einsum("skcc,c->sk", drawn, prior)
         )
-        labels = memory.book.gather(index)["labels"]
-        columns = {"skill": right @ prior, "low": low, "high": high, "labels": labels}
+        labels = self.worker_stats(index, "labels")
+        columns = {"skill": skill, "low": low, "high": high, "labels": labels}
         return pd.DataFrame(columns, index=id_index(ids, "worker"))
 
     def confusion_intervals(
         self, level: float = 0.95, workers: Iterable[Hashable] | None = None
     ) -> pd.DataFrame:
-        """What each worker says of each class, and between which bounds that is known.
-
-        Parameters
-        ----------
-        level
-            The probability with which an entry lies between `low` and `high`.
-        workers
-            Those asked about; all unless given.
-
-        Returns
-        -------
-        table : index worker, truth, label; prob, low, high
-        """
-        ids, index = self._chosen(workers)
-        memory = self._fitted()
-        confusion = self._aggregator.confusion(memory.state, index)
+        """What each worker says of each class, with bounds."""
+        ids, index = self.find_workers(workers)
+        confusion = self.confusion(index)
         low, high = self._bounds(index, level, confusion, lambda drawn: drawn)
-        classes = id_index(memory.roster.classes, "label")
+        classes = id_index(self._model.learned.vocabulary.classes, "label")
         parts = [id_index(ids, "worker"), classes.rename("truth"), classes]
         return pd.DataFrame(
             {"prob": confusion.ravel(), "low": low.ravel(), "high": high.ravel()},
@@ -115,45 +110,147 @@ class Window(ABC):
         )
 
     def _bounds(
-        self, index: NDArray[np.intp], level: float, point: NDArray[Any], of: Any
+        self,
+        index: NDArray[np.intp],
+        level: float,
+        point: NDArray[Any],
+        of: Callable[[NDArray[Any]], NDArray[Any]],
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Quantiles of what draws of workers give; the point itself is always between them."""
-        check_share("level", level, 0 < level < 1 if is_number(level) else False)
-        if self._aggregator.draws is None:
+        """Quantiles of a function of drawn matrices; the point itself is always between them."""
+        _check_share("level", level, is_open=True)
+        learned = self._model.fitted()
+        if self._method.draws is None:
             raise StateError(
-                f"This {type(self).__name__} has no intervals: it keeps no posterior of workers. "
+                f"This {self._model.name} has no intervals: it keeps no posterior of workers. "
                 "Use BiLA()."
             )
-        n_classes = len(self._fitted().roster.classes)
-        if n_classes > MOST_CLASSES:
+        n_classes = len(learned.vocabulary.classes)
+        if n_classes > MAX_INTERVAL_CLASSES:
             raise StateError(
-                f"Intervals are told for at most {MOST_CLASSES} classes, beyond which they take "
-                f"too long. This model knows {n_classes}. See skills_ and confusion_."
+                f"Intervals are computed for at most {MAX_INTERVAL_CLASSES} classes: for more they "
+                f"take too long. This model knows {n_classes}. See skills_ and confusion_."
             )
-        n_chunks = self._fitted().n_chunks
-        rng = np.random.default_rng(self._seed)
+        rng = np.random.default_rng(self._model.seed)
         low, high = np.empty_like(point), np.empty_like(point)
         start = 0
-        for drawn in self._aggregator.draws(self._fitted().state, index, DRAWS, rng, n_chunks):
+        for drawn in self._method.draws(learned.state, index, DRAWS, rng, learned.n_chunks):
             some = slice(start, start + drawn.shape[1])
             ends = np.quantile(of(drawn), [(1 - level) / 2, (1 + level) / 2], axis=0)
             low[some], high[some] = ends
             start = some.stop
         return np.minimum(low, point), np.maximum(high, point)
 
+    def flags(self, level: float = 0.95, workers: Iterable[Hashable] | None = None) -> pd.DataFrame:
+        """Suspicious workers, and why."""
+        _check_share("level", level, is_open=True)
+        ids, index = self.find_workers(workers)
+        names = self._model.learned.vocabulary.worker_ids
+        by_matrix = self._matrix_flags(index, level)
+        by_track = worker_flags.drifting(self.worker_stats(index, "track"), level)
+        by_pair = worker_flags.colluding(self._pairs(), lambda k: names[k], level)
+        columns: dict[str, list[Any]] = {
+            name: [] for name in ("worker", "flag", "score", "since", "partners", "says")
+        }
+        for worker, k, *found in zip(ids, index.tolist(), by_matrix, by_track, strict=True):
+            for flag in (*found, by_pair.get(k)):
+                if flag is None:
+                    continue
+                partners = None if flag.partners is None else [names[p] for p in flag.partners]
+                row = (worker, flag.flag, flag.score, flag.since, partners, flag.says)
+                for name, value in zip(columns, row, strict=True):
+                    columns[name].append(value)
+        return pd.DataFrame(
+            {
+                name: pd.Series(values, dtype=float if name == "score" else object)
+                for name, values in columns.items()
+            }
+        )
+
+    def _matrix_flags(
+        self, index: NDArray[np.intp], level: float
+    ) -> list[worker_flags.Flag | None]:
+        found: list[worker_flags.Flag | None] = [None] * len(index)
+        classes = self._model.learned.vocabulary.classes
+        if len(classes) > MAX_INTERVAL_CLASSES:
+            return found
+        prior, labels = self.class_prior(), self.worker_stats(index, "labels")
+        confusion = self._matrices(index)
+        suspects = np.flatnonzero(worker_flags.suspects(confusion, prior, labels))
+        start = 0
+        for drawn in self._draws(index[suspects], confusion[suspects], prior, labels[suspects]):
+            some = suspects[start : start + drawn.shape[1]]
+            start += drawn.shape[1]
+            flags = worker_flags.matrix_flags(
+                drawn, confusion[some], prior, labels[some], classes, level
+            )
+            for k, flag in zip(some.tolist(), flags, strict=True):
+                found[k] = flag
+        return found
+
+    def _draws(
+        self, index: NDArray[np.intp], confusion: Floats, prior: Floats, labels: NDArray[Any]
+    ) -> Iterable[NDArray[Any]]:
+        """Drawn matrices of these workers, (S, P, C, C) per block of workers."""
+        if not len(index):
+            return []
+        learned, seed = self._model.fitted(), self._model.seed
+        if self._method.draws is None:
+            return [worker_flags.guessed(confusion, prior, labels, DRAWS, seed)]
+        rng = np.random.default_rng(seed)
+        return self._method.draws(learned.state, index, DRAWS, rng, learned.n_chunks)
+
+    def track(self, worker: Hashable, level: float = 0.95) -> pd.DataFrame:
+        """How far a worker agreed with the others over time, and where that changed."""
+        _check_share("level", level, is_open=True)
+        _, index = self.find_workers([worker])
+        bins = self.worker_stats(index, "track")[0]
+        curve = drift.curve(bins, level)
+        turns = [change.chunk for change in drift.changes(bins, level)]
+        ends = [0, *(one.chunk for one in curve)]
+        table = pd.DataFrame(curve, columns=list(drift.Bin._fields))
+        table["change"] = [end + 1 in turns for end in ends[:-1]]
+        return table.set_index("chunk")
+
+    def collusion(self) -> pd.DataFrame:
+        """How often two workers gave the same answer to open tasks, beside what is expected."""
+        pairs, names = self._pairs(), self._model.fitted().vocabulary.worker_ids
+        columns = pairs._asdict()
+        for side in ("worker", "other"):
+            columns[side] = pd.Series([names[k] for k in columns[side].tolist()], dtype=object)
+        return pd.DataFrame(columns)
+
+    def _pairs(self) -> Pairs:
+        chunk, probs, evidence, temperature = self._open_evidence()
+        return pair_scores(chunk, probs, evidence, temperature, self._matrices)
+
     # ── tasks ────────────────────────────────────────────────────────────────────────────
 
-    def explain(self, task: Hashable) -> Explanation:
-        """Why an open task has its answer, and what would flip it.
+    def report(self) -> Report:
+        """Items and workers under cleanlab's column names, with the crowd's agreement."""
+        learned = self._model.fitted()
+        classes, held = learned.vocabulary.classes, learned.open_items
+        if len(held):
+            chunk = held.to_chunk(len(learned.vocabulary.worker_ids), len(classes))
+            probs, aggregated = held.answers(len(classes))
+            item_ids, notes = list(held), held.notes
+        else:
+            intake, result = self._model.answer.intake, self._model.answer.result
+            chunk, item_ids, notes = intake.chunk, intake.item_ids, intake.notes or []
+            probs, aggregated = result.probs, result.aggregated
+        items, alpha, agreement = item_report(chunk, item_ids, probs, aggregated, classes, notes)
+        ids, index = self._model.known_workers()
+        stats = learned.worker_stats.gather(index)
+        confusion, prior = self.confusion(index), self.class_prior()
+        workers = worker_report(ids, classes, confusion, prior, stats["labels"], stats["agreed"])
+        return Report(items, workers, alpha, agreement)
 
-        Printed, it is a sentence: "t17: 'cat' with 0.93 because ann (+2.1) and bob (+1.9) outweigh
-        eve (−1.4)." Labels of workers who were forgotten since are not told any more.
-        """
-        memory, method = self._fitted(), self._aggregator
-        item = memory.ledger.get(task)
+    def explain(self, task: Hashable) -> Explanation:
+        """Why an open task has its answer, and what would flip it."""
+        learned = self._model.fitted()
+        item = learned.open_items.get(task)
         if item is None:
-            raise self._not_open(task)
-        classes, worker_ids = memory.roster.classes, memory.roster.worker_ids
+            raise _not_open(task)
+        classes, worker_ids = learned.vocabulary.classes, learned.vocabulary.worker_ids
         labels = make_chunk(
             np.zeros(len(item.worker)),
             item.worker,
@@ -164,8 +261,8 @@ class Window(ABC):
             n_classes=len(classes),
         )
         temperature = item.temperature  # as the answer was given; today's may differ
-        log_prior = adds_up(method, memory.state, labels)
-        candidates, share = self._candidates()
+        log_prior = adds_up(self._method, learned.state, labels)
+        candidates, share = self.candidates()
         log_matrix = np.log(np.maximum(self._matrices(candidates), TINY))
         found = odds(item, temperature, log_prior, np.einsum("k,kcz->cz", share, log_matrix))
         order = np.argsort(-found.by_label, kind="stable")
@@ -192,23 +289,16 @@ class Window(ABC):
         )
 
     def pending(self, threshold: float = 0.95) -> pd.DataFrame:
-        """Open tasks that want another label: those answered with less confidence than this.
-
-        Tasks whose truth was given want none.
-
-        Returns
-        -------
-        table : index task, the least confident first; label, confidence, labels
-        """
-        check_share("threshold", threshold, is_number(threshold) and 0 <= threshold <= 1)
-        memory, (chunk, probs, aggregated, gold) = self._fitted(), self._open()
+        """Open tasks answered with less confidence than this."""
+        _check_share("threshold", threshold)
+        learned, (chunk, probs, aggregated, gold) = self._model.fitted(), self._open()
         confidence = np.take_along_axis(probs, aggregated[:, None].astype(np.intp), axis=1)[:, 0]
         rows = np.flatnonzero((confidence < threshold) & (gold == MISSING))
         rows = rows[np.argsort(confidence[rows], kind="stable")]
-        tasks = list(memory.ledger)
+        tasks, classes = list(learned.open_items), learned.vocabulary.classes
         return pd.DataFrame(
             {
-                "label": [memory.roster.classes[c] for c in aggregated[rows].tolist()],
+                "label": [classes[c] for c in aggregated[rows].tolist()],
                 "confidence": confidence[rows],
                 "labels": np.bincount(chunk.item, minlength=chunk.n_items)[rows],
             },
@@ -221,36 +311,15 @@ class Window(ABC):
         workers: Iterable[Hashable] | None = None,
         top: int | None = None,
     ) -> pd.DataFrame:
-        """What one more label would likely do: which tasks to ask about, and whom.
-
-        The gain is by how much the label would raise the probability that the answer is right,
-        on average over what the worker may say. Tasks whose truth was given are left out.
-
-        Parameters
-        ----------
-        tasks
-            Open tasks; all of them unless given.
-        workers
-            Those who may be asked. Unless given, the gain is the mean over the thousand workers
-            with most labels, by how many they gave, and the best of them is named.
-        top
-            At most so many rows.
-
-        Returns
-        -------
-        table : index task, the largest gain first; gain, confidence, expected_confidence,
-            best_worker, best_gain. With `workers`: index task, worker; gain, confidence,
-            expected_confidence. Nobody is asked about a task he has labelled; where all have,
-            the gain is that of somebody new who is like them, and no best worker is named.
-        """
-        if top is not None and (not is_number(top) or top != int(top) or top < 0):
+        """What one more label would likely do, by task or by task and worker."""
+        if top is not None and (not _is_number(top) or top != int(top) or top < 0):
             raise StateError(f"`top` must be a whole number ≥ 0, or None. Got {top!r}.")
-        memory, (chunk, probs, _, gold) = self._fitted(), self._open()
-        place = {task: row for row, task in enumerate(memory.ledger)}
+        learned, (chunk, probs, _, gold) = self._model.fitted(), self._open()
+        place = {task: row for row, task in enumerate(learned.open_items)}
         wanted = list(place) if tasks is None else _several("tasks", tasks)
         for task in wanted:
             if task not in place:
-                raise self._not_open(task)
+                raise _not_open(task)
         places = np.array([place[task] for task in wanted], np.intp)
         rows = places[gold[places] == MISSING]
         probs = probs[rows].astype(np.float64)
@@ -272,11 +341,12 @@ class Window(ABC):
         probs: Floats,
         temperature: Floats,
     ) -> pd.DataFrame:
-        candidates, share = self._candidates()
+        candidates, share = self.candidates()
         asked = _asked(chunk, rows, candidates)
         found = prospects(probs, self._matrices(candidates), temperature, share, asked)
         confidence = probs.max(axis=1, initial=0)
-        ids = [self._fitted().roster.worker_ids[k] for k in candidates.tolist()]
+        worker_ids = self._model.fitted().vocabulary.worker_ids
+        ids = [worker_ids[k] for k in candidates.tolist()]
         return pd.DataFrame(
             {
                 "gain": found.mean,
@@ -297,7 +367,7 @@ class Window(ABC):
         temperature: Floats,
         workers: Iterable[Hashable],
     ) -> pd.DataFrame:
-        ids, chosen = self._chosen(workers)
+        ids, chosen = self.find_workers(workers)
         table = gains(probs, self._matrices(chosen), temperature)
         asked = _asked(chunk, rows, chosen)
         free = np.ones(table.shape, bool)
@@ -313,71 +383,65 @@ class Window(ABC):
             index=pd.MultiIndex.from_arrays(parts),
         )
 
-    # ── what these stand on ──────────────────────────────────────────────────────────────
+    def stopping(self, thresholds: Sequence[float] | None = None) -> pd.DataFrame:
+        """What closing open tasks at a confidence would have saved and cost."""
+        wanted = early_stopping.THRESHOLDS if thresholds is None else tuple(thresholds)
+        for threshold in wanted:
+            _check_share("thresholds", threshold)
+        learned, method = self._model.fitted(), self._method
+        chunk, _, evidence, _ = self._open_evidence()
+        curve = []
+        if chunk.n_labels:
+            log_prior = adds_up(method, learned.state, chunk)
+            if log_prior is None:
+                raise StateError(
+                    f"This {self._model.name} cannot replay tasks: its answer is not a sum of what "
+                    "labels say. Use BiLA()."
+                )
+            temperature = self._temperature if method.temperature is not None else None
+            sums = early_stopping.stopping_sums(chunk, evidence, log_prior, temperature, wanted)
+            curve = early_stopping.curve(sums, wanted)
+        return pd.DataFrame(curve, columns=list(early_stopping.Stop._fields))
 
-    def _open(self) -> tuple[Chunk, NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
-        """Labels, answers and given truths of the open tasks."""
-        memory = self._fitted()
-        n_classes = len(memory.roster.classes)
-        chunk = memory.ledger.to_chunk(len(memory.roster.worker_ids), n_classes)
-        return chunk, *memory.ledger.answers(n_classes), memory.ledger.gold
-
-    def _temperature(self, n_labels: Floats) -> Floats:
-        """What log-odds are divided by before they are told as probabilities, (N,)."""
-        if self._aggregator.temperature is None:
-            return np.ones(len(n_labels))
-        return self._aggregator.temperature(self._fitted().state, n_labels)
+    # ── shared by these ──────────────────────────────────────────────────────────────────
 
     def _matrices(self, workers: NDArray[np.intp]) -> Floats:
-        return self._aggregator.confusion(self._fitted().state, workers).astype(np.float64)
+        return self.confusion(workers).astype(np.float64)
 
-    def _candidates(self) -> tuple[NDArray[np.intp], Floats]:
-        """The workers with most labels, and how likely the next label is theirs, (P,) each."""
-        memory, (_, index) = self._fitted(), self._known()
-        labels = memory.book.gather(index)["labels"]
-        busiest = np.sort(np.argsort(-labels, kind="stable")[:CANDIDATES])
-        # A label each beforehand: of workers with a history none may have come yet.
-        share = labels[busiest] + 1.0
-        return index[busiest], share / share.sum()
+    def _temperature(self, n_labels: Floats) -> Floats:
+        """The temperature, by which log-odds are divided before they become probabilities, (N,)."""
+        if self._method.temperature is None:
+            return np.ones(len(n_labels))
+        return self._method.temperature(self._model.fitted().state, n_labels)
 
-    def _chosen(
-        self, workers: Iterable[Hashable] | None
-    ) -> tuple[Sequence[Hashable], NDArray[np.intp]]:
-        ids, index = self._known()
-        if workers is None:
-            return ids, index
-        asked = _several("workers", workers)
-        found = [self._fitted().roster.worker_index(worker) for worker in asked]
-        for worker, k in zip(asked, found, strict=True):
-            if k is None:
-                raise LabelError(
-                    f"Worker {worker!r} is not known. See model.workers_ for those who are."
-                )
-        return asked, np.array(found, np.intp)
+    def _open(self) -> tuple[Chunk, NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
+        """Labels, answers and given true labels of the open tasks."""
+        learned = self._model.fitted()
+        held, n_classes = learned.open_items, len(learned.vocabulary.classes)
+        chunk = held.to_chunk(len(learned.vocabulary.worker_ids), n_classes)
+        return chunk, *held.answers(n_classes), held.gold
 
-    def _not_open(self, task: Hashable) -> LabelError:
-        return LabelError(
-            f"Task {task!r} is not open: its labels are not held any more, or never came. "
-            "Check the id, or set open_items= higher to hold more tasks."
-        )
+    def _open_evidence(self) -> tuple[Chunk, Floats, Floats, Floats]:
+        """Open tasks: labels, answers (N, C), evidence of each label (B, C), temperatures (N,)."""
+        chunk, probs, _, gold = self._open()
+        held = self._model.fitted().open_items
+        arrays = held.to_arrays()
+        item = np.repeat(np.arange(len(held)), arrays["counts"])
+        order = np.lexsort((arrays["weight"], arrays["label"], arrays["worker"], item))
+        evidence = _wide(arrays["log_evidence"][order].astype(np.float64), chunk.n_classes)
+        keys = np.array([held.key_of(task) for task in held], np.uint64)
+        chunk = chunk._replace(item_keys=keys, gold=gold)
+        return chunk, probs.astype(np.float64), evidence, arrays["heat"].astype(np.float64)
 
 
-def is_number(value: Any) -> bool:
-    """Whether a value is a finite number."""
-    return isinstance(value, Real) and math.isfinite(value)
-
-
-def check_share(name: str, value: Any, right: bool) -> None:
-    """Refuse a setting that is not from 0 to 1."""
-    if not right:
-        raise StateError(f"`{name}` must be a number between 0 and 1. Got {value!r}.")
-
-
-def _several(name: str, ids: Any) -> list[Hashable]:
-    """Each once, in the order given."""
-    if isinstance(ids, str) or not isinstance(ids, Iterable):
-        raise StateError(f"`{name}` must be a list of ids, even of one. Got {ids!r}.")
-    return list(dict.fromkeys(ids))
+def _wide(evidence: Floats, n_classes: int) -> Floats:
+    """Evidence for all classes: for a class that was unknown then, the least of any class."""
+    wide = np.full((len(evidence), n_classes), np.nan)
+    wide[:, : evidence.shape[1]] = evidence
+    if len(wide):
+        least = np.nanmin(wide, axis=1, keepdims=True, initial=0)
+        wide = np.where(np.isnan(wide), least, wide)
+    return wide
 
 
 def _asked(chunk: Chunk, rows: NDArray[np.intp], workers: NDArray[np.intp]) -> Chunk:
@@ -395,3 +459,27 @@ def _asked(chunk: Chunk, rows: NDArray[np.intp], workers: NDArray[np.intp]) -> C
         n_workers=len(workers),
         n_classes=chunk.n_classes,
     )
+
+
+def _not_open(task: Hashable) -> LabelError:
+    return LabelError(
+        f"Task {task!r} is not open: its labels are no longer held, or never came. "
+        "Check the id, or set open_items= higher to hold more tasks."
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _check_share(name: str, value: Any, is_open: bool = False) -> None:
+    """Refuse a setting that is not from 0 to 1; both ends are refused where `is_open`."""
+    if not _is_number(value) or not 0 <= value <= 1 or (is_open and value in (0, 1)):
+        raise StateError(f"`{name}` must be a number between 0 and 1. Got {value!r}.")
+
+
+def _several(name: str, ids: Any) -> list[Hashable]:
+    """Each once, in the order given."""
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise StateError(f"`{name}` must be a list of ids, even of one. Got {ids!r}.")
+    return list(dict.fromkeys(ids))

@@ -19,7 +19,7 @@ from labelquorum.ingest.vocabulary import Roster
 from labelquorum.learn.aggregator import Part
 from labelquorum.learn.analysis.drift import fresh_track, joined
 from labelquorum.learn.estimator import Estimator
-from labelquorum.learn.model_state import Memory
+from labelquorum.learn.model import ModelState
 from labelquorum.learn.worker_table import WorkerRows
 
 __all__ = ["merge"]
@@ -54,14 +54,13 @@ def merge(*models: Estimator, base: Estimator | None = None) -> Estimator:
     first = everybody[0]
     forgotten = _forgotten(models, base)
     workers = _union(
-        [worker for worker in model._memory.roster.worker_ids if worker not in forgotten]
+        [worker for worker in model.model_.learned.vocabulary.worker_ids if worker not in forgotten]
         for model in everybody
     )
-    classes = _union(model._memory.roster.classes for model in everybody)
+    classes = _union(model.model_.learned.vocabulary.classes for model in everybody)
     places = {id(model): _places(model, workers, classes) for model in everybody}
-    merged = type(first)(**first.get_params())
-    merged._memory = Memory(
-        Roster(first._space, list(workers), list(classes)),
+    learned = ModelState(
+        Roster(first.model_.space, list(workers), list(classes)),
         _merge_ledgers(models, base, places, len(classes)),
         _merge_states(models, base, places, len(workers), len(classes)),
         _merge_books(models, base, places, len(workers)),
@@ -69,7 +68,7 @@ def merge(*models: Estimator, base: Estimator | None = None) -> Estimator:
         {},
         n_chunks=inf,
     )
-    return merged
+    return first.with_learned(learned)
 
 
 def _check_models(models: Sequence[Estimator], base: Estimator | None) -> None:
@@ -84,7 +83,7 @@ def _check_models(models: Sequence[Estimator], base: Estimator | None) -> None:
     everybody = [*([] if base is None else [base]), *models]
     first = everybody[0]
     for model in everybody:
-        model._require_counts("be merged")
+        model.model_.check_counts("be merged")
         if model.held_labels_:
             raise StateError(
                 f"{model.held_labels_} labels of a model are held for its warm-up, so it cannot be "
@@ -121,7 +120,9 @@ def _check_tasks(models: Sequence[Estimator], base: Estimator | None) -> None:
             changed[task] = model
         news = _task_keys(model) - before
         if seen & news:
-            open_tasks = {id_key(task): task for other in models for task in other._memory.ledger}
+            open_tasks = {
+                id_key(task): task for other in models for task in other.model_.learned.open_items
+            }
             named = [repr(open_tasks[key]) for key in seen & news if key in open_tasks]
             raise _overlap(f"task {min(named)}" if named else "tasks that are closed by now")
         seen |= news
@@ -135,7 +136,7 @@ def _overlap(what: str) -> StateError:
 
 
 def _task_keys(model: Estimator) -> set[int]:
-    ledger = model._memory.ledger
+    ledger = model.model_.learned.open_items
     return {*map(id_key, ledger), *ledger.closed_keys.tolist()}
 
 
@@ -143,12 +144,12 @@ def _changed_tasks(model: Estimator, base: Estimator | None) -> list[Hashable]:
     """Tasks open in the base of which the model holds other labels, or another truth."""
     if base is None:
         return []
-    theirs, ours, forgotten = base._memory, model._memory, _forgotten([model], base)
+    theirs, ours, forgotten = base.model_.learned, model.model_.learned, _forgotten([model], base)
     return [
         *_withdrawn(model, base),
         *(
             task
-            for task in theirs.ledger.among(ours.ledger)
+            for task in theirs.open_items.among(ours.open_items)
             if _said(theirs, task, forgotten) != _said(ours, task, forgotten)
         ),
     ]
@@ -156,8 +157,8 @@ def _changed_tasks(model: Estimator, base: Estimator | None) -> list[Hashable]:
 
 def _withdrawn(model: Estimator, base: Estimator) -> list[Hashable]:
     """Tasks open in the base that are neither open nor closed in the model."""
-    ledger = model._memory.ledger
-    missing = [task for task in base._memory.ledger if task not in ledger]
+    ledger = model.model_.learned.open_items
+    missing = [task for task in base.model_.learned.open_items if task not in ledger]
     closed = ledger.was_closed(np.array(list(map(id_key, missing)), np.uint64))
     return [task for task, known in zip(missing, closed, strict=True) if not known]
 
@@ -166,17 +167,17 @@ def _forgotten(models: Sequence[Estimator], base: Estimator | None) -> set[Hasha
     """Workers of the base whom a model has forgotten since; who came again is not."""
     if base is None:
         return set()
-    lists = [model._memory.roster.worker_ids for model in models]
-    names = base._memory.roster.worker_ids
+    lists = [model.model_.learned.vocabulary.worker_ids for model in models]
+    names = base.model_.learned.vocabulary.worker_ids
     gone = {name for ids in lists for name, now in zip(names, ids, strict=False) if now is None}
     return {name for name in gone if not any(name in ids[len(names) :] for ids in lists)}
 
 
-def _said(memory: Memory, task: Hashable, forgotten: set[Hashable]) -> Any:
+def _said(learned: ModelState, task: Hashable, forgotten: set[Hashable]) -> Any:
     """What is known of an open task, by the users' own ids; but for workers who are forgotten."""
-    held = memory.ledger.get(task)
+    held = learned.open_items.get(task)
     assert held is not None
-    workers, classes = memory.roster.worker_ids, memory.roster.classes
+    workers, classes = learned.vocabulary.worker_ids, learned.vocabulary.classes
     rows = zip(held.worker.tolist(), held.label.tolist(), held.weight.tolist(), strict=True)
     labels = [
         (workers[k], classes[z], weight)
@@ -186,7 +187,7 @@ def _said(memory: Memory, task: Hashable, forgotten: set[Hashable]) -> Any:
     return sorted(labels, key=repr), None if held.gold == MISSING else classes[held.gold]
 
 
-# ── the parts of a memory ────────────────────────────────────────────────────────────────
+# ── the parts of a state ─────────────────────────────────────────────────────────────────
 
 
 class _Places(NamedTuple):
@@ -204,7 +205,7 @@ def _union(lists: Iterable[Iterable[Hashable]]) -> dict[Hashable, int]:
 def _places(
     model: Estimator, workers: Mapping[Hashable, int], classes: Mapping[Hashable, int]
 ) -> _Places:
-    roster = model._memory.roster
+    roster = model.model_.learned.vocabulary
     return _Places(
         np.array([workers.get(worker, MISSING) for worker in roster.worker_ids], np.intp),
         np.array([classes[name] for name in roster.classes], np.intp),
@@ -219,13 +220,13 @@ def _merge_states(
     n_classes: int,
 ) -> Any:
     def part(model: Estimator) -> Part:
-        return Part(model._memory.state, *places[id(model)])
+        return Part(model.model_.learned.state, *places[id(model)])
 
-    learned = [part(model) for model in models if model._memory.state is not None]
-    method = models[0]._aggregator
+    learned = [part(model) for model in models if model.model_.learned.state is not None]
+    method = models[0].model_.aggregator
     if not learned or method.counts is None:
         return None
-    start = None if base is None or base._memory.state is None else part(base)
+    start = None if base is None or base.model_.learned.state is None else part(base)
     return method.counts.merge(learned, start, n_workers, n_classes)
 
 
@@ -241,7 +242,7 @@ def _merge_books(
     tracks = []
     for model, times in terms:
         workers = places[id(model)].workers
-        rows, known = model._memory.book.to_arrays(), workers != MISSING
+        rows, known = model.model_.learned.worker_stats.to_arrays(), workers != MISSING
         for name, counted in total.items():
             counted[workers[known]] += times * rows[name][known]
         spread = fresh_track(n_workers)
@@ -260,11 +261,11 @@ def _merge_ledgers(
 ) -> Ledger:
     """All open tasks, those of the base first; what one model changed is taken from there."""
     first = models[0] if base is None else base
-    merged = Ledger(first._whole("open_items", 0))
+    merged = Ledger(first.model_.learned.open_items.open_items)
     source: dict[Hashable, Estimator] = {}
     gone: set[Hashable] = set()
     for model in [first, *models]:
-        changed, ledger = set(_changed_tasks(model, base)), model._memory.ledger
+        changed, ledger = set(_changed_tasks(model, base)), model.model_.learned.open_items
         merged.close(ledger.closed_keys)
         for task in ledger:
             if task not in source or task in changed:
@@ -272,7 +273,7 @@ def _merge_ledgers(
         if base is not None:
             gone.update(_withdrawn(model, base))
     for task, model in source.items():
-        held = model._memory.ledger.get(task)
+        held = model.model_.learned.open_items.get(task)
         if held is not None and task not in gone:
             merged.keep(task, _renumbered(held, places[id(model)], n_classes), id_key(task))
     return merged

@@ -123,29 +123,29 @@ def _signed(value: float) -> str:
 
 
 class Answer:
-    """A chunk's answers; tables are made when somebody looks."""
+    """A chunk's answers; tables are made on first access."""
 
     def __init__(self, intake: Intake, result: Aggregation, classes: list[Hashable]) -> None:
-        self.parts = intake, result, classes
+        self.intake, self.result, self.classes = intake, result, classes
 
     @cached_property
     def _tasks(self) -> pd.Index:
-        intake, _, _ = self.parts
-        return id_index([intake.item_ids[i] for i in intake.order.tolist()], "task")
+        ids = self.intake.item_ids
+        return id_index([ids[i] for i in self.intake.order.tolist()], "task")
 
     @cached_property
     def labels(self) -> pd.Series:
         """The consensus, Series `agg_label`, in order of appearance."""
-        intake, result, classes = self.parts
-        chosen = [classes[c] for c in result.aggregated[intake.order].tolist()]
+        aggregated = self.result.aggregated[self.intake.order]
+        chosen = [self.classes[c] for c in aggregated.tolist()]
         return pd.Series(chosen, index=self._tasks, name="agg_label", dtype=_dtype(chosen))
 
     @cached_property
     def probas(self) -> pd.DataFrame:
         """The probabilities, task × class, in order of appearance."""
-        intake, result, classes = self.parts
-        columns = id_index(classes, "label")
-        return pd.DataFrame(result.probs[intake.order], index=self._tasks, columns=columns)
+        columns = id_index(self.classes, "label")
+        probs = self.result.probs[self.intake.order]
+        return pd.DataFrame(probs, index=self._tasks, columns=columns)
 
 
 def id_index(ids: Iterable[Hashable], name: str) -> pd.Index:

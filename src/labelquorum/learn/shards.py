@@ -27,7 +27,7 @@ from labelquorum.learn.bila.worker_models import WORKER_MODELS, select_worker_mo
 from labelquorum.learn.estimator import Estimator
 from labelquorum.learn.methods._batch import has_settled, incidence_of, log_normalise, soft_counts
 from labelquorum.learn.methods.dawid_skene import Params, log_joint, shares
-from labelquorum.learn.model_state import Memory, Step, count_agreement
+from labelquorum.learn.model import ModelState, Step, count_agreement
 from labelquorum.learn.worker_table import WorkerRows
 
 __all__ = [
@@ -95,13 +95,14 @@ class Sharding(NamedTuple):
 
 def sharding_of(model: Estimator) -> Sharding:
     """How a model's method learns from shards."""
-    method = model._aggregator
+    method, seed = model.model_.aggregator, model.model_.seed
     if model.history is not None:
         raise StateError("A `history` of workers is not counted in shards. Use one partition.")
     if method.counts is not None:
-        return _counted(method, method.counts.recipe, model._seed)
+        return _counted(method, method.counts.recipe, seed)
     if model.method == "dawid_skene":
-        return _dawid_skene(seed=model._seed, **model._options())
+        params = model.get_params()
+        return _dawid_skene(seed, params["smoothing"], params["tolerance"], params["iterations"])
     raise StateError(
         f"The method {model.method!r} with these settings cannot learn from shards. Use bila, "
         "with the preset default or recipe, or dawid_skene; or one partition."
@@ -168,7 +169,7 @@ def fit_shards(model: Estimator) -> Run:
 
 
 def learn_in_shards(
-    memory: Memory,
+    learned: ModelState,
     method: Aggregator,
     intake: Intake,
     seed: int,
@@ -184,7 +185,7 @@ def learn_in_shards(
     assert method.counts is not None
     recipe, chunk = method.counts.recipe, intake.chunk
     sharding, parts = _counted(method, recipe, seed), shards_of(chunk, n_shards)
-    start = method.init(chunk, seed) if memory.state is None else memory.state
+    start = method.init(chunk, seed) if learned.state is None else learned.state
     start, _ = method.update(start, take_items(chunk, np.zeros(chunk.n_items, bool)))  # room
     parent = _counted_by(start, recipe.worker_models)
     base = Known(parent.rows[chunk.workers], parent.sums, start.pooled)
@@ -192,7 +193,7 @@ def learn_in_shards(
     known = base
     gained: Sequence[Gained | None] = [None] * len(parts)
     for past in range(sharding.rounds):
-        nothing = past == 0 and memory.state is None
+        nothing = past == 0 and learned.state is None
         todo = [
             Shard(_alone(part), None if nothing else known._replace(rows=known.rows[place]), own)
             for part, place, own in zip(parts, places, gained, strict=True)
@@ -206,8 +207,10 @@ def learn_in_shards(
     losses = np.zeros(0, np.float32)
     selected = recipe.worker_models[state.speaks]
     info = Info(chunk.n_labels, sharding.rounds, losses, selected, nothing_open)
-    at = memory.n_chunks + 1 if number is None else number
-    return Step(intake, state, info, result, count_agreement(memory.book, intake, result, at))
+    at = learned.n_chunks + 1 if number is None else number
+    return Step(
+        intake, state, info, result, count_agreement(learned.worker_stats, intake, result, at)
+    )
 
 
 # ── counts: BiLA ─────────────────────────────────────────────────────────────────────────

@@ -28,8 +28,17 @@ class _Place(NamedTuple):
     shape: tuple[int, ...]  # of one worker's part
 
 
+class _Version:
+    """One version of a table; at the root of the versions is the one that the table shows."""
+
+    def __init__(self) -> None:
+        self.newer: _Version | None = None  # towards the root
+        self.changed: NDArray[Any] = np.zeros(0, np.intp)  # rows in which that one differs
+        self.undo: Leaves = {}  # the values of those rows in this version
+
+
 class _Table:
-    """The rows behind all versions; only the version at the root sees them as they are.
+    """The rows behind all versions.
 
     Leaves of one type stand side by side in one block, so that a worker among a million is one
     place in memory and not as many as there are leaves.
@@ -37,6 +46,7 @@ class _Table:
 
     def __init__(self, leaves: Leaves) -> None:
         self.lock = threading.RLock()
+        self.root = _Version()
         self.places: dict[str, _Place] = {}
         self.blocks: dict[str, NDArray[Any]] = {}
         widths: dict[str, int] = {}
@@ -81,6 +91,24 @@ class _Table:
                     together[:, place.columns] = leaf.reshape(len(workers), prod(place.shape))
             block[workers] = together
 
+    def change(self, workers: NDArray[np.integer[Any]], rows: Leaves) -> None:
+        """Make a new version the root, in which these workers have these rows."""
+        older, self.root = self.root, _Version()
+        older.newer, older.changed, older.undo = self.root, workers, self.take(workers)
+        self.put(workers, rows)
+
+    def reroot(self, version: _Version) -> None:
+        """Make the table show a version; those on the way remember their difference to it."""
+        path = [version]
+        while (newer := path[-1].newer) is not None:
+            path.append(newer)
+        for owner, heir in zip(path[:0:-1], path[-2::-1], strict=True):
+            mine = self.take(heir.changed)
+            self.put(heir.changed, heir.undo)
+            owner.newer, owner.changed, owner.undo = heir, heir.changed, mine
+            heir.newer, heir.changed, heir.undo = None, np.zeros(0, np.intp), {}
+        self.root = version
+
 
 class WorkerRows:
     """An immutable table of `n_workers` rows.
@@ -98,14 +126,12 @@ class WorkerRows:
     ([0.5, 0.9], [0.5, 0.5])
     """
 
-    __slots__ = ("_changed", "_newer", "_table", "_undo", "n_workers")
+    __slots__ = ("_table", "_version", "n_workers")
 
     def __init__(self, leaves: Leaves) -> None:
         self.n_workers = len(next(iter(leaves.values())))
         self._table = _Table({name: np.asarray(leaf) for name, leaf in leaves.items()})
-        self._newer: WorkerRows | None = None  # towards the version that owns the table
-        self._changed: NDArray[Any] = np.zeros(0, np.intp)  # rows in which that one differs
-        self._undo: Leaves = {}  # what stands in those rows here
+        self._version = self._table.root
 
     def __reduce__(self) -> tuple[Any, ...]:
         return WorkerRows, (self.to_arrays(),)  # a copy has a table of its own
@@ -122,7 +148,7 @@ class WorkerRows:
         if len(workers) and workers.max() >= self.n_workers:
             raise IndexError(f"there are {self.n_workers} workers, none with index {workers.max()}")
         with self._table.lock:
-            self._reroot()
+            self._table.reroot(self._version)
             return self._table.take(workers, names)
 
     def scatter(self, workers: NDArray[np.integer[Any]], rows: Leaves) -> "WorkerRows":
@@ -130,17 +156,15 @@ class WorkerRows:
 
         Added workers must follow on the last one without a gap.
         """
-        workers = np.array(workers)  # the caller may change his
-        newer = object.__new__(WorkerRows)
-        newer._table, newer._newer = self._table, None
-        newer._changed, newer._undo = np.zeros(0, np.intp), {}
+        workers = np.array(workers)  # the caller may change theirs
         highest = int(workers.max()) + 1 if len(workers) else 0
-        newer.n_workers = max(self.n_workers, highest)
+        newer = object.__new__(WorkerRows)
+        newer._table, newer.n_workers = self._table, max(self.n_workers, highest)
         with self._table.lock:
-            self._reroot()
+            self._table.reroot(self._version)
             self._table.reserve(newer.n_workers)
-            self._newer, self._changed, self._undo = newer, workers, self._table.take(workers)
-            self._table.put(workers, rows)
+            self._table.change(workers, rows)
+            newer._version = self._table.root
         return newer
 
     def with_room(self, n_workers: int, more_classes: int = 0) -> "WorkerRows":
@@ -170,17 +194,6 @@ class WorkerRows:
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Copy out all rows."""
         with self._table.lock:
-            self._reroot()
+            self._table.reroot(self._version)
             rows = self._table.take(np.arange(self.n_workers))
             return {name: np.ascontiguousarray(leaf) for name, leaf in rows.items()}
-
-    def _reroot(self) -> None:
-        """Make the table show this version, and the others remember their difference to it."""
-        path = [self]
-        while (newer := path[-1]._newer) is not None:
-            path.append(newer)
-        for owner, heir in zip(path[:0:-1], path[-2::-1], strict=True):
-            mine = self._table.take(heir._changed)
-            self._table.put(heir._changed, heir._undo)
-            owner._newer, owner._changed, owner._undo = heir, heir._changed, mine
-            heir._newer, heir._changed, heir._undo = None, np.zeros(0, np.intp), {}

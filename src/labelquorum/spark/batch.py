@@ -135,12 +135,12 @@ def aggregate(
 
 def _classes(model: Any, said: Any) -> list[Hashable]:
     """All classes, in the order the library gives them; of what it would leave out, none."""
-    if model._space.classes is not None:
-        return list(model._space.classes)
+    if model.model_.space.classes is not None:
+        return list(model.model_.space.classes)
     import pyarrow
 
     rows = {"task": range(len(said)), "worker": [0] * len(said), "label": said}
-    found = read_labels(pyarrow.table(rows), replace(model._space, on_bad="skip"))
+    found = read_labels(pyarrow.table(rows), replace(model.model_.space, on_bad="skip"))
     return sorted(set(found.labels), key=id_order)
 
 

@@ -120,8 +120,8 @@ def fit_first(plan: Plan) -> Run:
 
     def first(shard: int, table: Any) -> Any:
         model = plan.model()
-        roster = Roster(model._space, [], plan.classes)
-        intake = roster.read(read_labels(table, model._space))
+        roster = Roster(model.model_.space, [], plan.classes)
+        intake = roster.read(read_labels(table, model.model_.space))
         gained = sharding_of(model).fit(intake.chunk, None, None)
         kept = [(LABELS, chunk_bytes(intake.chunk), _ids(intake, table))]
         counted = _counted(intake.chunk)
@@ -137,7 +137,8 @@ def fit_alone(plan: Plan) -> Run:
         import pyarrow
 
         model = plan.model().fit(table)
-        intake, result, classes = model._answer.parts
+        answer = model.model_.answer
+        intake, result, classes = answer.intake, answer.result, answer.classes
         ids, said = table_from(_ids(intake, table)), pyarrow.array(classes, plan.label_type)
         given = answers_of(result, intake.chunk, ids, said)
         crowd = crowd_of(

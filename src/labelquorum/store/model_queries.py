@@ -51,17 +51,17 @@ def skills(
         for worker, (low, high) in zip(workers, _bounds(model, workers, level), strict=True)
     ]
     if matrices:
-        _, index = model._chosen(workers)
-        for one, matrix in zip(told, model._matrices(index).tolist(), strict=True):
+        _, index = model.inspection.find_workers(workers)
+        for one, matrix in zip(told, model.inspection.confusion(index).tolist(), strict=True):
             one["confusion"] = matrix
     return told
 
 
 def _bounds(model: Estimator, workers: list[Any], level: float) -> list[Any]:
     """Between which bounds the skill of each of these workers is known."""
-    if model._aggregator.draws is not None and len(model.classes_) > INTERVALS:
-        _, index = model._chosen(workers)
-        labels = model._fitted().book.gather(index, ("labels",))["labels"].tolist()
+    if model.model_.aggregator.draws is not None and len(model.classes_) > INTERVALS:
+        _, index = model.inspection.find_workers(workers)
+        labels = model.inspection.worker_stats(index, "labels").tolist()
         known = model.skills_.to_numpy()[index].tolist()
         return [wilson(share, max(n, 1), level) for share, n in zip(known, labels, strict=True)]
     try:
@@ -126,13 +126,13 @@ def board(model: Estimator) -> dict[str, Any]:
 
 def profile(model: Estimator, workers: list[Any]) -> list[dict[str, Any]]:
     """`skills` of workers, beside the crowd's mean matrix, and how each did over time."""
-    candidates, share = model._candidates()
-    crowd = np.einsum("k,kcz->cz", share, model._matrices(candidates)).tolist()
+    candidates, share = model.inspection.candidates()
+    crowd = np.einsum("k,kcz->cz", share, model.inspection.confusion(candidates)).tolist()
     told = []
     for one in skills(model, workers):
         stretches = model.track(one["worker"]).reset_index()
-        _, index = model._chosen([one["worker"]])
-        bins = model._fitted().book.gather(index, ("track",))["track"][0]
+        _, index = model.inspection.find_workers([one["worker"]])
+        bins = model.inspection.worker_stats(index, "track")[0]
         told.append(
             {
                 **one,

@@ -7,7 +7,6 @@ built with those workers alone, in the order they first appeared, and learns as 
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from copy import copy
 from functools import lru_cache
 from hashlib import sha256
 from itertools import starmap
@@ -28,8 +27,8 @@ from labelquorum.learn.analysis.stopping import THRESHOLDS, stopping_of
 from labelquorum.learn.bila.presets import saved_settings
 from labelquorum.learn.estimator import Estimator
 from labelquorum.learn.estimators import estimator
+from labelquorum.learn.model import ModelState, Step, commit, learn_chunk, snapshot_parts
 from labelquorum.learn.model_file import Snapshot, state_arrays, state_from_arrays
-from labelquorum.learn.model_state import Memory, Step, learn_chunk, memory_parts, remember
 from labelquorum.learn.worker_table import WorkerRows
 from labelquorum.store.codec import decode, decode_all, encode, encode_id
 from labelquorum.store.learner import (
@@ -58,7 +57,7 @@ _NOT_HERE = {
 def model_of(method: str, settings: str) -> Estimator:
     """The model behind a stream, which never learns: its method, its seed, its rules for rows."""
     model = estimator(method, **saved_settings(decode(settings)))
-    if model._aggregator.counts is None:
+    if model.model_.aggregator.counts is None:
         raise StateError(
             f"The method {method!r} with these settings cannot be kept in a store: its update "
             "needs every worker, and a store reads those of a chunk. Use bila, with the preset "
@@ -79,9 +78,9 @@ def configure(method: str, settings: Mapping[str, Any]) -> Configuration:
             "acknowledged cannot be refused later. Got 'error'."
         )
     spelled = {n: v for n, v in model.get_params().items() if n not in _NOT_HERE}
-    spelled["seed"] = model._seed
-    if model._space.classes is not None:
-        spelled["classes"] = list(model._space.classes)
+    spelled["seed"] = model.model_.seed
+    if model.model_.space.classes is not None:
+        spelled["classes"] = list(model.model_.space.classes)
     try:
         text = encode(spelled)
     except TypeError as error:
@@ -100,16 +99,16 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
     """
     model = model_of(work.method, work.settings)
     memory = memory_of(work)
-    known = memory.roster.worker_ids[:]
+    known = memory.vocabulary.worker_ids[:]
     gold = {decode(item): decode(truth) for item, truth in work.gold}
-    intake = memory.roster.read(table_of(work), memory.ledger, gold)
+    intake = memory.vocabulary.read(table_of(work), memory.open_items, gold)
     if not intake.chunk.n_labels:
         return _nothing_learned(work, intake)
-    step = by(memory, model._aggregator, intake, model._seed, work.chunk)
-    memory = remember(memory, step)
-    classes, chunk = memory.roster.classes, intake.chunk
+    step = by(memory, model.model_.aggregator, intake, model.model_.seed, work.chunk)
+    memory = commit(memory, step)
+    classes, chunk = memory.vocabulary.classes, intake.chunk
     places = [row.place for row in work.workers]
-    n_new = len(memory.roster.worker_ids) - len(known)
+    n_new = len(memory.vocabulary.worker_ids) - len(known)
     places += range(work.n_workers, work.n_workers + n_new)
     before = {row.place: row for row in work.workers}
     rows = _worker_rows(memory, places)
@@ -126,14 +125,14 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
         shared=save({name: np.asarray(array, order="C") for name, array in shared.items()}),
         workers=[row for row in rows if before.get(row.place) != row],
         answers=_answer_rows(intake, classes, step.result, confidence, n_labels),
-        open_items=_open_rows(memory.ledger, places) if work.keeps_open else [],
+        open_items=_open_rows(memory.open_items, places) if work.keeps_open else [],
         result=_result(getattr(step.info, "losses", [])[-1:], intake),
         summary=figures_of(
             classes,
             aggregated,
             confidence,
             n_labels,
-            model._aggregator.class_prior(memory.state),
+            model.model_.aggregator.class_prior(memory.state),
             before=[_answered(row) for row in work.open_items],
             stopping=(THRESHOLDS, _stopping(model, memory, step)),
         ),
@@ -158,10 +157,10 @@ def _nothing_learned(work: Work, intake: Intake) -> Outcome:
     )
 
 
-def _stopping(model: Estimator, memory: Memory, step: Step) -> NDArray[np.float64]:
+def _stopping(model: Estimator, memory: ModelState, step: Step) -> NDArray[np.float64]:
     """What asking for fewer labels would have come to, on this chunk."""
     evidence = step.result.log_evidence
-    return stopping_of(model._aggregator, memory.state, step.intake.chunk, evidence)
+    return stopping_of(model.model_.aggregator, memory.state, step.intake.chunk, evidence)
 
 
 def _answered(row: OpenRow) -> tuple[int, float]:
@@ -207,12 +206,12 @@ def kept_table(kept: Sequence[LabelRow], source: str) -> LabelTable:
     )
 
 
-def memory_of(work: Work) -> Memory:
+def memory_of(work: Work) -> ModelState:
     """The memory of a model that knows these workers and these open items, and nobody else."""
     model = model_of(work.method, work.settings)
     classes = decode(work.classes)
     workers = decode_all([row.worker for row in work.workers])
-    roster = Roster(model._space, workers, classes)
+    roster = Roster(model.model_.space, workers, classes)
     place = {row.place: k for k, row in enumerate(work.workers)}
     room = len(work.open_items) + len({row.item for row in work.labels})
     ledger = Ledger(room if work.keeps_open or work.open_items else 0)
@@ -228,12 +227,12 @@ def memory_of(work: Work) -> Memory:
     )
     state: Any = None
     if work.shared is not None:
-        method = model._aggregator
+        method = model.model_.aggregator
         leaves = _leaves(method, work.workers, len(classes))
         arrays: dict[str, NDArray[Any]] = {**load(work.shared)}
         arrays |= {f"{_ROWS}{name}": leaf for name, leaf in leaves.items()}
         state = state_from_arrays(method.state_type, arrays)
-    return Memory(roster, ledger, state, book, [], {}, work.n_chunks)
+    return ModelState(roster, ledger, state, book, [], {}, work.n_chunks)
 
 
 def _tracks(workers: Sequence[WorkerRow]) -> NDArray[np.float32]:
@@ -248,7 +247,7 @@ def _tracks(workers: Sequence[WorkerRow]) -> NDArray[np.float32]:
 
 def snapshot_of(work: Work) -> Snapshot:
     """A model of these workers and open items, as `BiLA.save` would write it."""
-    ids, arrays = memory_parts(memory_of(work))
+    ids, arrays = snapshot_parts(memory_of(work))
     settings = {**decode(work.settings), "open_items": len(work.open_items)}
     header = {"method": work.method, "settings": settings, "losses": [], "chunks": work.n_chunks}
     return Snapshot(header, ids, arrays)
@@ -256,9 +255,7 @@ def snapshot_of(work: Work) -> Snapshot:
 
 def looked_at(work: Work) -> Estimator:
     """A model of these workers and open items, to be asked and never taught."""
-    model = copy(model_of(work.method, work.settings))
-    model._memory = memory_of(work)
-    return model
+    return model_of(work.method, work.settings).with_learned(memory_of(work))
 
 
 def estimator_of(work: Work, name: str) -> Estimator:
@@ -316,15 +313,15 @@ def _bytes_of_rows(rows: NDArray[Any]) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def _worker_rows(memory: Memory, places: Sequence[int]) -> list[WorkerRow]:
+def _worker_rows(memory: ModelState, places: Sequence[int]) -> list[WorkerRow]:
     leaves = sorted(memory.state.rows.to_arrays().items())
-    n_workers, n_classes = len(places), len(memory.roster.classes)
+    n_workers, n_classes = len(places), len(memory.vocabulary.classes)
     numbers = np.concatenate([leaf.reshape(n_workers, -1) for _, leaf in leaves], axis=1)
-    book = memory.book.to_arrays()
+    book = memory.worker_stats.to_arrays()
     used = book["track"].any(axis=2).sum(axis=1).tolist()  # bins, the first of all
     columns = (
         places,
-        [encode_id(worker, "worker", "model") for worker in memory.roster.worker_ids],
+        [encode_id(worker, "worker", "model") for worker in memory.vocabulary.worker_ids],
         [n_classes] * n_workers,
         _bytes_of_rows(numbers),
         book["labels"].tolist(),

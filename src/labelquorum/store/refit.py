@@ -68,7 +68,8 @@ def refit(stream: Stream) -> RefitReport:
         )
     model = estimator(stream.configuration.method, **saved_settings(stream._settings))
     model.fit(kept_table(kept.labels, f"stream {stream.name}"), kept.truths or None)
-    intake, result, classes = model._answer.parts
+    answer = model.model_.answer
+    intake, result, classes = answer.intake, answer.result, answer.classes
     differ, compared = [], 0
     for i in intake.order.tolist():
         item = encode_id(intake.item_ids[i], "task", "refit")

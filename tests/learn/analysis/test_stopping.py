@@ -140,8 +140,8 @@ def test_with_all_labels_the_replay_is_the_answer_that_was_given(model):
 
 
 def test_the_model_and_the_sums_of_its_chunk_say_the_same(model):
-    memory, method = model._memory, model._aggregator
-    intake, result, _ = model._answer.parts
+    memory, method = model.model_.learned, model.model_.aggregator
+    intake, result = model.model_.answer.intake, model.model_.answer.result
     sums = stopping_of(method, memory.state, intake.chunk, result.log_evidence)
     # the order of an item's labels is drawn by other keys
     one, other = (np.array([list(row)[1:] for row in table]) for table in (

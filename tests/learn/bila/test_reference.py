@@ -78,7 +78,7 @@ def run_both(preset, changes, settings, *, seed=3):
     options, n_classes = settings_of(preset, **changes), settings.n_classes
     dense = three_chunks(n_classes, seed)
     chunks = [as_chunk(labels, n_classes) for labels in dense]
-    method = BiLA(preset, **changes)._aggregator
+    method = BiLA(preset, **changes).model_.aggregator
     state = method.init(chunks[0], SEED)
 
     alpha = {name: w for name, w in parameters(state).items() if name not in ("omega", "lam")}

@@ -240,8 +240,10 @@ def test_evidence_is_the_log_likelihood_of_the_labels_and_of_truths_however_late
     at_once = lq.BiLA().partial_fit(labels, true_labels=truth)
     later = lq.BiLA().partial_fit(labels).partial_fit({}, true_labels=truth)
     for name in WORKER_MODELS:
-        with_truth = at_once._memory.state.unexplained[name][6].sum()
-        assert later._memory.state.unexplained[name][6].sum() == pytest.approx(with_truth, rel=0.03)
+        with_truth = at_once.model_.learned.state.unexplained[name][6].sum()
+        assert later.model_.learned.state.unexplained[name][6].sum() == pytest.approx(
+            with_truth, rel=0.03
+        )
         assert with_truth < state.unexplained[name][6].sum()
 
 
@@ -325,7 +327,7 @@ def test_labels_that_trickle_in_are_counted_once_by_both_accounts():
     model = lq.BiLA()
     for row in np.random.default_rng(0).permutation(len(crowd.item)):
         model.partial_fit({int(crowd.item[row]): {f"w{crowd.worker[row]}": int(crowd.label[row])}})
-    state = model._memory.state
+    state = model.model_.learned.state
     rows = state.rows.to_arrays()
     assert rows["rich_counts"].sum() == pytest.approx(240, abs=1e-3)
     assert rows["plain_counts"][:, 1].sum() == pytest.approx(240, abs=1e-3)
@@ -340,7 +342,7 @@ def test_labels_that_trickle_in_are_counted_once_by_both_accounts():
 def test_an_item_whose_only_worker_was_forgotten_is_counted_once():
     model = lq.BiLA().partial_fit({"t1": {"ann": "a"}, "t2": {"bob": "b", "cid": "b"}})
     model.forget("ann").partial_fit({"t1": {"bob": "a"}})
-    state = model._memory.state
+    state = model.model_.learned.state
     assert state.label_shares.sum() == pytest.approx(2)
     for name in WORKER_MODELS:
         assert state.class_counts[name].sum() == pytest.approx(2, abs=1e-5)
@@ -356,7 +358,7 @@ def test_a_wrapped_model_counts_what_it_is_given_and_takes_nothing_back(wrapper)
         model.partial_fit(take_rows(rows, some))
     task, worker = rows.item_ids[-1], rows.worker_ids[-1]
     model.partial_fit({task: {worker: (rows.labels[-1] + 1) % 3}})
-    state = model._memory.state
+    state = model.model_.learned.state
     if wrapper == "windowed":
         assert state.rows.to_arrays()["rich_counts"].sum() == pytest.approx(4, abs=1e-4)
         assert (state.unexplained[HIERARCHICAL][3:5].sum(axis=1) >= 4).all()

@@ -1,0 +1,436 @@
+"""A model: an aggregator with what it has learned, by the users' own ids.
+
+`learn_chunk` is the one way from a chunk to its answers, for models in memory and in a store alike.
+"""
+
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum.errors import LabelError, StateError
+from labelquorum.ingest.chunks import (
+    Chunk,
+    concatenate,
+    has_news,
+    make_chunk,
+    take_rows,
+    with_news,
+    withdrawn,
+)
+from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable
+from labelquorum.ingest.open_items import Ledger, Note, OpenItem
+from labelquorum.ingest.vocabulary import Intake, Roster, Tally
+from labelquorum.learn.aggregator import Aggregation, Aggregator
+from labelquorum.learn.analysis.drift import extend, fresh_track, left_out, taken_back
+from labelquorum.learn.model_file import Snapshot, state_arrays, state_from_arrays
+from labelquorum.learn.reports import Answer
+from labelquorum.learn.worker_priors import History
+from labelquorum.learn.worker_table import WorkerRows
+
+__all__ = [
+    "Model",
+    "ModelState",
+    "Step",
+    "commit",
+    "count_agreement",
+    "counted_probs",
+    "empty_state",
+    "learn_chunk",
+    "snapshot_parts",
+    "state_from_snapshot",
+    "uncount",
+    "unknown_worker",
+    "with_history",
+]
+
+MAX_LOSSES = 10_000
+"""Chunks whose losses are kept: enough for a plot, and a bound on the memory of a long stream."""
+
+
+_HELD = ("item_ids", "worker_ids", "labels", "weights", "groups", "timestamps")
+
+
+class ModelState(NamedTuple):
+    """All a model has learned; replaced as a whole once a chunk was learned from."""
+
+    vocabulary: Roster
+    open_items: Ledger
+    state: Any  # of the aggregator; None until there was a label
+    worker_stats: WorkerRows  # "labels", those that "agreed" with the consensus, and the "track"
+    held: list[LabelTable]  # chunks held until the warm-up is complete
+    held_gold: dict[Hashable, Hashable]  # the true labels given with them
+    n_chunks: float = 0  # learned from; infinite where that is not known
+
+
+class Step(NamedTuple):
+    """What learning from one chunk gave, before anything is changed."""
+
+    intake: Intake
+    state: Any  # of the aggregator
+    info: Any
+    result: Aggregation
+    worker_stats: WorkerRows
+
+
+class Model:
+    """An aggregator with what it has learned. A verb that fails changes nothing.
+
+    Parameters
+    ----------
+    name
+        What error sentences call it: "BiLA".
+    seed
+        A whole number from 0 to 2⁶³ − 1.
+    learned
+        What it goes on from.
+    """
+
+    def __init__(self, name: str, aggregator: Aggregator, seed: int, learned: ModelState) -> None:
+        self.name, self.aggregator, self.seed = name, aggregator, seed
+        self.learned = learned
+        self.losses: deque[float] = deque(maxlen=MAX_LOSSES)  # the last of each chunk
+        self._skip_answer(Tally())
+
+    @property
+    def space(self) -> LabelSpace:
+        """The rules for rows."""
+        return self.learned.vocabulary.space
+
+    @property
+    def n_held_labels(self) -> int:
+        """How many labels are held until the warm-up is complete."""
+        return sum(len(part.item_ids) for part in self.learned.held)
+
+    def fitted(self) -> ModelState:
+        """What was learned, or an error if that is nothing."""
+        if self.learned.state is None:
+            held = self.n_held_labels
+            waiting = f" {held} labels are held for the warm-up." if held else ""
+            raise StateError(
+                f"This {self.name} has learned nothing yet.{waiting} Call partial_fit or fit first."
+            )
+        return self.learned
+
+    def known_workers(self) -> tuple[list[Hashable], NDArray[np.intp]]:
+        """The ids and indices of all workers except the forgotten."""
+        ids = self.fitted().vocabulary.worker_ids
+        index = [k for k, worker in enumerate(ids) if worker is not None]
+        return [ids[k] for k in index], np.array(index, np.intp)
+
+    def check_counts(self, verb: str) -> None:
+        """Refuse what only a method whose state is counts can do."""
+        if self.aggregator.counts is None:
+            raise StateError(
+                f"This {self.name} cannot {verb}: its state is not counts. Use BiLA() with the "
+                "preset 'default' or 'recipe'."
+            )
+
+    # ── verbs ────────────────────────────────────────────────────────────────────────────
+
+    def learn(
+        self,
+        table: LabelTable,
+        gold: Mapping[Hashable, Hashable] | None = None,
+        warmup_items: int = 0,
+    ) -> None:
+        """Learn from a table and answer its tasks; hold it while the warm-up is incomplete."""
+        learned = self.learned
+        waiting, truth = [*learned.held, table], {**learned.held_gold, **(gold or {})}
+        intake = learned.vocabulary.read(concatenate(waiting), learned.open_items, truth)
+        if truth and not intake.tally.gold_items:
+            _check_same_ids(truth, intake.item_ids)
+        # Rows and skips of the chunks held before were reported when they came.
+        tally = intake.tally._replace(rows=len(table.item_ids), skipped=table.skipped)
+        if learned.state is None and intake.chunk.n_items < warmup_items:
+            if intake.chunk.n_labels:
+                self.aggregator.init(intake.chunk, self.seed)  # refuses what cannot be learned
+            self.learned = learned._replace(held=waiting, held_gold=truth)
+            self._skip_answer(Tally(rows=tally.rows, skipped=tally.skipped))
+        elif intake.chunk.n_labels:
+            self._commit(learn_chunk(learned, self.aggregator, intake, self.seed), tally)
+        else:
+            self._skip_answer(intake.tally)
+
+    def predict(self, table: LabelTable) -> Answer:
+        """Answer a table's tasks from its labels alone, learning nothing."""
+        learned = self.fitted()
+        intake = learned.vocabulary.read(table)
+        result = self.aggregator.aggregate(learned.state, intake.chunk)
+        return Answer(intake, result, [*learned.vocabulary.classes, *intake.new_classes])
+
+    def forget(self, worker: Hashable) -> None:
+        """Remove a worker: their rows, their labels on open tasks, their id."""
+        learned = self.learned
+        if any(worker in part.worker_ids for part in learned.held):
+            held = [_without(part, worker) for part in learned.held]
+            self.learned = learned._replace(held=held)
+            return
+        k = self.fitted().vocabulary.worker_index(worker)
+        if k is None:
+            raise unknown_worker(worker)
+        state = self.aggregator.forget(learned.state, k)
+        worker_stats = learned.worker_stats.cleared(k)
+        # Nothing below can fail.
+        learned.vocabulary.forget(worker)
+        learned.open_items.forget_worker(k)
+        self.learned = learned._replace(state=state, worker_stats=worker_stats)
+
+    def retract(self, task: Hashable, worker: Hashable) -> None:
+        """Withdraw a worker's labels of an open task, and answer the task again."""
+        self.check_counts("take back a label")
+        learned, method = self.fitted(), self.aggregator
+        held, k = learned.open_items.get(task), learned.vocabulary.worker_index(worker)
+        if held is None or k is None or k not in held.worker:
+            raise LabelError(
+                f"No label of worker {worker!r} on task {task!r} is held: only those of open "
+                "tasks are. Check both ids, or set open_items= higher."
+            )
+        nothing = LabelTable([], [], [])
+        intake = learned.vocabulary.read(nothing, learned.open_items, also=(task,))
+        chunk = withdrawn(intake.chunk, k)
+        state, info = method.update(learned.state, chunk)
+        result = method.aggregate(state, chunk)
+        worker_stats = uncount(learned.worker_stats, k, held)
+        # Nothing below can fail.
+        step = Step(intake._replace(chunk=chunk), state, info, result, worker_stats)
+        self._commit(step, intake.tally)
+        if (held.worker == k).all():
+            learned.open_items.discard(task)
+            self.answer = self._no_answer()
+        else:
+            learned.open_items.drop(task, k)
+
+    def _commit(self, step: Step, tally: Tally) -> None:
+        """Keep what was learned from a chunk, and what was answered."""
+        self.learned = commit(self.learned, step)
+        self.losses.extend(getattr(step.info, "losses", [])[-1:])
+        self.answer = Answer(step.intake, step.result, list(self.learned.vocabulary.classes))
+        self.info, self.tally = step.info, tally
+
+    def _skip_answer(self, tally: Tally) -> None:
+        """Report a table from which nothing was learned yet."""
+        self.answer, self.info, self.tally = self._no_answer(), None, tally
+
+    def _no_answer(self) -> Answer:
+        vocabulary = self.learned.vocabulary
+        empty = np.zeros((0, len(vocabulary.classes)), np.float32)
+        return Answer(
+            vocabulary.read(LabelTable([], [], [])),
+            Aggregation(np.zeros(0, np.int32), empty, empty),
+            list(vocabulary.classes),
+        )
+
+
+def unknown_worker(worker: Hashable) -> LabelError:
+    """The error for a worker who was never seen, or was forgotten."""
+    return LabelError(f"Worker {worker!r} is not known. See model.workers_ for those who are.")
+
+
+def _check_same_ids(truth: Mapping[Hashable, Hashable], item_ids: Sequence[Hashable]) -> None:
+    """Refuse true labels of which none was used because ids are text here and numbers there."""
+    as_text = {str(task): task for task in item_ids}
+    for task in truth:
+        if str(task) in as_text:
+            raise LabelError(
+                f"True labels name a task {task!r}, labels name it {as_text[str(task)]!r}: a "
+                "number and a text are two ids. Convert one of them."
+            )
+
+
+def _without(table: LabelTable, worker: Hashable) -> LabelTable:
+    rows = [row for row, other in enumerate(table.worker_ids) if other != worker]
+    return take_rows(table, rows)._replace(skipped=table.skipped)
+
+
+# ── pure functions over the state ────────────────────────────────────────────────────────
+
+
+def empty_state(space: LabelSpace, open_items: int) -> ModelState:
+    """Where every model starts."""
+    return ModelState(Roster(space), Ledger(open_items), None, _no_stats(0), [], {})
+
+
+def _no_stats(n_workers: int) -> WorkerRows:
+    """The statistics of workers who have said nothing yet."""
+    nothing = np.zeros(n_workers, np.int64)
+    return WorkerRows({"labels": nothing, "agreed": nothing, "track": fresh_track(n_workers)})
+
+
+def with_history(
+    learned: ModelState, history: History, method: Aggregator, seed: int
+) -> ModelState:
+    """A state that has learned nothing except what is known of these workers."""
+    assert method.counts is not None
+    n_workers, n_classes = history.counts.shape[:2]
+    nothing = make_chunk([], [], [], n_workers=n_workers, n_classes=n_classes)
+    state = method.counts.add(method.init(nothing, seed), np.arange(n_workers), history.counts)
+    return learned._replace(
+        vocabulary=Roster(learned.vocabulary.space, history.workers, history.classes),
+        state=state,
+        worker_stats=_no_stats(n_workers),
+    )
+
+
+def learn_chunk(
+    learned: ModelState, method: Aggregator, intake: Intake, seed: int, number: int | None = None
+) -> Step:
+    """Learn from a chunk that has labels, and answer it; the state given is not changed.
+
+    `number` is the chunk's, where chunks have one; otherwise they are counted.
+    """
+    state = method.init(intake.chunk, seed) if learned.state is None else learned.state
+    state, info = method.update(state, with_news(intake.chunk))
+    result = method.aggregate(state, intake.chunk)
+    at = learned.n_chunks + 1 if number is None else number
+    return Step(
+        intake, state, info, result, count_agreement(learned.worker_stats, intake, result, at)
+    )
+
+
+def commit(learned: ModelState, step: Step) -> ModelState:
+    """The state after a chunk; its vocabulary and open items are changed in place."""
+    intake, result = step.intake, step.result
+    learned.vocabulary.admit(intake)
+    learned.open_items.record(
+        intake.item_ids,
+        intake.order,
+        intake.chunk,
+        result.log_evidence,
+        result.probs,
+        result.aggregated,
+        intake.notes,
+        counted_probs(intake.chunk, step.info),
+        result.temperature,
+    )
+    n_chunks = learned.n_chunks + (not intake.chunk.known.all())
+    return learned._replace(
+        state=step.state,
+        worker_stats=step.worker_stats,
+        held=[],
+        held_gold={},
+        n_chunks=n_chunks,
+    )
+
+
+def count_agreement(
+    stats: WorkerRows, intake: Intake, result: Aggregation, number: float
+) -> WorkerRows:
+    """Count each worker's labels and those that agreed with the consensus; extend the track."""
+    chunk = intake.chunk
+    stats = stats.with_room(chunk.n_workers)
+    fresh = ~chunk.known & (chunk.replaced == MISSING)
+    if not fresh.any():
+        return stats
+    agreed = chunk.label == result.aggregated[chunk.item]
+    temperature = np.ones(chunk.n_items) if result.temperature is None else result.temperature
+    agreement = left_out(
+        result.probs[chunk.item], result.log_evidence, temperature[chunk.item], chunk.label
+    )
+    worker, n_workers = chunk.local_worker[fresh], len(chunk.workers)
+    rows = stats.gather(chunk.workers)
+    labels = np.bincount(worker, minlength=n_workers)
+    rows["labels"] += labels
+    rows["agreed"] += np.bincount(worker[agreed[fresh]], minlength=n_workers)
+    own = np.bincount(worker, agreement[fresh], n_workers)
+    if not np.isfinite(number):  # of merged models: after the latest these workers know of
+        number = rows["track"][..., -1].max(initial=0) + 1
+    squares = np.bincount(worker, agreement[fresh] ** 2, n_workers)
+    news = np.stack([labels, own, squares, _of_others(labels, own)], axis=1)
+    rows["track"] = extend(rows["track"], news, number)
+    return stats.scatter(chunk.workers, rows)
+
+
+def _of_others(labels: NDArray[Any], own: NDArray[Any]) -> NDArray[np.float64]:
+    """How far each worker's labels would agree if they were like the others', (P,)."""
+    others = labels.sum() - labels
+    mean = np.divide(own.sum() - own, others, np.zeros(len(own)), where=others > 0)
+    return np.asarray(np.where(others > 0, labels * mean, own))
+
+
+def uncount(stats: WorkerRows, worker: int, held: OpenItem) -> WorkerRows:
+    """Subtract a worker's labels of an item."""
+    own = held.worker == worker
+    labels = held.label[own]
+    rows = stats.gather(np.array([worker]))
+    for name, lost in (("labels", len(labels)), ("agreed", (labels == held.aggregated).sum())):
+        rows[name] = np.maximum(rows[name] - lost, 0)
+    gone = left_out(
+        held.probs, held.log_evidence[own], np.full(len(labels), held.temperature), labels
+    ).sum()
+    rows["track"] = taken_back(rows["track"][0], len(labels), float(gone))[None]
+    return stats.scatter(np.array([worker]), rows)
+
+
+def counted_probs(chunk: Chunk, info: Any) -> NDArray[np.float32] | None:
+    """The probabilities a chunk's items are counted by now, (N, A, C); None if never counted.
+
+    Items without news were not learned from, and stay counted as they were.
+    """
+    learned: NDArray[np.float32] | None = getattr(info, "counted_probs", None)
+    if learned is None or chunk.counted_probs is None or len(learned) == chunk.n_items:
+        return learned
+    counted = chunk.counted_probs.copy()
+    counted[has_news(chunk)] = learned
+    return counted
+
+
+def snapshot_parts(
+    learned: ModelState,
+) -> tuple[dict[str, list[Hashable]], dict[str, NDArray[Any]]]:
+    """What a file holds of a state: lists of ids, and named arrays."""
+    parts = {"book": learned.worker_stats.to_arrays(), "ledger": learned.open_items.to_arrays()}
+    if learned.state is not None:
+        parts["state"] = state_arrays(learned.state)
+    ids: dict[str, list[Hashable]] = {
+        "workers": learned.vocabulary.worker_ids,
+        "classes": learned.vocabulary.classes,
+        "open_items": list(learned.open_items),
+        "open_groups": [note.group for note in learned.open_items.notes],
+        "open_timestamps": [_as_text(note.timestamp) for note in learned.open_items.notes],
+    }
+    if learned.held:
+        held = concatenate(learned.held)
+        for column in _HELD:
+            values = getattr(held, column)
+            if values is not None:
+                ids[f"held_{column}"] = [_as_text(value) for value in values]
+    if learned.held_gold:
+        ids["held_gold"] = list(learned.held_gold)
+        ids["held_truth"] = list(learned.held_gold.values())
+    arrays = {f"{part}/{n}": a for part, named in parts.items() for n, a in named.items()}
+    return ids, arrays
+
+
+def state_from_snapshot(
+    space: LabelSpace, open_items: int, state_type: type, snapshot: Snapshot
+) -> ModelState:
+    """Rebuild a state from what `snapshot_parts` gave; its header has the number of chunks."""
+    ids, state = snapshot.ids, _part(snapshot.arrays, "state")
+    held: dict[str, Any] = {n: ids[f"held_{n}"] for n in _HELD if f"held_{n}" in ids}
+    notes = list(map(Note, ids["open_groups"], ids["open_timestamps"]))
+    chunks = snapshot.header.get("chunks")
+    book = _part(snapshot.arrays, "book")
+    book.setdefault("track", fresh_track(len(book["labels"])))  # older files have none
+    return ModelState(
+        Roster(space, ids["workers"], ids["classes"]),
+        Ledger.from_arrays(open_items, ids["open_items"], notes, _part(snapshot.arrays, "ledger")),
+        state_from_arrays(state_type, state) if state else None,
+        WorkerRows(book),
+        [LabelTable(**held, source="held labels")] if held else [],
+        dict(zip(ids.get("held_gold", []), ids.get("held_truth", []), strict=True)),
+        inf if chunks is None else chunks,
+    )
+
+
+def _part(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
+    prefix = f"{name}/"
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+
+def _as_text(value: Any) -> Any:
+    """A value JSON can hold; a date becomes text."""
+    return value if value is None or isinstance(value, str | int | float) else str(value)
