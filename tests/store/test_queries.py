@@ -36,7 +36,7 @@ def test_a_question_takes_no_more_states_than_the_budget(store, asked, monkeypat
     everybody = stream.workers()
     size = max(len(row.state) for row in asked[-1][1].workers)
     asked.clear()
-    monkeypatch.setattr(queries, "BUDGET", 3 * size)
+    monkeypatch.setattr(queries, "MAX_STATE_BYTES", 3 * size)
     _, rows, total = stream.worker_table()
     assert total == len(everybody) == 13 and len(rows) == 3
     busiest = sorted(everybody, key=lambda one: (-one["labels"], one["place"]))[:3]
@@ -50,7 +50,7 @@ def test_with_many_classes_the_board_is_made_without_the_learner(store, asked, m
     stream = fed(store)
     wanted = stream.worker_table()
     asked.clear()
-    monkeypatch.setattr(queries, "MOST_CLASSES", 1)
+    monkeypatch.setattr(queries, "MAX_MODEL_CLASSES", 1)
     version, rows, total = stream.worker_table()
     assert asked == [] and (version, total) == (wanted[0], wanted[2])
     for row, other in zip(rows, wanted[1], strict=True):
@@ -67,7 +67,7 @@ def test_who_goes_together_is_looked_for_in_the_items_that_were_opened_last(
         stream.accept({task: {"v": "a", "w": "b"}})
         stream.settle()
         clock.time += 1
-    monkeypatch.setattr(queries, "BOARD_ITEMS", 2)
+    monkeypatch.setattr(queries, "FLAG_ITEMS", 2)
     stream.worker_table()
     assert [row.item for row in asked[-1][1].open_items] == ['"b"', '"a"']
 

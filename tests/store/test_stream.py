@@ -19,12 +19,12 @@ from labelquorum.evaluation import class_conditional_crowd, label_table
 from labelquorum.learn.model import snapshot_parts
 from labelquorum.store import codec
 from labelquorum.store import model_rows as model_module
+from labelquorum.store.apply import MAX_ATTEMPTS
 from labelquorum.store.batch import Submission
 from labelquorum.store.database import schema
 from labelquorum.store.learner import WorkerRow
 from labelquorum.store.rules import DAY, Rules
 from labelquorum.store.store import Store
-from labelquorum.store.stream import ATTEMPTS
 
 AT_ONCE = Rules(labels_per_item=1, chunk_items=1, max_wait=None, max_chunk_wait=None)
 FOREVER = 1e9
@@ -604,7 +604,7 @@ def test_a_commit_costs_what_its_chunk_has_however_many_workers_there_are(store)
         stream.accept({"u": {"a": "y", "c": "y"}})
         cut, before = stream.cut(), traffic.written
         with store.read() as connection:
-            works.append(stream._work(connection, stream._chunk(connection, cut.id)))
+            works.append(stream._applier.work(connection, stream.ref.chunk(connection, cut.id)))
         stream.advance(cut)
         costs.append(traffic.written - before)
     assert costs[0] == costs[1] <= 10
@@ -620,13 +620,13 @@ def others(store, stream, n_workers):
     with store.write() as connection:
         known = connection.execute(
             sa.select(*(workers[name] for name in WorkerRow._fields)).where(
-                workers.stream == stream._key
+                workers.stream == stream.ref.key
             )
         ).all()
         rows = [
             {
                 **WorkerRow(*known[0])._asdict(),
-                "stream": stream._key,
+                "stream": stream.ref.key,
                 "place": 2 + k,
                 "worker": f'"w{k}"',
             }
@@ -636,7 +636,7 @@ def others(store, stream, n_workers):
             connection.execute(schema.workers.insert(), rows)
             connection.execute(
                 schema.models.update()
-                .where(schema.models.c.stream == stream._key)
+                .where(schema.models.c.stream == stream.ref.key)
                 .values(n_workers=2 + n_workers)
             )
 
@@ -648,11 +648,11 @@ def test_a_failure_that_comes_after_the_chunk_was_applied_changes_nothing(store)
     cut = stream.cut(flush=True)
     stream.advance(cut)
     before, events = stream.state_hash(), stream.last_event()
-    for _ in range(ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         assert "applied by now" in str(stream.failed(cut.id, RuntimeError("too late")))
     assert (stream.state_hash(), stream.last_event()) == (before, events)
     with store.read() as connection:
-        assert stream._truths_of(connection, cut.id) == [('"t"', '"a"')]
+        assert stream._gold.of_chunk(connection, cut.id) == [('"t"', '"a"')]
 
 
 def test_what_was_learned_of_a_chunk_that_was_set_aside_meanwhile_is_not_applied(store):
@@ -664,7 +664,7 @@ def test_what_was_learned_of_a_chunk_that_was_set_aside_meanwhile_is_not_applied
 
     def slow(work):
         learned.append(learn(work))
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             stream.failed(cut.id, RuntimeError("another thread's"))
         return learned[0]
 

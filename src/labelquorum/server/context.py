@@ -57,7 +57,7 @@ class Known:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.tally = StreamStats(stream)
-        space = stream._space
+        space = stream.space
         self.spaces: dict[str, LabelSpace] = {
             on_bad: replace(space, on_bad=on_bad) for on_bad in ("error", "skip")
         }

@@ -57,7 +57,7 @@ class Taker:
         self._stream, self._source, self._whole_items = stream, source, whole_items
         self._sink, self._sink_format = sink, sink_format
         self._sunk = f"{source} sink"
-        space = stream._space
+        space = stream.space
         self._space = space if on_bad is None else replace(space, on_bad=on_bad)
 
     def __call__(self, batch: "DataFrame", number: int) -> None:

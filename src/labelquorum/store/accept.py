@@ -4,9 +4,9 @@ What becomes of labels that are late, repeated or retracted is in `rules.py`. La
 retracted or replaced until they are cut into a chunk.
 
 Some senders name what a label came from, not the label itself: an annotation that is changed, and
-then deleted by its number. Each state of it is sent under a key of its own. The keys of one
-annotation begin alike, and a later state's sorts after an earlier one's. So what is sent says by
-its key what it replaces, and nothing else has to be remembered.
+then deleted by its number. Each version of it is sent under a key of its own. The keys of one
+annotation share a prefix, and a later version's key sorts after an earlier one's. So the key says
+what a version replaces, and nothing else has to be stored.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -20,14 +20,13 @@ from labelquorum.store.codec import decode, encode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, pick, put
 from labelquorum.store.failpoints import fault
-from labelquorum.store.queries import Reader
-from labelquorum.store.stream_ref import rules_of
+from labelquorum.store.stream_ref import StreamRef, rules_of
 
-__all__ = ["Entry", "Inlet", "Recall", "Receipt", "Revised", "Revision", "Submission"]
+__all__ = ["Acceptor", "Revised", "Revision", "WaitingItem"]
 
 
-class Entry(NamedTuple):
-    """An item that waits."""
+class WaitingItem(NamedTuple):
+    """An item with labels that are not cut yet."""
 
     item: str
     n_labels: int
@@ -36,8 +35,27 @@ class Entry(NamedTuple):
     ready_at: float | None
 
 
-class Inlet(Reader):
-    """What can be sent to a stream; see `Stream`."""
+class Revision(NamedTuple):
+    """A later version of something that was sent, or may have been."""
+
+    prefix: str  # of the keys of all its versions
+    submission: Submission  # the labels it holds now, perhaps none, under a key with that prefix
+
+
+class Revised(NamedTuple):
+    """What became of a revision."""
+
+    accepted: int
+    late: int  # set aside: their items are closed
+    retracted: int  # labels of earlier versions that are gone or replaced
+    outdated: bool = False  # this version or a later one had come: nothing was done
+
+
+class Acceptor:
+    """Accepts labels for a stream; see `Stream`, which offers the same methods."""
+
+    def __init__(self, ref: StreamRef) -> None:
+        self._ref = ref
 
     def accept(
         self,
@@ -46,32 +64,30 @@ class Inlet(Reader):
         source: str | None = None,
         position: str | None = None,
     ) -> Receipt:
-        """Take labels; once this returns they are durable.
+        """Accept labels; once this returns they are durable.
 
         Parameters
         ----------
         labels
-            What `BiLA.partial_fit` takes. A table that is refused changes nothing.
+            What `BiLA.partial_fit` takes. A table with an error changes nothing.
         key
-            The sender's own name for this very table. Sent again, it is counted once.
+            The sender's idempotency key: the same table under it is accepted once.
         source, position
-            How far a source was read with these labels, in the sender's own words.
+            How far a source was read with these labels, in the sender's own format.
         """
         [receipt] = self.accept_all([Submission(labels, key, source, position)])
         if isinstance(receipt, LabelQuorumError):
             raise receipt
         return receipt
 
-    def prepare(self, sent: Submission) -> Batch:
-        """Read and check what is to be sent, without the store."""
-        return prepare(sent, self._space)
+    def prepare(self, submission: Submission) -> Batch:
+        """Read and check a submission, without the store."""
+        return prepare(submission, self._ref.space)
 
     def accept_all(self, sent: Sequence[Submission | Batch]) -> list[Receipt | LabelQuorumError]:
-        """Take several tables in one transaction, as if each had come alone, one after the other.
+        """Accept several tables in one transaction (group commit), as if each had come alone.
 
-        A table that is refused has its error in place of a receipt, and the others do not mind.
-        A disk takes as long for one commit as for another, so many small tables are best taken
-        together.
+        A table with an error has that error in place of a receipt; the others are not affected.
         """
         outcomes: list[Receipt | LabelQuorumError | None] = [None] * len(sent)
         batches: dict[int, Batch] = {}
@@ -80,10 +96,10 @@ class Inlet(Reader):
                 batches[number] = one if isinstance(one, Batch) else self.prepare(one)
             except LabelQuorumError as error:
                 outcomes[number] = error
-        with self._store.write() as connection:
-            seen = self._seen(connection, [one.key for one in batches.values() if one.key])
+        with self._ref.write() as connection:
+            seen = self.receipts(connection, [one.key for one in batches.values() if one.key])
             fresh: dict[int, Batch] = {}
-            twins: dict[int, str] = {}  # sent again, within this very call
+            repeats: dict[int, str] = {}  # the same key again within this call
             for number, batch in batches.items():
                 before = seen.get(batch.key) if batch.key else None
                 if before is None:
@@ -92,22 +108,22 @@ class Inlet(Reader):
                         seen[batch.key] = (batch.body, None)
                 elif before[0] != batch.body:
                     outcomes[number] = ConflictError(
-                        f"Stream {self.name!r}: key {batch.key!r} came before with other labels, "
-                        "and a key names one table for good. Send these under a key of their own."
+                        f"Stream {self._ref.name!r}: key {batch.key!r} came before with other "
+                        "labels, and a key names one table for good. Send these under another key."
                     )
                 elif before[1] is None:
-                    twins[number] = batch.key or ""
+                    repeats[number] = batch.key or ""
                 else:
-                    outcomes[number] = _again(before[1])
+                    outcomes[number] = _repeated(before[1])
             by_key: dict[str | None, Receipt | LimitError] = {}
-            for number, refusal in self._welcome(connection, fresh).items():
-                outcomes[number] = by_key[fresh.pop(number).key] = refusal
+            for number, too_many in self._admit(connection, fresh).items():
+                outcomes[number] = by_key[fresh.pop(number).key] = too_many
             if fresh:
                 receipts = self._take(connection, list(fresh.values()))
                 for (number, batch), receipt in zip(fresh.items(), receipts, strict=True):
                     outcomes[number] = by_key[batch.key] = receipt
-            for number, key in twins.items():
-                outcomes[number] = _again(by_key[key])
+            for number, key in repeats.items():
+                outcomes[number] = _repeated(by_key[key])
             fault("before_accept_commit")
         fault("after_accept")
         return [outcome for outcome in outcomes if outcome is not None]
@@ -115,35 +131,34 @@ class Inlet(Reader):
     def position(self, source: str) -> str | None:
         """How far a source was read."""
         positions = schema.positions.c
-        with self._store.read() as connection:
+        with self._ref.read() as connection:
             return connection.scalar(
                 sa.select(positions.position).where(
-                    positions.stream == self._key, positions.source == source
+                    positions.stream == self._ref.key, positions.source == source
                 )
             )
 
-    def _seen(
+    def receipts(
         self, connection: sa.Connection, keys: Sequence[str]
     ) -> dict[str, tuple[str, Receipt | None]]:
-        """What came under these keys before, and what was answered."""
+        """By key: the hash of what was accepted under it, and the receipt."""
         columns = ("key", "body", "receipt")
-        found = pick(connection, schema.batches, columns, self._key, "key", keys)
+        found = pick(connection, schema.batches, columns, self._ref.key, "key", keys)
         return {row.key: (row.body, Receipt(**decode(row.receipt))) for row in found}
 
     def _take(self, connection: sa.Connection, batches: Sequence[Batch]) -> list[Receipt]:
         """Write labels, keys and positions."""
-        now = self._store.now()
-        stream = self._row(connection)
+        now = self._ref.now()
+        stream = self._ref.row(connection)
         rules = rules_of(stream.rules)
         items = list(dict.fromkeys(row.item for batch in batches for row in batch.rows))
         waiting = {
-            row.item: Entry(*row)
-            for row in self._of_items(connection, _columns(schema.waiting, Entry._fields), items)
+            row.item: WaitingItem(*row) for row in self._ref.of_items(connection, _WAITING, items)
         }
         before = dict(waiting)
         pairs = self._pairs(connection, list(waiting))
         others = [item for item in items if item not in waiting]
-        closed, again = self._answered(connection, others, now)
+        closed, again = self.closed_or_open(connection, others, now)
         taken: list[tuple[Any, ...]] = []
         receipts: list[Receipt] = []
         number = first = stream.next_row
@@ -152,69 +167,76 @@ class Inlet(Reader):
                 item, pair = row.item, (row.item, row.worker)
                 if item in closed:
                     continue
-                taken.append((self._key, number, *row))
+                taken.append((self._ref.key, number, *row))
                 entry = waiting.get(item)
                 if entry is None:
-                    entry = Entry(item, 0, number, now, now if item in again else None)
+                    entry = WaitingItem(item, 0, number, now, now if item in again else None)
                 number += 1
-                if self._counts_all or pair not in pairs:
+                if self._ref.counts_all or pair not in pairs:
                     pairs.add(pair)
                     n_labels, ready_at = entry.n_labels + 1, entry.ready_at
                     if ready_at is None and rules.is_full(n_labels):
                         ready_at = now
-                    waiting[item] = Entry(item, n_labels, entry.first_row, entry.first_at, ready_at)
+                    waiting[item] = WaitingItem(
+                        item, n_labels, entry.first_row, entry.first_at, ready_at
+                    )
             span = (first, number - 1) if number > first else (None, None)
             late = len(batch.rows) - (number - first)
             receipts.append(Receipt(number - first, late, batch.skipped, *span))
             first = number
         put(connection, schema.labels, ("stream", "row", *Row._fields), taken)
-        self._wait(connection, before, waiting)
+        self._put_waiting(connection, before, waiting)
         late_labels = stream.late_labels + sum(one.late for one in receipts)
-        moved = {"key": self._key, "row": number, "late": late_labels, "now": now}
+        moved = {"key": self._ref.key, "row": number, "late": late_labels, "now": now}
         connection.execute(_MOVED, moved)
-        self._sign(connection, batches, receipts, now)
+        self.write_receipts(connection, batches, receipts, now)
         return receipts
 
-    def _wait(
-        self, connection: sa.Connection, before: Mapping[str, Entry], after: Mapping[str, Entry]
+    def _put_waiting(
+        self,
+        connection: sa.Connection,
+        before: Mapping[str, WaitingItem],
+        after: Mapping[str, WaitingItem],
     ) -> None:
-        """Write down what waits: items that are new, and of others what has changed."""
-        rows = [(self._key, *entry) for item, entry in after.items() if before.get(item) != entry]
-        columns, keys = ("stream", *Entry._fields), ("stream", "item")
+        """Write the waiting items that are new or have changed."""
+        rows = [
+            (self._ref.key, *entry) for item, entry in after.items() if before.get(item) != entry
+        ]
+        columns, keys = ("stream", *WaitingItem._fields), ("stream", "item")
         put(connection, schema.waiting, columns, rows, keys, changes=("n_labels", "ready_at"))
 
-    def _sign(
+    def write_receipts(
         self,
         connection: sa.Connection,
         batches: Sequence[Batch],
         receipts: Sequence[Receipt],
         now: float,
     ) -> None:
-        """Write down what came under which key, and how far each source was read."""
+        """Write the receipt of each key, and how far each source was read."""
         keyed = [
-            (self._key, batch.key, batch.body, encode(receipt._asdict()), now)
+            (self._ref.key, batch.key, batch.body, encode(receipt._asdict()), now)
             for batch, receipt in zip(batches, receipts, strict=True)
             if batch.key
         ]
         columns = ("stream", "key", "body", "receipt", "accepted_at")
         put(connection, schema.batches, columns, keyed)
         read = {p.source: p.position for p in batches if p.source is not None}
-        self._put(connection, schema.positions, "source", ("source", "position"), read.items())
+        self._ref.put(connection, schema.positions, "source", ("source", "position"), read.items())
 
-    def _welcome(
+    def _admit(
         self, connection: sa.Connection, batches: Mapping[int, Batch]
     ) -> dict[int, LimitError]:
-        """Count who is new to the crowd; those batches that bring more than the rules allow."""
+        """Count new workers; returns an error per batch that brings more than the rules allow."""
         crowd = schema.crowd
         names = {row.worker for batch in batches.values() for row in batch.rows}
-        here = pick(connection, crowd, ["worker"], self._key, "worker", names)
+        here = pick(connection, crowd, ["worker"], self._ref.key, "worker", names)
         known = {row.worker for row in here}
         if len(known) == len(names):
             return {}
-        stream = self._row(connection)
+        stream = self._ref.row(connection)
         most, n_crowd = rules_of(stream.rules).max_workers, stream.n_crowd
         newcomers: dict[str, None] = {}
-        refused: dict[int, LimitError] = {}
+        errors: dict[int, LimitError] = {}
         for number, batch in batches.items():
             new = dict.fromkeys(
                 row.worker
@@ -222,37 +244,37 @@ class Inlet(Reader):
                 if row.worker not in known and row.worker not in newcomers
             )
             if new and n_crowd + len(newcomers) + len(new) > most:
-                refused[number] = LimitError(
-                    f"Stream {self.name!r}: these labels bring {len(new)} new workers, and with "
-                    f"{n_crowd + len(newcomers)} known that is more than max_workers={most}. "
+                errors[number] = LimitError(
+                    f"Stream {self._ref.name!r}: these labels bring {len(new)} new workers, and "
+                    f"with {n_crowd + len(newcomers)} known that is more than max_workers={most}. "
                     "Nothing of them was taken. Raise the rule, or check the worker ids."
                 )
             else:
                 newcomers |= new
         if newcomers:
-            rows = [(self._key, worker) for worker in newcomers]
+            rows = [(self._ref.key, worker) for worker in newcomers]
             put(connection, crowd, ("stream", "worker"), rows)
             connection.execute(
                 schema.streams.update()
-                .where(schema.streams.c.id == self._key)
+                .where(schema.streams.c.id == self._ref.key)
                 .values(n_crowd=n_crowd + len(newcomers))
             )
-        return refused
+        return errors
 
-    def _answered(
+    def closed_or_open(
         self, connection: sa.Connection, items: Sequence[str], now: float
     ) -> tuple[set[str], set[str]]:
         """Of these items, those that are closed, and those that are open though answered or cut."""
         answers, opened = schema.answers.c, schema.open_items.c
-        closed = {row.item for row in self._of_items(connection, answers.item, items)}
-        held = self._of_items(connection, (opened.item, opened.open_until), list(closed))
+        closed = {row.item for row in self._ref.of_items(connection, answers.item, items)}
+        held = self._ref.of_items(connection, (opened.item, opened.open_until), list(closed))
         again = {row.item for row in held if row.open_until > now}
-        cut = connection.execute(_CUT, {"stream": self._key}).all()
+        cut = connection.execute(_CUT, {"stream": self._ref.key}).all()
         until = {row.id: row.open_until for row in cut}
         if until:
             last: dict[str, int] = {}  # the chunk each was cut into, which opens or closes it
             for table in (schema.labels.c, schema.gold.c):
-                for row in self._of_items(connection, (table.item, table.chunk), items):
+                for row in self._ref.of_items(connection, (table.item, table.chunk), items):
                     if row.chunk in until:
                         last[row.item] = max(row.chunk, last.get(row.item, 0))
             again |= last.keys()
@@ -260,99 +282,54 @@ class Inlet(Reader):
             closed |= last.keys()
         return closed - again, again
 
-    def _recount(self, connection: sa.Connection, items: Sequence[str]) -> None:
-        """Make waiting items as ready as if labels that are gone now had never come."""
+    def recount(self, connection: sa.Connection, items: Sequence[str]) -> None:
+        """Recompute waiting items after some of their labels were deleted."""
         waiting, labels, gold = schema.waiting.c, schema.labels.c, schema.gold.c
         entries = {
-            row.item: Entry(*row)
-            for row in self._of_items(connection, _columns(schema.waiting, Entry._fields), items)
+            row.item: WaitingItem(*row) for row in self._ref.of_items(connection, _WAITING, items)
         }
-        closed, again = self._answered(connection, items, self._store.now())
+        closed, again = self.closed_or_open(connection, items, self._ref.now())
         answered = closed | again  # what came in time finds its item open, however long it waits
-        told = self._of_items(connection, (gold.item, gold.chunk), items)
-        # By a truth, without any label.
-        wanted = answered.intersection(row.item for row in told if row.chunk is None)
+        truths = self._ref.of_items(connection, (gold.item, gold.chunk), items)
+        # Ready by a truth, without any label.
+        wanted = answered.intersection(row.item for row in truths if row.chunk is None)
         columns = (labels.item, labels.row, labels.worker, labels.chunk)
         left: dict[str, list[Any]] = {item: [] for item in entries}
-        for row in self._of_items(connection, columns, items):
+        for row in self._ref.of_items(connection, columns, items):
             if row.chunk is None:
                 left[row.item].append(row)
-        rules = rules_of(self._row(connection).rules)
+        rules = self._ref.rules(connection)
         for item, rows in left.items():
-            n_labels = len(rows) if self._counts_all else len({row.worker for row in rows})
+            n_labels = len(rows) if self._ref.counts_all else len({row.worker for row in rows})
             first = min((row.row for row in rows), default=entries[item].first_row)
             entries[item] = entries[item]._replace(n_labels=n_labels, first_row=first)
             if item not in answered and not rules.is_full(n_labels):
                 entries[item] = entries[item]._replace(ready_at=None)
         gone = [item for item, rows in left.items() if not rows and item not in wanted]
         idle = among(connection, waiting.item, gone)
-        connection.execute(schema.waiting.delete().where(waiting.stream == self._key, idle))
+        connection.execute(schema.waiting.delete().where(waiting.stream == self._ref.key, idle))
         kept = [entry for item, entry in entries.items() if item not in gone]
-        self._put(connection, schema.waiting, "item", Entry._fields, kept)
+        self._ref.put(connection, schema.waiting, "item", WaitingItem._fields, kept)
 
     def _pairs(self, connection: sa.Connection, items: Sequence[str]) -> set[tuple[str, str]]:
-        """Who has labelled which of these waiting items."""
-        if self._counts_all:
+        """The (item, worker) pairs of the labels of these waiting items."""
+        if self._ref.counts_all:
             return set()
         labels = schema.labels.c
-        found = self._of_items(connection, (labels.item, labels.worker, labels.chunk), items)
+        found = self._ref.of_items(connection, (labels.item, labels.worker, labels.chunk), items)
         return {(row.item, row.worker) for row in found if row.chunk is None}
 
-
-_MOVED = (
-    schema.streams.update()
-    .where(schema.streams.c.id == sa.bindparam("key"))
-    .values(
-        next_row=sa.bindparam("row"), late_labels=sa.bindparam("late"), moment=sa.bindparam("now")
-    )
-)
-_CUT = sa.select(schema.chunks.c.id, schema.chunks.c.open_until).where(
-    schema.chunks.c.stream == sa.bindparam("stream"), schema.chunks.c.state == "cut"
-)
-
-
-def _again(first: Receipt | LimitError) -> Receipt | LimitError:
-    """What is answered to the same table under the same key."""
-    return first._replace(repeated=True) if isinstance(first, Receipt) else first
-
-
-def _columns(table: sa.Table, names: Sequence[str]) -> tuple[sa.Column[Any], ...]:
-    return tuple(table.c[name] for name in names)
-
-
-# ── labels that are taken back or replaced ───────────────────────────────────────────────
-
-
-class Revision(NamedTuple):
-    """A later state of something that was sent, or may have been."""
-
-    beginning: str
-    """How the keys of all its states begin."""
-    sent: Submission
-    """The labels it holds now, perhaps none, under a key that begins so."""
-
-
-class Revised(NamedTuple):
-    """What became of a revision."""
-
-    accepted: int
-    late: int  # set aside: their items are closed
-    retracted: int  # labels of earlier states that are gone, or another stands in their place
-    outdated: bool = False  # this state or a later one had come: nothing was done
-
-
-class Recall(Inlet):
-    """What can be taken back from a stream; see `Stream`."""
+    # ── labels that are retracted or replaced ─────────────────────────────────────────────
 
     def retract(self, task: Hashable, worker: Hashable) -> int:
-        """Take back a worker's labels of a task that is not cut yet; say how many there were."""
+        """Delete a worker's labels of a task that is not cut yet; returns how many there were."""
         labels = schema.labels.c
-        his = sa.and_(
+        theirs = sa.and_(
             labels.item == encode_id(task, "task", "retract"),
             labels.worker == encode_id(worker, "worker", "retract"),
         )
-        with self._store.write() as connection:
-            n_gone = self._remove(connection, his)
+        with self._ref.write() as connection:
+            n_gone = self._remove(connection, theirs)
             if not n_gone:
                 raise LabelError(
                     f"No label of worker {worker!r} on task {task!r} is waiting: it never came, "
@@ -361,22 +338,22 @@ class Recall(Inlet):
         return n_gone
 
     def revise_all(self, revisions: Sequence[Revision]) -> list[Revised | LabelQuorumError]:
-        """Put labels in the place of those that came under keys that begin alike, once each.
+        """Replace the labels of earlier versions, in one transaction; idempotent.
 
-        It is one transaction. A revision that is refused has its error in the place of what became
-        of it; it changes nothing, and the others do not mind. What was cut stays as it is.
+        A revision with an error has that error in place of its result, and changes nothing; the
+        others are not affected. Labels that are cut stay as they are.
         """
         outcomes: list[Revised | LabelQuorumError] = []
         prepared: list[Batch | LabelQuorumError] = []
         for revision in revisions:
             try:
-                prepared.append(self.prepare(revision.sent))
+                prepared.append(self.prepare(revision.submission))
             except LabelQuorumError as error:
                 prepared.append(error)
-        with self._store.write() as connection:
+        with self._ref.write() as connection:
             for revision, batch in zip(revisions, prepared, strict=True):
                 if isinstance(batch, Batch):
-                    outcomes.append(self._revise(connection, revision.beginning, batch))
+                    outcomes.append(self._revise(connection, revision.prefix, batch))
                 else:
                     outcomes.append(batch)
             fault("before_accept_commit")
@@ -384,22 +361,22 @@ class Recall(Inlet):
         return outcomes
 
     def _revise(
-        self, connection: sa.Connection, beginning: str, batch: Batch
+        self, connection: sa.Connection, prefix: str, batch: Batch
     ) -> Revised | LabelQuorumError:
         batches, labels = schema.batches.c, schema.labels.c
         key = batch.key or ""
-        assert beginning and key.startswith(beginning)
-        end = beginning[:-1] + chr(ord(beginning[-1]) + 1)  # the first text that does not begin so
+        assert prefix and key.startswith(prefix)
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)  # the first text after those with the prefix
         earlier = connection.execute(
             sa.select(batches.key, batches.receipt)
-            .where(batches.stream == self._key, batches.key >= beginning, batches.key < end)
+            .where(batches.stream == self._ref.key, batches.key >= prefix, batches.key < end)
             .order_by(batches.key)
         ).all()
         if earlier and earlier[-1].key >= key:
             return Revised(0, 0, 0, outdated=True)
-        refused = self._welcome(connection, {0: batch})
-        if refused:
-            return refused[0]
+        errors = self._admit(connection, {0: batch})
+        if errors:
+            return errors[0]
         [receipt] = self._take(connection, [batch])
         # After the new ones are in: an item that keeps a label keeps its place in the order.
         n_gone = 0
@@ -411,10 +388,29 @@ class Recall(Inlet):
         return Revised(receipt.accepted, receipt.late, n_gone)
 
     def _remove(self, connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
-        """Delete labels that are not cut, and count anew what their items have left."""
+        """Delete labels that are not cut, and recompute their items."""
         labels = schema.labels.c
-        uncut = sa.and_(labels.stream == self._key, labels.chunk.is_(None))
+        uncut = sa.and_(labels.stream == self._ref.key, labels.chunk.is_(None))
         items = list(connection.scalars(sa.select(labels.item).where(uncut, which).distinct()))
         n_gone = connection.execute(schema.labels.delete().where(uncut, which)).rowcount
-        self._recount(connection, items)
+        self.recount(connection, items)
         return n_gone
+
+
+# Built once: building a statement takes longer than executing it.
+_MOVED = (
+    schema.streams.update()
+    .where(schema.streams.c.id == sa.bindparam("key"))
+    .values(
+        next_row=sa.bindparam("row"), late_labels=sa.bindparam("late"), moment=sa.bindparam("now")
+    )
+)
+_WAITING = tuple(schema.waiting.c[name] for name in WaitingItem._fields)
+_CUT = sa.select(schema.chunks.c.id, schema.chunks.c.open_until).where(
+    schema.chunks.c.stream == sa.bindparam("stream"), schema.chunks.c.state == "cut"
+)
+
+
+def _repeated(first: Receipt | LimitError) -> Receipt | LimitError:
+    """The outcome for the same table under the same key."""
+    return first._replace(repeated=True) if isinstance(first, Receipt) else first

@@ -157,7 +157,7 @@ def _stream(store: Store, stream: Stream) -> Iterator[Finding]:
 def _stuck(connection: sa.Connection, stream: Stream, who: str) -> Iterator[Finding]:
     chunks = schema.chunks.c
     here = sa.select(chunks.id, chunks.state, chunks.attempts, chunks.error).where(
-        chunks.stream == stream._key, chunks.state != "applied"
+        chunks.stream == stream.ref.key, chunks.state != "applied"
     )
     for row in connection.execute(here.order_by(chunks.id)):
         if row.state == "quarantined":
@@ -166,7 +166,7 @@ def _stuck(connection: sa.Connection, stream: Stream, who: str) -> Iterator[Find
         elif row.attempts:
             sentence = f"{who}: chunk {row.id} failed {row.attempts} times ({row.error})."
             yield Finding("failing", row.attempts, sentence, "warning")
-    lag = sa.select(sa.func.count()).where(chunks.stream == stream._key, chunks.state == "cut")
+    lag = sa.select(sa.func.count()).where(chunks.stream == stream.ref.key, chunks.state == "cut")
     if n_cut := connection.scalar(lag):
         sentence = f"{who}: {n_cut:,} chunks are cut and not applied yet. Is a process at work?"
         yield Finding("lag", n_cut, sentence, "note")
@@ -175,7 +175,7 @@ def _stuck(connection: sa.Connection, stream: Stream, who: str) -> Iterator[Find
 def _broken(connection: sa.Connection, stream: Stream) -> Iterator[tuple[int, str]]:
     """How often each rule of a sound stream is not kept."""
     labels, chunks, waiting = schema.labels.c, schema.chunks.c, schema.waiting.c
-    key, row = stream._key, stream._row(connection)
+    key, row = stream.ref.key, stream.ref.row(connection)
 
     def count(query: sa.Select[Any]) -> int:
         return connection.scalar(sa.select(sa.func.count()).select_from(query.subquery())) or 0
@@ -190,7 +190,7 @@ def _broken(connection: sa.Connection, stream: Stream) -> Iterator[tuple[int, st
     yield count(ours.where(chunks.id >= row.next_chunk)), "chunks have numbers that were given out"
     beyond = sa.select(labels.row).where(labels.stream == key, labels.row >= row.next_row)
     yield count(beyond), "labels have numbers that were given out"
-    n_workers = labels.row if stream._counts_all else sa.distinct(labels.worker)
+    n_workers = labels.row if stream.ref.counts_all else sa.distinct(labels.worker)
     uncut = (
         sa.select(
             labels.item, sa.func.count(n_workers).label("n"), sa.func.min(labels.row).label("first")

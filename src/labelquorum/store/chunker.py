@@ -1,7 +1,7 @@
-"""When a chunk is cut: which items are ready, and which of them go together.
+"""Cutting chunks: which items are ready, and which of them go together.
 
-A cut is a transaction of its own. It puts the number of a chunk to the labels of its items, so that
-what is learned from is settled before anybody learns from it.
+A cut is a transaction of its own. It writes the number of a chunk to the labels of its items, so
+what a chunk holds is fixed before it is learned from.
 """
 
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from labelquorum.store.codec import encode
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, any_row
 from labelquorum.store.failpoints import fault
-from labelquorum.store.gold import Truths
+from labelquorum.store.gold import GoldLabels
 from labelquorum.store.rules import Rules
-from labelquorum.store.stream_ref import rules_of
+from labelquorum.store.stream_ref import StreamRef, rules_of
 
-__all__ = ["Cut", "Cutting"]
+__all__ = ["Chunker", "Cut"]
 
 
 class Cut(NamedTuple):
@@ -31,8 +31,11 @@ class Cut(NamedTuple):
     configuration: str
 
 
-class Cutting(Truths):
-    """How a stream is cut into chunks; see `Stream`."""
+class Chunker:
+    """Cuts a stream into chunks; see `Stream`, which offers the same methods."""
+
+    def __init__(self, ref: StreamRef, gold: GoldLabels) -> None:
+        self._ref, self._gold = ref, gold
 
     def cut(self, flush: bool = False) -> Cut | None:
         """Cut a chunk if it is time; None if it is not.
@@ -42,14 +45,14 @@ class Cutting(Truths):
         flush
             Cut what is there, ready or not: no more labels will come.
         """
-        with self._store.read() as connection:  # which keeps nobody from writing
-            rules, now = rules_of(self._row(connection).rules), self._store.now()
+        with self._ref.read() as connection:  # blocks no writer
+            rules, now = self._ref.rules(connection), self._ref.now()
             if not (flush or self._due(connection, rules, now)):
                 return None
-            if flush and not any_row(connection, schema.waiting, self._key):
+            if flush and not any_row(connection, schema.waiting, self._ref.key):
                 return None
-        with self._store.write() as connection:
-            now, stream = self._store.now(), self._row(connection)
+        with self._ref.write() as connection:
+            now, stream = self._ref.now(), self._ref.row(connection)
             items = self._chosen(connection, rules_of(stream.rules), now, flush)
             if not items:
                 return None
@@ -57,13 +60,15 @@ class Cutting(Truths):
             of_these = among(connection, labels.item, items)
             n_labels = connection.execute(
                 schema.labels.update()
-                .where(labels.stream == self._key, labels.chunk.is_(None), of_these)
+                .where(labels.stream == self._ref.key, labels.chunk.is_(None), of_these)
                 .values(chunk=stream.next_chunk)
             ).rowcount
             of_these = among(connection, waiting.item, items)
-            connection.execute(schema.waiting.delete().where(waiting.stream == self._key, of_these))
-            self._cut_truths(connection, items, stream.next_chunk)
-            here = {"key": self._key, "number": stream.next_chunk}
+            connection.execute(
+                schema.waiting.delete().where(waiting.stream == self._ref.key, of_these)
+            )
+            self._gold.cut(connection, items, stream.next_chunk)
+            here = {"key": self._ref.key, "number": stream.next_chunk}
             first, last = connection.execute(_SPAN, here).one()
             cut = Cut(
                 stream.next_chunk,
@@ -71,12 +76,12 @@ class Cutting(Truths):
                 stream.next_row - 1 if last is None else last,
                 len(items),
                 n_labels,
-                self._settings["seed"],
-                self.configuration.configuration,
+                self._ref.settings["seed"],
+                self._ref.configuration.configuration,
             )
             connection.execute(
                 schema.chunks.insert().values(
-                    stream=self._key,
+                    stream=self._ref.key,
                     **cut._asdict(),
                     state="cut",
                     cut_at=now,
@@ -87,7 +92,7 @@ class Cutting(Truths):
             )
             connection.execute(
                 schema.streams.update()
-                .where(schema.streams.c.id == self._key)
+                .where(schema.streams.c.id == self._ref.key)
                 .values(next_chunk=stream.next_chunk + 1, moment=now)
             )
             fault("before_cut_commit")
@@ -95,51 +100,46 @@ class Cutting(Truths):
         return cut
 
     def backlog(self) -> tuple[list[int], int]:
-        """The chunks that are cut and not applied, and how many are to be cut now."""
-        with self._store.read() as connection:
-            rules = rules_of(self._row(connection).rules)
-            return self._is_cut(connection), self._due(connection, rules, self._store.now())
+        """The chunks that are cut and not applied, and how many are due to be cut now."""
+        with self._ref.read() as connection:
+            rules = self._ref.rules(connection)
+            return self._ref.cut_chunks(connection), self._due(connection, rules, self._ref.now())
 
     def to_apply(self) -> list[int]:
         """The chunks that are cut and not applied, in order."""
-        with self._store.read() as connection:
-            return self._is_cut(connection)
-
-    def _is_cut(self, connection: sa.Connection) -> list[int]:
-        chunks = schema.chunks.c
-        cut = sa.select(chunks.id).where(chunks.stream == self._key, chunks.state == "cut")
-        return list(connection.scalars(cut.order_by(chunks.id)))
+        with self._ref.read() as connection:
+            return self._ref.cut_chunks(connection)
 
     def change(self, **changes: Any) -> Rules:
         """Change some of the rules from now on; items that are ready stay so."""
         waiting = schema.waiting.c
-        with self._store.write() as connection:
-            rules = rules_of(self._row(connection).rules).changed(**changes)
-            now = self._store.now()
+        with self._ref.write() as connection:
+            rules = self._ref.rules(connection).changed(**changes)
+            now = self._ref.now()
             connection.execute(
                 schema.streams.update()
-                .where(schema.streams.c.id == self._key)
+                .where(schema.streams.c.id == self._ref.key)
                 .values(rules=encode(rules.as_dict()), moment=now)
             )
             connection.execute(
                 schema.waiting.update()
                 .where(
-                    waiting.stream == self._key,
+                    waiting.stream == self._ref.key,
                     waiting.ready_at.is_(None),
                     waiting.n_labels >= rules.labels_per_item,
                 )
                 .values(ready_at=now)
             )
-            self._tell(connection, "rules", rules.as_dict())
+            self._ref.add_event(connection, "rules", rules.as_dict())
         return rules
 
     def _ready(self, rules: Rules, now: float) -> sa.Subquery:
         """The items that are ready, by their labels or by waiting, and since when.
 
-        Two questions, for each has an index: as one with an "or" it would be put to all that wait.
+        A union of two queries, as each has an index; one query with OR would scan all that wait.
         """
         waiting = schema.waiting.c
-        own = waiting.stream == self._key
+        own = waiting.stream == self._ref.key
         ready = sa.select(waiting.item, waiting.first_row, waiting.ready_at.label("since")).where(
             own, waiting.ready_at > _NEVER
         )
@@ -152,7 +152,7 @@ class Cutting(Truths):
         return ready.union_all(waited).subquery()
 
     def _due(self, connection: sa.Connection, rules: Rules, now: float) -> int:
-        """How many chunks are to be cut now."""
+        """How many chunks are due to be cut now."""
         ready = self._ready(rules, now)
         n_ready, first = connection.execute(
             sa.select(sa.func.count(), sa.func.min(ready.c.since))
@@ -162,12 +162,12 @@ class Cutting(Truths):
     def _chosen(
         self, connection: sa.Connection, rules: Rules, now: float, flush: bool
     ) -> list[str]:
-        """The items of the chunk that is to be cut now, in the order of their first labels."""
+        """The items of the chunk to cut now, in the order of their first labels."""
         waiting = schema.waiting.c
         if not flush and not self._due(connection, rules, now):
             return []
         if flush:
-            chosen = sa.select(waiting.item).where(waiting.stream == self._key)
+            chosen = sa.select(waiting.item).where(waiting.stream == self._ref.key)
             chosen = chosen.order_by(waiting.first_row)
         else:
             ready = self._ready(rules, now).c
@@ -175,10 +175,10 @@ class Cutting(Truths):
         return list(connection.scalars(chosen.limit(rules.chunk_items)))
 
 
-# Before every moment. SQLite has an index tell what is later than this, but not what is not NULL.
+# Before every moment. SQLite uses an index for "later than this", but not for "is not NULL".
 _NEVER = float("-inf")
 
-# Made once: making a statement takes longer than asking it.
+# Built once: building a statement takes longer than executing it.
 _SPAN = sa.select(sa.func.min(schema.labels.c.row), sa.func.max(schema.labels.c.row)).where(
     schema.labels.c.stream == sa.bindparam("key"), schema.labels.c.chunk == sa.bindparam("number")
 )

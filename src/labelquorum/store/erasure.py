@@ -1,21 +1,19 @@
-"""A person's right: a worker is removed from a stream as the library does it, from all its rows.
+"""Erasing a worker: their row, raw labels, part in open items, and id are removed from a stream.
 
-His row, his raw labels and his part in open items go, and with them his id wherever it stands.
-What he contributed to shared numbers stays: it names nobody.
+What they contributed to shared numbers and to answers stays: it names nobody.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 from safetensors.numpy import load, save
 
+from labelquorum.store.accept import Acceptor
 from labelquorum.store.codec import decode, encode
 from labelquorum.store.database import schema
-
-if TYPE_CHECKING:
-    from labelquorum.store.stream import Stream
+from labelquorum.store.stream_ref import StreamRef
 
 __all__ = ["erase"]
 
@@ -23,15 +21,15 @@ REMOVED = "the reason was removed with a worker who was forgotten"
 _BY_LABEL = ("worker", "label", "weight", "log_evidence")  # what an open item holds of each label
 
 
-def erase(stream: "Stream", connection: sa.Connection, worker: str) -> int | None:
-    """Delete all rows of a worker, and say how many labels they were; None of a stranger.
+def erase(ref: StreamRef, acceptor: Acceptor, connection: sa.Connection, worker: str) -> int | None:
+    """Delete all rows of a worker; returns how many labels they had, None if they are unknown.
 
     No chunk may be cut and not applied.
     """
-    key, labels, crowd = stream._key, schema.labels.c, schema.crowd.c
+    key, labels, crowd = ref.key, schema.labels.c, schema.crowd.c
     workers = schema.workers.c
-    his = sa.and_(labels.stream == key, labels.worker == worker)
-    found = connection.execute(sa.select(labels.item, labels.chunk).where(his)).all()
+    theirs = sa.and_(labels.stream == key, labels.worker == worker)
+    found = connection.execute(sa.select(labels.item, labels.chunk).where(theirs)).all()
     place = connection.scalar(
         sa.select(workers.place).where(workers.stream == key, workers.worker == worker)
     )
@@ -40,14 +38,14 @@ def erase(stream: "Stream", connection: sa.Connection, worker: str) -> int | Non
     ).rowcount
     if not known and place is None and not found:
         return None
-    connection.execute(schema.labels.delete().where(his))
-    stream._recount(connection, sorted({row.item for row in found if row.chunk is None}))
-    _erase_reasons(stream, connection, {row.chunk for row in found} - {None})
+    connection.execute(schema.labels.delete().where(theirs))
+    acceptor.recount(connection, sorted({row.item for row in found if row.chunk is None}))
+    _erase_reasons(ref, connection, {row.chunk for row in found} - {None})
     if place is not None:
         connection.execute(
             schema.workers.delete().where(workers.stream == key, workers.place == place)
         )
-        _leave_open_items(stream, connection, place)
+        _leave_open_items(ref, connection, place)
     models, streams = schema.models.c, schema.streams.c
     connection.execute(
         schema.models.update().where(models.stream == key).values(version=models.version + 1)
@@ -58,11 +56,11 @@ def erase(stream: "Stream", connection: sa.Connection, worker: str) -> int | Non
     return len(found)
 
 
-def _leave_open_items(stream: "Stream", connection: sa.Connection, place: int) -> None:
-    """Take a worker's labels out of what is held of open items."""
+def _leave_open_items(ref: StreamRef, connection: sa.Connection, place: int) -> None:
+    """Remove a worker's labels from the evidence of open items."""
     items = schema.open_items.c
     held = connection.execute(
-        sa.select(items.item, items.evidence).where(items.stream == stream._key),
+        sa.select(items.item, items.evidence).where(items.stream == ref.key),
         execution_options={"yield_per": 1000},
     )
     changed = []
@@ -76,31 +74,31 @@ def _leave_open_items(stream: "Stream", connection: sa.Connection, place: int) -
     for item, evidence in changed:
         connection.execute(
             schema.open_items.update()
-            .where(items.stream == stream._key, items.item == item)
+            .where(items.stream == ref.key, items.item == item)
             .values(evidence=evidence)
         )
 
 
-def _erase_reasons(stream: "Stream", connection: sa.Connection, chunks: set[Any]) -> None:
-    """Take out why chunks with his labels failed, which may name him."""
+def _erase_reasons(ref: StreamRef, connection: sa.Connection, chunks: set[Any]) -> None:
+    """Remove the errors of chunks with their labels, which may name them."""
     columns, events = schema.chunks.c, schema.events.c
     failed: Sequence[int] = connection.scalars(
-        sa.select(columns.id).where(columns.stream == stream._key, columns.error.is_not(None))
+        sa.select(columns.id).where(columns.stream == ref.key, columns.error.is_not(None))
     ).all()
     for number in sorted(chunks.intersection(failed)):
         connection.execute(
             schema.chunks.update()
-            .where(columns.stream == stream._key, columns.id == number)
+            .where(columns.stream == ref.key, columns.id == number)
             .values(error=REMOVED)
         )
-    told = sa.select(events.id, events.body).where(
-        events.stream == stream._key, events.kind == "quarantined"
+    quarantined = sa.select(events.id, events.body).where(
+        events.stream == ref.key, events.kind == "quarantined"
     )
-    for row in connection.execute(told).all():
+    for row in connection.execute(quarantined).all():
         body = decode(row.body)
         if body["chunk"] in chunks:
             connection.execute(
                 schema.events.update()
-                .where(events.stream == stream._key, events.id == row.id)
+                .where(events.stream == ref.key, events.id == row.id)
                 .values(body=encode({**body, "error": REMOVED}))
             )

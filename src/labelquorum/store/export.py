@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -10,7 +10,9 @@ import sqlalchemy as sa
 from labelquorum.ingest.writers import names_of
 from labelquorum.store.codec import decode
 from labelquorum.store.database import schema
-from labelquorum.store.stream_ref import View
+
+if TYPE_CHECKING:
+    from labelquorum.store.stream import Stream
 
 __all__ = ["Export", "Exported", "exported"]
 
@@ -41,7 +43,7 @@ class _Column(NamedTuple):
 
 @contextmanager
 def exported(
-    stream: View,
+    stream: "Stream",
     what: Exported = "answers",
     probabilities: bool = True,
     typed: bool = False,
@@ -60,8 +62,8 @@ def exported(
     chunks
         Only answers that were given in these chunks.
     """
-    with stream._store.read() as connection:
-        columns, query = _COLUMNS[what](stream._key)
+    with stream.ref.read() as connection:
+        columns, query = _COLUMNS[what](stream.ref.key)
         if chunks is not None:
             query = query.where(schema.answers.c.chunk.in_(chunks))
         types = {name: set(column.types) for name, column in columns.items()}
@@ -102,8 +104,8 @@ def _types(connection: sa.Connection, query: sa.Select[Any], column: _Column) ->
     return {str if type(v) is int and abs(v) >= _LARGEST else type(v) for v in values}
 
 
-def _classes(stream: View, connection: sa.Connection) -> list[Hashable]:
-    known: list[Hashable] = decode(stream._shared(connection)["classes"])
+def _classes(stream: "Stream", connection: sa.Connection) -> list[Hashable]:
+    known: list[Hashable] = decode(stream.ref.model(connection)["classes"])
     return known
 
 

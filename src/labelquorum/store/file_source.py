@@ -55,7 +55,7 @@ class FileSource:
 
     def __init__(self, stream: Stream, on_bad: OnBad, tell: Callable[[str], None]) -> None:
         self.stream, self.tell = stream, tell
-        self.space = replace(stream._space, on_bad=on_bad)
+        self.space = replace(stream.space, on_bad=on_bad)
         self._growing: dict[str, LineSource] = {}
         self._done: dict[str, Mark] = {}  # files that cannot grow, and are through
         self._left_alone: set[str] = set()

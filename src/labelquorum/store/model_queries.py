@@ -114,7 +114,7 @@ def reasons(model: Estimator, task: Any) -> dict[str, Any]:
     return {"why": explain(model, task), "gain": gain}
 
 
-def board(model: Estimator) -> dict[str, Any]:
+def worker_table(model: Estimator) -> dict[str, Any]:
     """How often each worker is right, and of whom what is odd."""
     columns = ("flag", "says", "score", "since", "partners")
     flags = [
@@ -151,7 +151,7 @@ def profile(model: Estimator, workers: list[Any]) -> list[dict[str, Any]]:
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {
-    "board": board,
+    "worker_table": worker_table,
     "explain": explain,
     "gains": gains,
     "priors": priors,

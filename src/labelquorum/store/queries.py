@@ -1,53 +1,79 @@
-"""What can be asked of a stream: its items and workers by page, why an answer is what it is.
+"""Reading a stream: answers, chunks, events and counts from the store, the rest from the learner.
 
-Answers and counts are read from the store. What only the model knows (skills with their bounds,
-the reasons of an answer, the gain of one more label) is asked of the learner, with the rows it
-takes and no more.
+What only the model knows (skills with their intervals, the reasons of an answer, the gain of one
+more label) is asked of the learner, which gets the rows it needs and no more.
 """
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from hashlib import sha256
 from math import sqrt
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
+from safetensors.numpy import load as parse_arrays
 
 from labelquorum.errors import LabelError, StateError
-from labelquorum.store.codec import decode, encode_id
+from labelquorum.store.codec import decode, encode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.learner import OpenRow, Work, WorkerRow, worker_places
-from labelquorum.store.stream_ref import Answer, View, given
+from labelquorum.store.stream_ref import StreamRef
 
 if TYPE_CHECKING:
+    from labelquorum.learn.estimator import Estimator
+    from labelquorum.learn.model_file import Snapshot
     from labelquorum.store.store import Store
 
-__all__ = ["Answer", "GoldError", "Reader", "Recent", "Undecided", "all_counts", "all_rows"]
+__all__ = [
+    "Answer",
+    "GoldError",
+    "Queries",
+    "Recent",
+    "Undecided",
+    "all_counts",
+    "all_rows",
+    "answer_of",
+]
 
-WINDOW = 20_000
-"""So many of a stream's last labels are looked through."""
+RECENT_LABELS = 20_000
+"""Recent agreement of workers is measured on this many of the stream's last labels."""
+
+Z_95 = 1.959964
+"""Standard deviations to either side that hold 95 % of a normal distribution."""
+
+CROWD_WORKERS = 1_000
+"""Number of workers, those with most labels, that represent the crowd in a question."""
+
+MAX_TABLE_WORKERS = 20_000
+"""Number of workers in a worker table, those with most labels."""
+
+MAX_STATE_BYTES = 64 << 20
+"""Bytes of worker states sent with a question; beyond it, only the busiest workers are sent."""
+
+MAX_MODEL_CLASSES = 64
+"""With more classes the worker table is made of counts, without the model."""
+
+FLAG_ITEMS = 2_000
+"""Collusion is looked for in this many open items, those opened last."""
+
+GAIN_ITEMS = 500
+"""The gain of a label is computed for at least this many open items, the least sure."""
+
+_FORGOTTEN = "null"  # in place of the id of a worker who was forgotten
 
 
-WILSON = 1.959964
-"""Standard deviations to either side that hold 95 % of a normal law."""
+class Answer(NamedTuple):
+    """The answer of an item."""
 
-CROWD = 1000
-"""So many workers, those with most labels, stand for all where the crowd matters."""
-
-BOARD = 20_000
-"""So many workers, those with most labels, are on a board."""
-
-BUDGET = 64 << 20
-"""Bytes of the states of workers with which a question is asked; of more, the busiest count."""
-
-MOST_CLASSES = 64
-"""With more classes the board is made without the model, of what is counted of each worker."""
-
-BOARD_ITEMS = 2_000
-"""Who goes together is looked for in so many open items, those that were opened last."""
-
-DOUBTED = 500
-"""The gain of a label is asked of so many open items, the least sure."""
+    item_id: Hashable
+    label: Hashable
+    confidence: float
+    probs: NDArray[np.float32]  # (C,) of the classes known then
+    n_labels: int
+    chunk: int
 
 
 class Undecided(NamedTuple):
@@ -59,7 +85,7 @@ class Undecided(NamedTuple):
 
 
 class GoldError(NamedTuple):
-    """How often answers were wrong whose truth was told later, and between which bounds."""
+    """How often answers were wrong whose truth came later, with a 95 % interval."""
 
     items: int
     wrong: int
@@ -69,25 +95,53 @@ class GoldError(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """What a worker said of late, as far as labels are held."""
+    """What a worker said recently, as far as labels are kept."""
 
     labels: int
     agreed: int  # with the answer
 
 
-class Reader(View):
-    """What can be asked of a stream; see `Stream`."""
+class Queries:
+    """Reads a stream; see `Stream`, which offers the same methods."""
+
+    def __init__(self, ref: StreamRef) -> None:
+        self._ref = ref
+
+    # ── items ─────────────────────────────────────────────────────────────────────────────
+
+    def answers(self, after: Hashable = None, limit: int | None = None) -> list[Answer]:
+        """The answers by item, in the order of their ids as text.
+
+        Parameters
+        ----------
+        after
+            Start behind this item; at the first unless given.
+        limit
+            Maximum number of answers; all unless given.
+        """
+        with self._ref.read() as connection:
+            return self._answers(connection, after, limit)
+
+    def _answers(
+        self, connection: sa.Connection, after: Hashable = None, limit: int | None = None
+    ) -> list[Answer]:
+        answers = schema.answers.c
+        query = sa.select(schema.answers).where(answers.stream == self._ref.key)
+        if after is not None:
+            query = query.where(answers.item > encode_id(after, "task", "answers"))
+        found = connection.execute(query.order_by(answers.item).limit(limit))
+        return [answer_of(row) for row in found]
 
     def item(self, task: Hashable) -> Answer | Undecided | None:
-        """One item: its answer, or what it waits for; None of one that is not known."""
+        """One item: its answer, or what it waits for; None of an unknown item."""
         item = encode_id(task, "task", "item")
-        with self._store.read() as connection:
-            for row in self._of_items(connection, schema.answers, [item]):
-                return given(row)
-            for row in self._of_items(connection, schema.waiting, [item]):
+        with self._ref.read() as connection:
+            for row in self._ref.of_items(connection, schema.answers, [item]):
+                return answer_of(row)
+            for row in self._ref.of_items(connection, schema.waiting, [item]):
                 return Undecided(task, row.n_labels, row.ready_at is not None)
-            labels = len(list(self._of_items(connection, schema.labels, [item])))
-        return Undecided(task, labels, ready=True) if labels else None
+            n_labels = len(self._ref.of_items(connection, schema.labels, [item]))
+        return Undecided(task, n_labels, ready=True) if n_labels else None
 
     def pending(self, threshold: float = 0.95, limit: int = 100) -> list[tuple[Answer, bool]]:
         """Answers with less confidence than this, the least first, and whether each is open."""
@@ -95,27 +149,95 @@ class Reader(View):
             raise StateError(f"`threshold` must be a number between 0 and 1. Got {threshold!r}.")
         answers, items = schema.answers.c, schema.open_items.c
         is_open = sa.exists().where(
-            items.stream == self._key,
+            items.stream == self._ref.key,
             items.item == answers.item,
-            items.open_until > self._store.now(),
+            items.open_until > self._ref.now(),
         )
         query = (
             sa.select(schema.answers, is_open.label("open"))
-            .where(answers.stream == self._key, answers.confidence < threshold)
+            .where(answers.stream == self._ref.key, answers.confidence < threshold)
             .order_by(answers.confidence, answers.item)
             .limit(limit)
         )
-        with self._store.read() as connection:
-            return [(given(row), bool(row.open)) for row in connection.execute(query)]
+        with self._ref.read() as connection:
+            return [(answer_of(row), bool(row.open)) for row in connection.execute(query)]
+
+    # ── chunks, events, counts ────────────────────────────────────────────────────────────
+
+    def chunks(self, after: int = 0, limit: int | None = None) -> list[Mapping[str, Any]]:
+        """Chunks that were cut after this one, and what became of each; at most `limit`."""
+        chunks = schema.chunks.c
+        return self._chunks(chunks.id, limit, chunks.id > after)
+
+    def last_chunks(self, limit: int = 10) -> list[Mapping[str, Any]]:
+        """The chunks that were cut last, the newest first."""
+        return self._chunks(schema.chunks.c.id.desc(), limit)
+
+    def _chunks(self, order: Any, limit: int | None, *where: Any) -> list[Mapping[str, Any]]:
+        query = sa.select(schema.chunks).where(schema.chunks.c.stream == self._ref.key, *where)
+        with self._ref.read() as connection:
+            found = connection.execute(query.order_by(order).limit(limit)).mappings()
+            return [dict(row) for row in found]
+
+    def quarantined(self) -> list[int]:
+        """The chunks that could not be learned from."""
+        chunks = schema.chunks.c
+        query = sa.select(chunks.id).where(
+            chunks.stream == self._ref.key, chunks.state == "quarantined"
+        )
+        with self._ref.read() as connection:
+            return list(connection.scalars(query.order_by(chunks.id)))
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
+        """What happened after the event of this number: id, at, kind, body."""
+        events = schema.events.c
+        query = (
+            sa.select(events.id, events.at, events.kind, events.body)
+            .where(events.stream == self._ref.key, events.id > after)
+            .order_by(events.id)
+            .limit(limit)
+        )
+        with self._ref.read() as connection:
+            found = connection.execute(query).mappings()
+            return [{**row, "body": decode(row["body"])} for row in found]
+
+    def last_event(self) -> int:
+        """The number of the last event; 0 where there was none."""
+        events = schema.events.c
+        last = sa.select(sa.func.max(events.id)).where(events.stream == self._ref.key)
+        with self._ref.read() as connection:
+            return connection.scalar(last) or 0
+
+    def classes(self) -> list[Hashable]:
+        """The classes known so far, in the order of every probability."""
+        models = schema.models.c
+        query = sa.select(models.classes).where(models.stream == self._ref.key)
+        with self._ref.read() as connection:
+            known: list[Hashable] = decode(connection.scalar(query) or "[]")
+        return known
+
+    def model_version(self) -> int:
+        """How many chunks were learned from."""
+        models = schema.models.c
+        version = sa.select(models.version).where(models.stream == self._ref.key)
+        with self._ref.read() as connection:
+            return connection.scalar(version) or 0
+
+    def count(self) -> dict[str, int]:
+        """How many labels and items wait, were late, were answered; the model's version."""
+        counts: dict[str, int] = all_counts(self._ref.store, self._ref.name)[self._ref.name][
+            "counts"
+        ]
+        return counts
 
     def recent_agreement(self, workers: Sequence[Hashable]) -> dict[Hashable, Recent]:
-        """How often each of these workers agreed with the answers lately.
+        """How often each of these workers agreed with the answers recently.
 
-        Only labels that are still held can be told, so a stream that discards them tells nothing.
+        Only labels that are kept count, so a stream that discards them has none.
         """
         names = [encode_id(worker, "worker", "recent") for worker in workers]
         labels, answers, streams = schema.labels.c, schema.answers.c, schema.streams.c
-        last = sa.select(streams.next_row).where(streams.id == self._key).scalar_subquery()
+        last = sa.select(streams.next_row).where(streams.id == self._ref.key).scalar_subquery()
         agreed = sa.func.sum(sa.case((labels.label == answers.label, 1), else_=0))
         n_answered = sa.func.count(answers.item)
         # An outer join begins with the labels, which are few: SQLite might begin with all answers.
@@ -126,63 +248,95 @@ class Reader(View):
             sa.select(labels.worker, n_answered, agreed)
             .select_from(with_answers)
             .where(
-                labels.stream == self._key,
-                labels.row >= last - WINDOW,
+                labels.stream == self._ref.key,
+                labels.row >= last - RECENT_LABELS,
                 labels.worker.in_(names),
                 labels.chunk.is_not(None),
             )
             .group_by(labels.worker)
             .having(n_answered > 0)
         )
-        with self._store.read() as connection:
+        with self._ref.read() as connection:
             return {decode(name): Recent(n, int(a)) for name, n, a in connection.execute(query)}
 
-    def model_version(self) -> int:
-        """How many chunks were learned from."""
-        models = schema.models.c
-        with self._store.read() as connection:
-            return (
-                connection.scalar(sa.select(models.version).where(models.stream == self._key)) or 0
-            )
-
-    def last_chunks(self, limit: int = 10) -> list[Mapping[str, Any]]:
-        """The chunks that were cut last, the newest first."""
-        chunks = schema.chunks.c
-        query = sa.select(schema.chunks).where(chunks.stream == self._key)
-        with self._store.read() as connection:
-            found = connection.execute(query.order_by(chunks.id.desc()).limit(limit))
-            return [{**row._mapping} for row in found]
-
-    def quarantined(self) -> list[int]:
-        """The chunks that could not be learned from."""
-        chunks = schema.chunks.c
-        query = sa.select(chunks.id).where(
-            chunks.stream == self._key, chunks.state == "quarantined"
-        )
-        with self._store.read() as connection:
-            return list(connection.scalars(query.order_by(chunks.id)))
-
     def gold_error(self) -> GoldError | None:
-        """How often an answer was wrong, by truths that were told after it; None where none was."""
+        """How often answers were wrong, by truths that came after them; None where none did."""
         gold = schema.gold.c
         wrong = sa.func.sum(sa.case((gold.answered != gold.label, 1), else_=0))
         query = sa.select(sa.func.count(), wrong).where(
-            gold.stream == self._key, gold.answered.is_not(None)
+            gold.stream == self._ref.key, gold.answered.is_not(None)
         )
-        with self._store.read() as connection:
-            n_items, n_wrong = connection.execute(query).one()
-        if not n_items:
+        with self._ref.read() as connection:
+            n, n_wrong = connection.execute(query).one()
+        if not n:
             return None
-        error = n_wrong / n_items
         # Wilson (1927)
-        scale, z = 1 + WILSON**2 / n_items, WILSON
-        centre = (error + z**2 / (2 * n_items)) / scale
-        half = z * sqrt(error * (1 - error) / n_items + z**2 / (4 * n_items**2)) / scale
-        return GoldError(
-            n_items, int(n_wrong), error, max(0.0, centre - half), min(1.0, centre + half)
-        )
+        error, z, scale = n_wrong / n, Z_95, 1 + Z_95**2 / n
+        centre = (error + z**2 / (2 * n)) / scale
+        half = z * sqrt(error * (1 - error) / n + z**2 / (4 * n**2)) / scale
+        return GoldError(n, int(n_wrong), error, max(0.0, centre - half), min(1.0, centre + half))
 
-    # ── what the model knows ──────────────────────────────────────────────────────────────────
+    # ── the whole model ───────────────────────────────────────────────────────────────────
+
+    def snapshot(self) -> "Snapshot":
+        """The whole model, every worker, as `BiLA.save` would write it."""
+        from labelquorum.store.model_rows import snapshot_of
+
+        return snapshot_of(self._whole())
+
+    def estimator(self) -> "Estimator":
+        """The whole model as an estimator of the library, detached from the store."""
+        from labelquorum.store.model_rows import estimator_of
+
+        return estimator_of(self._whole(), self._ref.name)
+
+    def model_file(self) -> bytes:
+        """The whole model as the file `labelquorum.load` reads."""
+        file: bytes = self._ask(self._whole(), "snapshot")
+        return file
+
+    def state_hash(self) -> str:
+        """SHA-256 of the model and all answers: equal after the same cuts, whatever happened."""
+        digest = sha256()
+        with self._ref.read() as connection:
+            work = self._everything(connection)
+            digest.update(
+                encode([work.version, work.classes, work.n_workers, work.n_chunks]).encode()
+            )
+            shared = {} if work.shared is None else parse_arrays(work.shared)
+            for name, array in sorted(shared.items()):
+                digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+            for row in (*work.workers, *work.open_items):
+                for part in row:
+                    digest.update(part if isinstance(part, bytes) else encode(part).encode())
+            for one in self._answers(connection):
+                plain = [one.item_id, one.label, one.n_labels, one.chunk]
+                digest.update(encode(plain).encode() + one.probs.tobytes())
+        return digest.hexdigest()
+
+    def _whole(self) -> Work:
+        with self._ref.read() as connection:
+            return self._everything(connection)
+
+    def _everything(self, connection: sa.Connection) -> Work:
+        workers, items = schema.workers.c, schema.open_items.c
+        everybody = sa.select(*(workers[name] for name in WorkerRow._fields)).where(
+            workers.stream == self._ref.key
+        )
+        still_open = sa.select(items.item, items.evidence, items.note).where(
+            items.stream == self._ref.key
+        )
+        known = {row.place: WorkerRow(*row) for row in connection.execute(everybody)}
+        opened = sorted(OpenRow(*row) for row in connection.execute(still_open))
+        work = self._ref.work(connection, [], opened)
+        # A worker who was forgotten leaves an empty place.
+        rows = [
+            known.get(place) or WorkerRow(place, _FORGOTTEN, 0, b"", 0, 0)
+            for place in range(work.n_workers)
+        ]
+        return work._replace(workers=rows)
+
+    # ── workers ───────────────────────────────────────────────────────────────────────────
 
     def workers(
         self,
@@ -191,74 +345,74 @@ class Reader(View):
         places: Sequence[int] | None = None,
         matrices: bool = True,
     ) -> list[dict[str, Any]]:
-        """Workers in order of appearance, with skill, its bounds, and what they did.
+        """Workers in order of appearance, with skill, its interval, and their counts.
 
         Parameters
         ----------
         after
-            Those that follow this `place`.
+            Start behind this `place`.
         limit
-            At most so many.
+            Maximum number of workers.
         places
-            Those at these places, as far as they are there; by then the others do not count.
+            Those at these places, in place of `after` and `limit`.
         matrices
-            Also what each confuses.
+            Add the confusion matrix of each.
         """
         workers = schema.workers.c
-        query = sa.select(workers.place).where(
-            workers.stream == self._key, workers.place > after, workers.worker != "null"
-        )
-        with self._store.read() as connection:
+        with self._ref.read() as connection:
             if places is None:
+                query = sa.select(workers.place).where(self._known(), workers.place > after)
                 places = list(connection.scalars(query.order_by(workers.place).limit(limit)))
             crowd, room = self._busiest(connection), self._room(connection)
-        told = []
+        found = []
         for start in range(0, len(places), room):
             some = places[start : start + room]
-            with self._store.read() as connection:
-                asked = self._workers(connection, [], some)
+            with self._ref.read() as connection:
+                asked = self._ref.workers(connection, [], some)
                 work = self._part(connection, [*some, *crowd])
-            told += self._skills(asked, work, matrices=matrices)
-        return told
+            found += self._skills(asked, work, matrices=matrices)
+        return found
 
     def worker(self, worker: Hashable) -> dict[str, Any]:
-        """One worker: skill, its bounds, his confusion matrix, and what he did."""
-        with self._store.read() as connection:
-            asked = self._known_worker(connection, worker)
-            work = self._part(connection, [asked.place, *self._busiest(connection)])
-        return self._skills([asked], work)[0]
+        """One worker: skill, its interval, the confusion matrix, and their counts."""
+        return self._one_worker(worker, "skills")
 
-    def _known_worker(self, connection: sa.Connection, worker: Hashable) -> WorkerRow:
-        found = self._workers(connection, [encode_id(worker, "worker", "worker")], [])
-        if not found:
-            raise LabelError(
-                f"Stream {self.name!r}: worker {worker!r} is not known: no label of theirs was "
-                "learned from. Check the id."
-            )
-        return found[0]
+    def profile(self, worker: Hashable) -> dict[str, Any]:
+        """One worker beside the crowd and over time: as `worker`, with track and changes."""
+        return self._one_worker(worker, "profile")
+
+    def _one_worker(self, worker: Hashable, question: str) -> dict[str, Any]:
+        with self._ref.read() as connection:
+            asked = self._ref.workers(connection, [encode_id(worker, "worker", "worker")], [])
+            if not asked:
+                raise LabelError(
+                    f"Stream {self._ref.name!r}: worker {worker!r} is not known: no label of "
+                    "theirs was learned from. Check the id."
+                )
+            work = self._part(connection, [asked[0].place, *self._busiest(connection)])
+        return self._skills(asked, work, question)[0]
 
     def worker_table(self) -> tuple[int, list[dict[str, Any]], int]:
-        """The workers with most labels, by place: labels, agreement, skill, and what is odd.
+        """The workers with most labels, by place: labels, agreement, skill, and flags.
 
         Returns
         -------
         version : of the model
         rows : worker, place, labels, agreed, skill, flags
-        n_workers : those who are not among them included
+        n_workers : all of them, also those who are not in the table
         """
-        workers, items = schema.workers.c, schema.open_items.c
-        with self._store.read() as connection:
-            known = sa.and_(workers.stream == self._key, workers.worker != "null")
-            n_workers = connection.scalar(sa.select(sa.func.count()).where(known)) or 0
-            shared = self._shared(connection)
-            if len(decode(shared["classes"])) > MOST_CLASSES:
-                return shared["version"], self._counted_board(connection), n_workers
-            places = self._busiest(connection, BOARD)
+        items = schema.open_items.c
+        with self._ref.read() as connection:
+            n_workers = connection.scalar(sa.select(sa.func.count()).where(self._known())) or 0
+            model = self._ref.model(connection)
+            if len(decode(model["classes"])) > MAX_MODEL_CLASSES:
+                return model["version"], self._counted_table(connection), n_workers
+            places = self._busiest(connection, MAX_TABLE_WORKERS)
             latest = connection.execute(
                 sa.select(items.item, items.evidence, items.note)
-                .where(items.stream == self._key)
+                .where(items.stream == self._ref.key)
                 .order_by(items.open_until.desc(), items.item)
-                .limit(BOARD_ITEMS)
+                .limit(FLAG_ITEMS)
             )
             seen, rows, room = set(places), [], self._room(connection)
             for row in (OpenRow(*one) for one in latest):
@@ -269,92 +423,61 @@ class Reader(View):
                 rows.append(row)
             # The newest stand last, as where they are opened one by one.
             work = self._part(connection, seen)._replace(open_items=rows[::-1])
-        on_it = set(places)
-        asked = [row for row in work.workers if row.place in on_it]
+        listed = set(places)
+        asked = [row for row in work.workers if row.place in listed]
         if not asked:
             return work.version, [], n_workers
-        told = self._store.learner.ask(work, "board", {})
+        found = self._ask(work, "worker_table")
         place_of = {row.worker: row.place for row in work.workers}
         flags: dict[int, list[dict[str, Any]]] = {}
-        for worker, flag in told["flags"]:
-            flags.setdefault(place_of[encode_id(worker, "worker", "board")], []).append(flag)
-        skill = dict(zip(map(attrgetter("place"), work.workers), told["skill"], strict=True))
-        return (
-            work.version,
-            [
-                {
-                    "worker": decode(row.worker),
-                    "place": row.place,
-                    "labels": row.labels,
-                    "agreed": row.agreed,
-                    "skill": skill[row.place],
-                    "flags": flags.get(row.place, []),
-                }
-                for row in asked
-            ],
-            n_workers,
-        )
+        for worker, flag in found["flags"]:
+            flags.setdefault(place_of[encode_id(worker, "worker", "table")], []).append(flag)
+        skill = dict(zip(map(attrgetter("place"), work.workers), found["skill"], strict=True))
+        table = [_table_row(row, skill[row.place], flags.get(row.place, [])) for row in asked]
+        return work.version, table, n_workers
 
-    def _counted_board(self, connection: sa.Connection) -> list[dict[str, Any]]:
-        """The workers with most labels, by place; in place of his skill, how often he agreed."""
+    def _counted_table(self, connection: sa.Connection) -> list[dict[str, Any]]:
+        """The workers with most labels, by place; with the share of agreement as skill."""
         workers = schema.workers.c
-        names = ("place", "worker", "labels", "agreed")
         busiest = (
-            sa.select(*(workers[name] for name in names))
-            .where(workers.stream == self._key, workers.worker != "null")
+            sa.select(workers.place, workers.worker, workers.labels, workers.agreed)
+            .where(self._known())
             .order_by(workers.labels.desc(), workers.place)
-            .limit(BOARD)
+            .limit(MAX_TABLE_WORKERS)
         )
         return [
-            {
-                "worker": decode(row.worker),
-                "place": row.place,
-                "labels": row.labels,
-                "agreed": row.agreed,
-                "skill": row.agreed / max(row.labels, 1),
-                "flags": [],
-            }
+            _table_row(row, row.agreed / max(row.labels, 1), [])
             for row in sorted(connection.execute(busiest))
         ]
 
-    def profile(self, worker: Hashable) -> dict[str, Any]:
-        """One worker beside the crowd and over time: as `worker`, with track and changes."""
-        with self._store.read() as connection:
-            asked = self._known_worker(connection, worker)
-            work = self._part(connection, [asked.place, *self._busiest(connection)])
-        return self._skills([asked], work, "profile")[0]
+    # ── open items ────────────────────────────────────────────────────────────────────────
 
     def wanted(self, limit: int = 100) -> tuple[list[dict[str, Any]], int]:
         """Open items by what one more label would likely do, the largest gain first.
 
-        It is asked of the least sure. Also tells how many items are open.
+        Only the least sure items are compared. Also returns how many items are open.
         """
         answers, items = schema.answers.c, schema.open_items.c
-        now = self._store.now()
-        is_open = sa.and_(items.stream == self._key, items.open_until > now)
-        with self._store.read() as connection:
+        is_open = sa.and_(items.stream == self._ref.key, items.open_until > self._ref.now())
+        with self._ref.read() as connection:
             n_open = connection.scalar(sa.select(sa.func.count()).where(is_open)) or 0
             if not n_open:
                 return [], 0
-            doubted = connection.execute(
+            unsure = connection.execute(
                 sa.select(schema.answers)
                 .where(
-                    answers.stream == self._key,
+                    answers.stream == self._ref.key,
                     sa.exists().where(is_open, items.item == answers.item),
                 )
                 .order_by(answers.confidence, answers.item)
-                .limit(max(limit, DOUBTED))
+                .limit(max(limit, GAIN_ITEMS))
             ).all()
-            work = self._about(connection, [row.item for row in doubted])
-        if work is None:
-            return [], n_open
-        options = {"tasks": [decode(row.item) for row in work.open_items], "top": limit}
-        found = self._store.learner.ask(work, "gains", options)
-        by_item = {row.item: given(row) for row in doubted}
-        told = []
-        for one in found:
+            work = self._about(connection, [row.item for row in unsure])
+        by_item = {row.item: answer_of(row) for row in unsure}
+        found = []
+        for one in self._gains(work, limit):
             item = by_item[encode_id(one["task"], "task", "wanted")]
-            told.append(
+            found.append(
                 {
                     "task": item.item_id,
                     "label": item.label,
@@ -366,52 +489,51 @@ class Reader(View):
                     "open": True,
                 }
             )
-        return told, n_open
-
-    def explain(self, task: Hashable) -> dict[str, Any] | None:
-        """Why an open item has its answer; None of an item whose labels are not held any more."""
-        with self._store.read() as connection:
-            work = self._about(connection, [encode_id(task, "task", "explain")])
-        if work is None:
-            return None
-        found: dict[str, Any] = self._store.learner.ask(work, "explain", {"task": task})
-        return found
-
-    def reasons(self, task: Hashable) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Why an open item has its answer, and what one more label would do, where that is known.
-
-        Both are None of an item whose labels are not held any more; the second also where the
-        truth was told.
-        """
-        with self._store.read() as connection:
-            work = self._about(connection, [encode_id(task, "task", "reasons")])
-        if work is None:
-            return None, None
-        found = self._store.learner.ask(work, "reasons", {"task": task})
-        return found["why"], found["gain"]
+        return found, n_open
 
     def gains(self, tasks: Sequence[Hashable], top: int | None = None) -> list[dict[str, Any]]:
         """What one more label of each of these open items would likely do."""
-        with self._store.read() as connection:
+        with self._ref.read() as connection:
             work = self._about(connection, [encode_id(task, "task", "gains") for task in tasks])
+        return self._gains(work, top)
+
+    def _gains(self, work: Work | None, top: int | None) -> list[dict[str, Any]]:
         if work is None:
             return []
-        options = {"tasks": [decode(row.item) for row in work.open_items], "top": top}
-        found: list[dict[str, Any]] = self._store.learner.ask(work, "gains", options)
+        tasks = [decode(row.item) for row in work.open_items]
+        found: list[dict[str, Any]] = self._ask(work, "gains", tasks=tasks, top=top)
         return found
 
-    def model_file(self) -> bytes:
-        """The whole model as the file `labelquorum.load` reads."""
-        file: bytes = self._store.learner.ask(self._whole(), "snapshot", {})
-        return file
+    def explain(self, task: Hashable) -> dict[str, Any] | None:
+        """Why an open item has its answer; None of an item whose labels are no longer held."""
+        with self._ref.read() as connection:
+            work = self._about(connection, [encode_id(task, "task", "explain")])
+        return None if work is None else self._ask(work, "explain", task=task)
+
+    def reasons(self, task: Hashable) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Why an open item has its answer, and what one more label would do, if known.
+
+        Both are None of an item whose labels are no longer held; the second also where the truth
+        is known.
+        """
+        with self._ref.read() as connection:
+            work = self._about(connection, [encode_id(task, "task", "reasons")])
+        if work is None:
+            return None, None
+        found = self._ask(work, "reasons", task=task)
+        return found["why"], found["gain"]
+
+    # ── what a question is asked with ─────────────────────────────────────────────────────
+
+    def _ask(self, work: Work, question: str, **options: Any) -> Any:
+        return self._ref.store.learner.ask(work, question, options)
 
     def _skills(
         self, asked: Sequence[WorkerRow], work: Work, question: str = "skills", **options: Any
     ) -> list[dict[str, Any]]:
         if not asked:
             return []
-        options["workers"] = [decode(row.worker) for row in asked]
-        told = self._store.learner.ask(work, question, options)
+        workers = [decode(row.worker) for row in asked]
         return [
             {
                 **one,
@@ -420,59 +542,76 @@ class Reader(View):
                 "agreed": row.agreed,
                 "classes": decode(work.classes),
             }
-            for one, row in zip(told, asked, strict=True)
+            for one, row in zip(
+                self._ask(work, question, workers=workers, **options), asked, strict=True
+            )
         ]
 
-    def _busiest(self, connection: sa.Connection, limit: int = CROWD) -> list[int]:
-        """The workers with most labels: among them the others are seen as they are."""
+    def _known(self) -> sa.ColumnElement[bool]:
+        """Workers of the stream, without those who were forgotten."""
+        workers = schema.workers.c
+        return sa.and_(workers.stream == self._ref.key, workers.worker != _FORGOTTEN)
+
+    def _busiest(self, connection: sa.Connection, limit: int = CROWD_WORKERS) -> list[int]:
+        """The workers with most labels, who represent the crowd."""
         workers = schema.workers.c
         busiest = (
             sa.select(workers.place)
-            .where(workers.stream == self._key, workers.worker != "null")
+            .where(self._known())
             .order_by(workers.labels.desc(), workers.place)
             .limit(min(limit, self._room(connection)))
         )
         return list(connection.scalars(busiest))
 
     def _room(self, connection: sa.Connection) -> int:
-        """With how many workers a question may be asked; all have a state as large as the last."""
+        """How many workers fit into a question; no state is larger than the last one's."""
         workers = schema.workers.c
         last = (
             sa.select(sa.func.length(workers.state))
-            .where(workers.stream == self._key, workers.worker != "null")
+            .where(self._known())
             .order_by(workers.n_classes.desc(), workers.place.desc())
             .limit(1)
         )
-        return max(1, BUDGET // (connection.scalar(last) or 1))
+        return max(1, MAX_STATE_BYTES // (connection.scalar(last) or 1))
 
     def _part(self, connection: sa.Connection, places: Iterable[int]) -> Work:
-        """What is shared, and these workers."""
-        return Work(
-            method=self.configuration.method,
-            settings=self.configuration.settings,
-            chunk=0,
-            **self._shared(connection),
-            workers=self._workers(connection, [], set(places)),
-            open_items=[],
-            labels=[],
-            gold=[],
-            keeps_open=False,
-        )
+        """The model with these workers."""
+        return self._ref.work(connection, self._ref.workers(connection, [], set(places)))
 
     def _about(self, connection: sa.Connection, items: Sequence[str]) -> Work | None:
-        """What is shared, these items as far as they are open, and who is seen with them."""
-        rows = self._open(connection, items)
+        """The model with these items as far as they are open, their workers, and the crowd."""
+        rows = self._ref.open_rows(connection, items)
         if not rows:
             return None
         places = [place for row in rows for place in worker_places(row)]
         work = self._part(connection, [*places, *self._busiest(connection)])
         return work._replace(open_items=rows)
 
-    def _open(self, connection: sa.Connection, items: Sequence[str]) -> list[OpenRow]:
-        return sorted(
-            OpenRow(row.item, row.evidence, row.note)
-            for row in self._of_items(connection, schema.open_items, items)
-        )
+
+def answer_of(row: Any) -> Answer:
+    """An answer as it is stored."""
+    return Answer(
+        decode(row.item),
+        decode(row.label),
+        row.confidence,
+        np.frombuffer(row.probs, np.float32),
+        row.n_labels,
+        row.chunk,
+    )
+
+
+def _table_row(row: Any, skill: float, flags: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "worker": decode(row.worker),
+        "place": row.place,
+        "labels": row.labels,
+        "agreed": row.agreed,
+        "skill": skill,
+        "flags": flags,
+    }
+
+
+# ── all streams of a store ────────────────────────────────────────────────────────────────
 
 
 def all_rows(store: "Store") -> dict[str, int]:
@@ -486,12 +625,12 @@ def all_rows(store: "Store") -> dict[str, int]:
 
 
 def all_counts(store: "Store", only: str | None = None) -> dict[str, dict[str, Any]]:
-    """What `Stream.count` tells of each stream, with its rules and classes, in a few queries.
+    """`Stream.count` of each stream, with its rules and classes, in a few queries.
 
     Parameters
     ----------
     only
-        Of the stream of this name alone.
+        The stream of this name alone.
     """
     streams, models = schema.streams.c, schema.models.c
     labels, waiting, answers = schema.labels.c, schema.waiting.c, schema.answers.c

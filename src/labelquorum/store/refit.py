@@ -66,7 +66,7 @@ def refit(stream: Stream) -> RefitReport:
             f"fitted again; its retention is {stream.rules.retention!r}. Set it to 'keep' for "
             "labels to come."
         )
-    model = estimator(stream.configuration.method, **saved_settings(stream._settings))
+    model = estimator(stream.configuration.method, **saved_settings(stream.settings))
     model.fit(kept_table(kept.labels, f"stream {stream.name}"), kept.truths or None)
     answer = model.model_.answer
     intake, result, classes = answer.intake, answer.result, answer.classes
@@ -86,9 +86,9 @@ def refit(stream: Stream) -> RefitReport:
 
 def _kept(stream: Stream) -> _Kept:
     labels, chunks, answers = schema.labels.c, schema.chunks.c, schema.answers.c
-    gold, key = schema.gold.c, stream._key
+    gold, key = schema.gold.c, stream.ref.key
     applied = sa.and_(chunks.stream == key, chunks.state == "applied")
-    with stream._store.read() as connection:
+    with stream.ref.read() as connection:
         gone = sa.select(sa.func.count()).where(applied, chunks.labels_kept == 0)
         n_gone = connection.scalar(gone) or 0
         found = connection.execute(
@@ -101,7 +101,7 @@ def _kept(stream: Stream) -> _Kept:
         columns = (answers.item, answers.label, answers.confidence, answers.n_labels)
         found = connection.execute(sa.select(*columns).where(answers.stream == key))
         given = {row.item: row for row in found}
-    said = ((row.item, row.row if stream._counts_all else row.worker) for row in rows)
+    said = ((row.item, row.row if stream.ref.counts_all else row.worker) for row in rows)
     n_kept = Counter(item for item, _ in set(said))
     whole = {item for item, row in given.items() if n_kept[item] >= row.n_labels}
     truths = {decode(row.item): decode(row.label) for row in told if row.item in n_kept}

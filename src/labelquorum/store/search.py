@@ -6,7 +6,7 @@ much there is. A page may then be short, or empty, and still have one after it.
 
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -14,8 +14,10 @@ from labelquorum.errors import StateError
 from labelquorum.store.codec import decode, encode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, pick
-from labelquorum.store.queries import Undecided
-from labelquorum.store.stream_ref import Answer, View, given
+from labelquorum.store.queries import Answer, Undecided, answer_of
+
+if TYPE_CHECKING:
+    from labelquorum.store.stream import Stream
 
 __all__ = ["WINDOW", "Found", "find_items", "find_undecided"]
 
@@ -44,7 +46,7 @@ class Found(NamedTuple):
 
 
 def find_items(
-    stream: View,
+    stream: "Stream",
     sort: str = "task",
     after: After | None = None,
     limit: int = 100,
@@ -73,7 +75,7 @@ def find_items(
     if sort not in _KEYS:
         raise StateError(f"`sort` must be one of {list(_KEYS)}. Got {sort!r}.")
     key, falls = _KEYS[sort]
-    base = [_answers.stream == stream._key]
+    base = [_answers.stream == stream.ref.key]
     if confidence_below is not None:
         base.append(_answers.confidence < confidence_below)
     if changed_since is not None:
@@ -81,17 +83,17 @@ def find_items(
     sieve: list[_Condition] = []
     if label is not None:
         sieve.append(lambda some: some.label == encode(label))
-    with stream._store.read() as connection:
+    with stream.ref.read() as connection:
         if search:
             begins = _begins(_answers.item, search)
             if _is_large(connection, base) and _any(connection, [*base, begins]):
                 base.append(begins)
             else:
                 sieve.append(lambda some: _contains(connection, some.item, search))
-        page = _Page(connection, stream._key, base, sieve, key, falls, label is not None)
+        page = _Page(connection, stream.ref.key, base, sieve, key, falls, label is not None)
         rows, rest = page.read(after, limit)
         total = page.total() if after is None else None
-        return Found([given(row) for row in rows], rest, total)
+        return Found([answer_of(row) for row in rows], rest, total)
 
 
 class _Page:
@@ -172,24 +174,24 @@ class _Page:
 
 
 def find_undecided(
-    stream: View, after: Hashable = None, limit: int = 100, search: str | None = None
+    stream: "Stream", after: Hashable = None, limit: int = 100, search: str | None = None
 ) -> Found:
     """Items with labels and no answer yet, in the order of their ids as text."""
     labels, waiting = schema.labels.c, schema.waiting.c
-    with stream._store.read() as connection:
-        both = _undecided(connection, stream._key, search, after, limit + 1).subquery()
+    with stream.ref.read() as connection:
+        both = _undecided(connection, stream.ref.key, search, after, limit + 1).subquery()
         listed = sa.select(both.c.item).order_by(both.c.item).limit(limit + 1)
         found = list(connection.scalars(listed))
         page, total = found[:limit], None
         if after is None:
-            every = _undecided(connection, stream._key, search, None, WINDOW + 1).subquery()
+            every = _undecided(connection, stream.ref.key, search, None, WINDOW + 1).subquery()
             n_items = connection.scalar(sa.select(sa.func.count()).select_from(every)) or 0
             total = n_items if n_items <= WINDOW else None
-        counted = stream._of_items(connection, (labels.item, labels.worker), page)
+        counted = stream.ref.of_items(connection, (labels.item, labels.worker), page)
         workers: dict[str, set[str]] = {item: set() for item in page}
         for row in counted:
             workers[row.item].add(row.worker)
-        waits = stream._of_items(connection, (waiting.item, waiting.ready_at), page)
+        waits = stream.ref.of_items(connection, (waiting.item, waiting.ready_at), page)
     unready = {row.item for row in waits if row.ready_at is None}
     items = [Undecided(decode(i), len(workers[i]), i not in unready) for i in page]
     rest: After | None = (None, items[-1].item_id) if len(found) > limit else None

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from labelquorum.store.codec import decode, encode
 from labelquorum.store.database import schema
-from labelquorum.store.stream_ref import View
+
+if TYPE_CHECKING:
+    from labelquorum.store.stream import Stream
 
 __all__ = [
     "BINS",
@@ -133,13 +135,13 @@ class Told(NamedTuple):
     answered: Hashable | None
 
 
-def chunk_series(stream: View) -> ChunkSeries:
+def chunk_series(stream: "Stream") -> ChunkSeries:
     """Read how a stream went, in one pass over its answers.
 
     An item that was answered again counts for the chunk of its last answer.
     """
     answers, chunks = schema.answers.c, schema.chunks.c
-    own = answers.stream == stream._key
+    own = answers.stream == stream.ref.key
     by_class = (
         sa.select(
             answers.chunk,
@@ -153,8 +155,8 @@ def chunk_series(stream: View) -> ChunkSeries:
         .group_by(answers.chunk, chunks.cut_at, answers.label)
         .order_by(answers.chunk)
     )
-    with stream._store.read() as connection:
-        classes = decode(stream._shared(connection)["classes"])
+    with stream.ref.read() as connection:
+        classes = decode(stream.ref.model(connection)["classes"])
         rows = connection.execute(by_class).all()
         return _course(rows, classes, confidence_parts(connection, own))
 
@@ -192,11 +194,11 @@ def _course(
     return ChunkSeries(numbers, at, items, labels, sure, classes, histogram)
 
 
-def truths(stream: View) -> list[Told]:
+def truths(stream: "Stream") -> list[Told]:
     """The truths that were told, by item."""
     gold = schema.gold.c
-    query = sa.select(gold.item, gold.label, gold.answered).where(gold.stream == stream._key)
-    with stream._store.read() as connection:
+    query = sa.select(gold.item, gold.label, gold.answered).where(gold.stream == stream.ref.key)
+    with stream.ref.read() as connection:
         return [
             Told(decode(item), decode(label), None if answered is None else decode(answered))
             for item, label, answered in connection.execute(query.order_by(gold.item))
@@ -256,8 +258,8 @@ class _Late(NamedTuple):
 class StreamStats:
     """The figures of a stream; see `StreamStats.fresh`. Any thread may ask."""
 
-    def __init__(self, stream: View) -> None:
-        self._stream, self._turn = stream, threading.Lock()
+    def __init__(self, stream: "Stream") -> None:
+        self._ref, self._turn = stream.ref, threading.Lock()
         self.chunk = 0  # the last that is counted
         self.n_chunks = 0
         self.labels = 0
@@ -284,7 +286,7 @@ class StreamStats:
 
     def _refresh(self) -> None:
         """Count the chunks that were applied since the last time: all of them, or none."""
-        fixed = ("_stream", "_turn")
+        fixed = ("_ref", "_turn")
         held = {name: copy(value) for name, value in vars(self).items() if name not in fixed}
         try:
             self._count_new()
@@ -303,10 +305,10 @@ class StreamStats:
                 chunks.n_labels,
                 chunks.summary,
             )
-            .where(chunks.stream == self._stream._key, chunks.state == "applied")
+            .where(chunks.stream == self._ref.key, chunks.state == "applied")
             .order_by(chunks.id)
         )
-        with self._stream._store.read() as connection:
+        with self._ref.read() as connection:
             older, counted = None, self.chunk
             new = query.where(chunks.id > self.chunk)
             with connection.execute(new, execution_options={"yield_per": READ}) as rows:
@@ -338,7 +340,7 @@ class StreamStats:
         gold = schema.gold.c
         query = (
             sa.select(gold.replaced, gold.label, sa.func.count())
-            .where(gold.stream == self._stream._key, gold.replaced.is_not(None))
+            .where(gold.stream == self._ref.key, gold.replaced.is_not(None))
             .group_by(gold.replaced, gold.label)
         )
         classes: Counter[str] = Counter()
@@ -356,7 +358,7 @@ class StreamStats:
         answers = schema.answers.c
         last = (
             sa.select(answers.n_labels)
-            .where(answers.stream == self._stream._key)
+            .where(answers.stream == self._ref.key)
             .order_by(answers.chunk.desc())
             .limit(RECENT_ITEMS)
         )
@@ -395,7 +397,7 @@ class StreamStats:
         What an item had been answered in such a chunk is not known once it was answered anew.
         """
         answers = schema.answers.c
-        every = answers.stream == self._stream._key
+        every = answers.stream == self._ref.key
         by_class = sa.select(answers.label, sa.func.count()).group_by(answers.label)
         self._classes = Counter(dict(map(tuple, connection.execute(by_class.where(every)))))
         for label, n in connection.execute(by_class.where(every, answers.chunk <= last)):

@@ -37,6 +37,7 @@ from labelquorum.store.database.sqlite_wal import WriteAheadLog
 from labelquorum.store.learner import Configuration, Learner, LocalLearner
 from labelquorum.store.rules import Rules
 from labelquorum.store.stream import Stream
+from labelquorum.store.stream_ref import StreamRef
 
 __all__ = ["Store"]
 
@@ -260,7 +261,7 @@ class Store:
                     f"There are {self._names(connection)!r}."
                 )
         configuration = Configuration(found.method, found.settings, found.configuration)
-        return Stream(self, found.id, name, configuration)
+        return Stream(StreamRef(self, found.id, name, configuration))
 
     def streams(self) -> list[str]:
         """The names of all streams, in order."""

@@ -139,7 +139,7 @@ def _told(stream: Stream) -> dict[str, Any]:
     return {
         "name": stream.name,
         "method": stream.configuration.method,
-        "settings": stream._settings,
+        "settings": stream.settings,
         "rules": stream.rules.as_dict(),
         "classes": stream.classes(),
         "counts": stream.count(),
