@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from labelquorum.errors import LabelError
 from labelquorum.ingest.chunks import id_key, id_order
 from labelquorum.ingest.labels import LabelSpace, LabelTable
-from labelquorum.ingest.open_items import Ledger
 from labelquorum.ingest.vocabulary import Roster
+from labelquorum.learn.open_items import OpenItems
 
 names = st.sampled_from(["t1", "t2", "t10", 3, 2**60, 2**60 + 1, "ü"])
 workers = st.sampled_from(["ann", "bob", 7, 2**60, 2**60 + 1])
@@ -28,7 +28,7 @@ def table_of(events, **columns):
 
 def admitted(*tables, space=None, ledger=None):
     """A roster that has learned these tables, and its ledger."""
-    roster, ledger = Roster(space), Ledger(100) if ledger is None else ledger
+    roster, ledger = Roster(space), OpenItems(100) if ledger is None else ledger
     for table in tables:
         intake = roster.read(table, ledger)
         record(roster, ledger, intake)
@@ -66,7 +66,7 @@ def same_chunk(one, other):
 @given(single, single, st.randoms(use_true_random=False))
 def test_row_order_changes_neither_the_chunk_nor_the_roster(first, second, random):
     def stream(shuffle):
-        roster, ledger = Roster(), Ledger(100)
+        roster, ledger = Roster(), OpenItems(100)
         for part in (first, second):
             events = [(*pair, label) for pair, label in part.items()]
             intake = roster.read(table_of(shuffle(events)), ledger)
@@ -269,7 +269,7 @@ def test_a_late_label_brings_along_what_is_held_of_its_item():
 
 def test_a_closed_item_that_returns_is_new_evidence_and_counted():
     table = table_of([("t", "ann", "x")])
-    roster, ledger = admitted(table, ledger=Ledger(0))
+    roster, ledger = admitted(table, ledger=OpenItems(0))
     intake = roster.read(table_of([("t", "bob", "y"), ("new", "bob", "y")]), ledger)
     assert (intake.tally.late_items, intake.tally.returned_items) == (0, 1)
     assert dict(zip(intake.item_ids, intake.returned, strict=True)) == {"new": False, "t": True}

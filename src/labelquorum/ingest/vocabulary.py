@@ -5,10 +5,10 @@ was learned from. Between the two anything may fail and nothing is lost.
 """
 
 from array import array
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,69 @@ from numpy.typing import NDArray
 from labelquorum.errors import LabelError
 from labelquorum.ingest.chunks import Chunk, id_key, id_order, make_chunk
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable, is_missing
-from labelquorum.ingest.open_items import Ledger, Note, OpenItem
 
-__all__ = ["Intake", "Roster", "Tally"]
+__all__ = ["HeldItem", "HeldItems", "Intake", "Note", "Roster", "Tally"]
+
+
+class Note(NamedTuple):
+    """What is kept of an item for reports alone."""
+
+    group: Hashable = None
+    timestamp: Any = None  # the latest
+
+
+class HeldItem(Protocol):
+    """An open item with n labels, as far as reading late labels needs it."""
+
+    @property
+    def worker(self) -> NDArray[np.int32]:
+        """One per label, (n,)."""
+
+    @property
+    def label(self) -> NDArray[np.int32]:
+        """One per label, (n,)."""
+
+    @property
+    def weight(self) -> NDArray[np.float32]:
+        """One per label, (n,)."""
+
+    @property
+    def counted_probs(self) -> NDArray[np.float32]:
+        """(A, C); carried to the method, not read here."""
+
+    @property
+    def gold(self) -> int:
+        """The true class, or MISSING."""
+
+    @property
+    def note(self) -> Note:
+        """For reports."""
+
+
+class HeldItems(Protocol):
+    """The open items; see `learn.open_items`."""
+
+    def among(self, item_ids: Iterable[Hashable], /) -> set[Hashable]:
+        """Those of these items that are open."""
+
+    def get(self, item_id: Hashable, /) -> HeldItem | None:
+        """The item if it is open."""
+
+    def was_closed(self, keys: NDArray[np.uint64], /) -> NDArray[np.bool_]:
+        """Which items were answered and closed before."""
+
+
+class _NothingHeld:
+    """No open items."""
+
+    def among(self, item_ids: Iterable[Hashable]) -> set[Hashable]:
+        return set()
+
+    def get(self, item_id: Hashable) -> None:
+        return None
+
+    def was_closed(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        return np.zeros(len(keys), bool)
 
 
 class Tally(NamedTuple):
@@ -92,7 +152,7 @@ class Roster:
     def read(
         self,
         table: LabelTable,
-        ledger: Ledger | None = None,
+        open_items: HeldItems | None = None,
         gold: Mapping[Hashable, Hashable] | None = None,
         also: Sequence[Hashable] = (),
     ) -> Intake:
@@ -100,7 +160,7 @@ class Roster:
 
         Parameters
         ----------
-        ledger
+        open_items
             The open items; none unless given.
         gold
             True labels by item. An open item that is not in the table joins it where its true
@@ -108,7 +168,7 @@ class Roster:
         also
             Open items that join it in any case.
         """
-        held = Ledger(0) if ledger is None else ledger
+        held = _NothingHeld() if open_items is None else open_items
         # Canonical order: items by id, whatever the order of rows.
         appearance = list(dict.fromkeys([*table.item_ids, *also] if also else table.item_ids))
         appearance += self._news_of_gold(gold or {}, appearance, held)
@@ -128,23 +188,23 @@ class Roster:
         n_classes = len(self.classes) + len(new_classes)
 
         late = held.among(item_ids)
-        open_items = [(position[d], entry) for d in late if (entry := held.get(d))]
-        open_items.sort(key=itemgetter(0))
-        n_held = sum(len(entry.worker) for _, entry in open_items)
+        entries = [(position[d], entry) for d in late if (entry := held.get(d))]
+        entries.sort(key=itemgetter(0))
+        n_held = sum(len(entry.worker) for _, entry in entries)
         item = np.fromiter(map(position.__getitem__, table.item_ids), np.int64, len(workers))
         weight = None if table.weights is None else np.asarray(table.weights)
-        if open_items:  # earlier labels of open items come before the table's own rows
+        if entries:  # earlier labels of open items come before the table's own rows
             weight = np.ones(len(workers)) if weight is None else weight
-            item = np.concatenate([*(np.full(len(e.worker), i) for i, e in open_items), item])
-            workers = np.concatenate([*(e.worker for _, e in open_items), workers])
-            labels = np.concatenate([*(e.label for _, e in open_items), labels])
-            weight = np.concatenate([*(e.weight for _, e in open_items), weight])
+            item = np.concatenate([*(np.full(len(e.worker), i) for i, e in entries), item])
+            workers = np.concatenate([*(e.worker for _, e in entries), workers])
+            labels = np.concatenate([*(e.label for _, e in entries), labels])
+            weight = np.concatenate([*(e.weight for _, e in entries), weight])
         pair = item * max(n_workers, 1) + workers
         kept, tally = self._apply_repeats(table, pair, labels, weight, n_held)
 
         item_keys = np.fromiter(map(id_key, item_ids), np.uint64, len(item_ids))
         returned = held.was_closed(item_keys)
-        returned[[i for i, _ in open_items]] = False
+        returned[[i for i, _ in entries]] = False
         chunk = make_chunk(
             *(column if kept is None else column[kept.rows] for column in (item, workers, labels)),
             weight=weight if kept is None or weight is None else weight[kept.rows],
@@ -156,7 +216,7 @@ class Roster:
             n_workers=n_workers,
             n_classes=n_classes,
         )
-        known_of_items = _of_items(open_items, truth, true_labels, (len(item_ids), n_classes))
+        known_of_items = _of_items(entries, truth, true_labels, (len(item_ids), n_classes))
         chunk = chunk._replace(
             worker_keys=self._keys_of(chunk.workers, new_workers),
             counted_probs=known_of_items[0],
@@ -170,7 +230,7 @@ class Roster:
             new_classes=new_classes,
             notes=_notes(table, item_ids, held, late),
             tally=tally._replace(
-                late_items=len(open_items),
+                late_items=len(entries),
                 returned_items=int(returned.sum()),
                 gold_items=0 if chunk.gold is None else int((chunk.gold != MISSING).sum()),
                 skipped=table.skipped,
@@ -179,12 +239,12 @@ class Roster:
         )
 
     def _news_of_gold(
-        self, gold: Mapping[Hashable, Hashable], items: list[Hashable], ledger: Ledger
+        self, gold: Mapping[Hashable, Hashable], items: list[Hashable], held: HeldItems
     ) -> list[Hashable]:
         """Open items outside the table whose true label was not given before, or otherwise."""
         joined = []
-        for item_id in ledger.among(set(gold).difference(items)) if gold else ():
-            entry = ledger.get(item_id)
+        for item_id in held.among(set(gold).difference(items)) if gold else ():
+            entry = held.get(item_id)
             if entry and self._class_index.get(gold[item_id]) != entry.gold:
                 joined.append(item_id)
         return sorted(joined, key=id_order)
@@ -324,7 +384,7 @@ def _later(one: Any, other: Any) -> Any:
 
 
 def _of_items(
-    open_items: list[tuple[int, OpenItem]],
+    open_items: list[tuple[int, HeldItem]],
     truth: Mapping[int, Hashable],
     true_labels: NDArray[np.int64],
     shape: tuple[int, int],
@@ -343,13 +403,13 @@ def _of_items(
 
 
 def _notes(
-    table: LabelTable, item_ids: list[Hashable], ledger: Ledger, late: set[Hashable]
+    table: LabelTable, item_ids: list[Hashable], held: HeldItems, late: set[Hashable]
 ) -> list[Note] | None:
     """Each item's first group and latest timestamp; what an open item has stays."""
     if table.groups is None and table.timestamps is None:
         if not late:
             return None
-        return [held.note if (held := ledger.get(d)) else Note() for d in item_ids]
+        return [item.note if (item := held.get(d)) else Note() for d in item_ids]
     empty = [None] * len(table.item_ids)
     groups: dict[Hashable, Hashable] = {}
     latest: dict[Hashable, Any] = {}
@@ -359,8 +419,8 @@ def _notes(
         groups.setdefault(item_id, (table.groups or empty)[row])
         latest[item_id] = (table.timestamps or empty)[row]
     for item_id in late:
-        if held := ledger.get(item_id):
+        if item := held.get(item_id):
             group, moment = groups.get(item_id), latest.get(item_id)
-            groups[item_id] = group if held.note.group is None else held.note.group
-            latest[item_id] = _later(held.note.timestamp, moment)
+            groups[item_id] = group if item.note.group is None else item.note.group
+            latest[item_id] = _later(item.note.timestamp, moment)
     return [Note(groups[item_id], latest[item_id]) for item_id in item_ids]

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import id_key
 from labelquorum.ingest.labels import MISSING
-from labelquorum.ingest.open_items import Ledger, OpenItem
 from labelquorum.ingest.vocabulary import Roster
 from labelquorum.learn.aggregator import Part
 from labelquorum.learn.analysis.drift import fresh_track, joined
 from labelquorum.learn.estimator import Estimator
 from labelquorum.learn.model import ModelState
+from labelquorum.learn.open_items import OpenItem, OpenItems
 from labelquorum.learn.worker_table import WorkerRows
 
 __all__ = ["merge"]
@@ -258,10 +258,10 @@ def _merge_ledgers(
     base: Estimator | None,
     places: Mapping[int, _Places],
     n_classes: int,
-) -> Ledger:
+) -> OpenItems:
     """All open tasks, those of the base first; what one model changed is taken from there."""
     first = models[0] if base is None else base
-    merged = Ledger(first.model_.learned.open_items.open_items)
+    merged = OpenItems(first.model_.learned.open_items.open_items)
     source: dict[Hashable, Estimator] = {}
     gone: set[Hashable] = set()
     for model in [first, *models]:

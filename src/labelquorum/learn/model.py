@@ -22,11 +22,11 @@ from labelquorum.ingest.chunks import (
     withdrawn,
 )
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable
-from labelquorum.ingest.open_items import Ledger, Note, OpenItem
-from labelquorum.ingest.vocabulary import Intake, Roster, Tally
+from labelquorum.ingest.vocabulary import Intake, Note, Roster, Tally
 from labelquorum.learn.aggregator import Aggregation, Aggregator
 from labelquorum.learn.analysis.drift import extend, fresh_track, left_out, taken_back
 from labelquorum.learn.model_file import Snapshot, state_arrays, state_from_arrays
+from labelquorum.learn.open_items import OpenItem, OpenItems
 from labelquorum.learn.reports import Answer
 from labelquorum.learn.worker_priors import History
 from labelquorum.learn.worker_table import WorkerRows
@@ -58,7 +58,7 @@ class ModelState(NamedTuple):
     """All a model has learned; replaced as a whole once a chunk was learned from."""
 
     vocabulary: Roster
-    open_items: Ledger
+    open_items: OpenItems
     state: Any  # of the aggregator; None until there was a label
     worker_stats: WorkerRows  # "labels", those that "agreed" with the consensus, and the "track"
     held: list[LabelTable]  # chunks held until the warm-up is complete
@@ -251,7 +251,7 @@ def _without(table: LabelTable, worker: Hashable) -> LabelTable:
 
 def empty_state(space: LabelSpace, open_items: int) -> ModelState:
     """Where every model starts."""
-    return ModelState(Roster(space), Ledger(open_items), None, _no_stats(0), [], {})
+    return ModelState(Roster(space), OpenItems(open_items), None, _no_stats(0), [], {})
 
 
 def _no_stats(n_workers: int) -> WorkerRows:
@@ -413,11 +413,11 @@ def state_from_snapshot(
     held: dict[str, Any] = {n: ids[f"held_{n}"] for n in _HELD if f"held_{n}" in ids}
     notes = list(map(Note, ids["open_groups"], ids["open_timestamps"]))
     chunks = snapshot.header.get("chunks")
-    book = _part(snapshot.arrays, "book")
+    book, held_arrays = _part(snapshot.arrays, "book"), _part(snapshot.arrays, "ledger")
     book.setdefault("track", fresh_track(len(book["labels"])))  # older files have none
     return ModelState(
         Roster(space, ids["workers"], ids["classes"]),
-        Ledger.from_arrays(open_items, ids["open_items"], notes, _part(snapshot.arrays, "ledger")),
+        OpenItems.from_arrays(open_items, ids["open_items"], notes, held_arrays),
         state_from_arrays(state_type, state) if state else None,
         WorkerRows(book),
         [LabelTable(**held, source="held labels")] if held else [],

@@ -9,8 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk
-from labelquorum.ingest.open_items import Note
-from labelquorum.ingest.vocabulary import Intake
+from labelquorum.ingest.vocabulary import Intake, Note
 from labelquorum.learn.aggregator import Aggregation
 from labelquorum.learn.analysis.agreement import class_agreement, krippendorff_alpha
 

@@ -19,8 +19,7 @@ from safetensors.numpy import load, save
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import id_key, make_chunk
 from labelquorum.ingest.labels import LabelTable
-from labelquorum.ingest.open_items import Ledger, Note, OpenItem
-from labelquorum.ingest.vocabulary import Intake, Roster
+from labelquorum.ingest.vocabulary import Intake, Note, Roster
 from labelquorum.learn.aggregator import Aggregation, Aggregator
 from labelquorum.learn.analysis.drift import fresh_track
 from labelquorum.learn.analysis.stopping import THRESHOLDS, stopping_of
@@ -29,6 +28,7 @@ from labelquorum.learn.estimator import Estimator
 from labelquorum.learn.estimators import estimator
 from labelquorum.learn.model import ModelState, Step, commit, learn_chunk, snapshot_parts
 from labelquorum.learn.model_file import Snapshot, state_arrays, state_from_arrays
+from labelquorum.learn.open_items import OpenItem, OpenItems
 from labelquorum.learn.worker_table import WorkerRows
 from labelquorum.store.codec import decode, decode_all, encode, encode_id
 from labelquorum.store.learner import (
@@ -214,7 +214,7 @@ def memory_of(work: Work) -> ModelState:
     roster = Roster(model.model_.space, workers, classes)
     place = {row.place: k for k, row in enumerate(work.workers)}
     room = len(work.open_items) + len({row.item for row in work.labels})
-    ledger = Ledger(room if work.keeps_open or work.open_items else 0)
+    ledger = OpenItems(room if work.keeps_open or work.open_items else 0)
     for row in work.open_items:
         item_id = decode(row.item)
         ledger.keep(item_id, _open_item(row, place), id_key(item_id))
@@ -331,7 +331,7 @@ def _worker_rows(memory: ModelState, places: Sequence[int]) -> list[WorkerRow]:
     return list(starmap(WorkerRow, zip(*columns, strict=True)))
 
 
-def _open_rows(ledger: Ledger, places: Sequence[int]) -> list[OpenRow]:
+def _open_rows(ledger: OpenItems, places: Sequence[int]) -> list[OpenRow]:
     rows = []
     for item_id in ledger:
         held = ledger.get(item_id)

@@ -5,7 +5,6 @@ import pytest
 
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.ingest.labels import MISSING
-from labelquorum.ingest.open_items import OpenItem
 from labelquorum.learn.analysis import explain
 from labelquorum.learn.analysis.explain import (
     discounted,
@@ -15,6 +14,7 @@ from labelquorum.learn.analysis.explain import (
     prospects,
     removals_to_flip,
 )
+from labelquorum.learn.open_items import OpenItem
 
 
 def one_coin(skill, n_classes=3):

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk, make_chunk
 from labelquorum.ingest.labels import MISSING
-from labelquorum.ingest.open_items import OpenItem
 from labelquorum.learn.aggregator import Aggregator, State
+from labelquorum.learn.open_items import OpenItem
 
 __all__ = [
     "TINY",

@@ -1,12 +1,12 @@
-"""The ledger: a bounded memory of the most recent items, so that late labels find them.
+"""Open items: the most recent items are held, so that late labels find them.
 
 While an item is open its labels, what each of them weighed, the answer given, and the
 probabilities by which it was counted are kept. A late label is then answered from all the item's
-evidence, and a correction replaces what it corrects. When an item is pushed out by newer ones its
-labels are gone; a small table of hashes remembers only that it was there.
+evidence, and a correction replaces what it corrects. When an item is evicted by newer ones its
+labels are gone; a small table of hashes keeps only that it was there.
 
 An item is kept as two strings of bytes, the rows and the answer: a slice of bytes is the cheapest
-copy there is, and arrays are made of it when somebody looks.
+copy there is, and arrays are made of it on access.
 """
 
 from collections import OrderedDict
@@ -20,20 +20,14 @@ from numpy.typing import NDArray
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk, id_key, make_chunk
 from labelquorum.ingest.labels import MISSING
+from labelquorum.ingest.vocabulary import Note
 
-__all__ = ["Ledger", "Note", "OpenItem"]
+__all__ = ["OpenItem", "OpenItems"]
 
 CLOSED_SLOTS = 1 << 17
-"""How many closed items' hashes are remembered; a newer one takes its slot from an older."""
+"""Hashes of closed items that are kept, 1 MiB; a newer one takes its slot from an older."""
 
 _KEY_BYTES = 8  # an answer starts with the item's key
-
-
-class Note(NamedTuple):
-    """What is kept of an item for reports alone."""
-
-    group: Hashable = None
-    timestamp: Any = None  # the latest
 
 
 NO_NOTE = Note()
@@ -64,7 +58,7 @@ class _Held(NamedTuple):
     note: Note
 
 
-class Ledger:
+class OpenItems:
     """The most recent `open_items` items; 0 keeps nothing, as in the paper."""
 
     def __init__(self, open_items: int = 10_000) -> None:
@@ -125,7 +119,7 @@ class Ledger:
         return np.array([held.gold for held in self._all()], np.int32)
 
     def was_closed(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Tell which items were answered and let go before, as far back as hashes reach."""
+        """Which items were answered and closed before, as far back as hashes reach."""
         return np.equal(self._closed[keys % CLOSED_SLOTS], keys)
 
     @property
@@ -145,7 +139,7 @@ class Ledger:
         counted_probs: NDArray[np.float32] | None = None,
         temperature: NDArray[Any] | None = None,
     ) -> None:
-        """Keep a chunk's items as the most recent, in order of appearance; let older ones go."""
+        """Keep a chunk's items as the most recent, in order of appearance; close the oldest."""
         positions = order.tolist()
         too_many = max(len(positions) - self.open_items, 0)
         for position in positions[:too_many]:
@@ -204,7 +198,7 @@ class Ledger:
         return list(map(_open, self._items.values()))
 
     def _keep(self, item_ids: Sequence[Hashable], items: Sequence[_Held]) -> None:
-        for item_id in self.among(item_ids):  # who comes again goes to the end
+        for item_id in self.among(item_ids):  # an item that comes again goes to the end
             del self._items[item_id]
         self._items.update(zip(item_ids, items, strict=True))
         overflow = max(len(self._items) - self.open_items, 0)
@@ -241,7 +235,7 @@ class Ledger:
         item_ids: Sequence[Hashable],
         notes: Sequence[Note],
         arrays: dict[str, NDArray[Any]],
-    ) -> "Ledger":
+    ) -> "OpenItems":
         """Rebuild what `to_arrays` wrote."""
         ledger = cls(open_items)
         ends = np.cumsum(arrays["counts"])
