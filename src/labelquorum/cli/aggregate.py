@@ -1,9 +1,6 @@
 """`labelquorum aggregate`: files of labels in, one row a task out."""
 
-import csv
-import io
-import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -31,7 +28,7 @@ from labelquorum.cli.options import (
 if TYPE_CHECKING:
     from labelquorum.learn.estimator import Estimator
 
-__all__ = ["COLUMNS", "Encoding", "aggregate", "answers", "encode", "encoding_of", "write_file"]
+__all__ = ["COLUMNS", "Encoding", "aggregate", "answers", "encoding_of", "write_file"]
 
 Encoding = Literal["csv", "jsonl"]
 Row = Mapping[str, Any]
@@ -73,6 +70,7 @@ def aggregate(
     """
     from labelquorum.ingest.chunks import concatenate
     from labelquorum.ingest.readers import read_labels
+    from labelquorum.ingest.writers import encode_rows
 
     encoding = _encoding(output, labels)
     estimator = open_model(
@@ -91,7 +89,7 @@ def aggregate(
     with Console(stderr=True).status(f"Learning from {len(table.labels):,} labels…"):
         estimator.partial_fit(table)
     rows = answers(estimator)
-    data = encode(rows, encoding, rows[0] if rows else COLUMNS)
+    data = encode_rows(rows, rows[0] if rows else COLUMNS, encoding, raw=True)
     if output is None:
         typer.echo(data, nl=False)
     else:
@@ -118,23 +116,6 @@ def answers(model: "Estimator") -> list[Row]:
         | dict(zip(columns, row, strict=True))
         for task, label, row in zip(labels.index.tolist(), labels.tolist(), probs, strict=True)
     ]
-
-
-def encode(
-    rows: Iterable[Row], encoding: Encoding, columns: Collection[str], header: bool = True
-) -> bytes:
-    """Write rows as UTF-8, whatever the terminal speaks."""
-    if encoding == "jsonl":
-        lines = (
-            json.dumps({name: row[name] for name in columns}, ensure_ascii=False) for row in rows
-        )
-        return "".join(f"{line}\n" for line in lines).encode()
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    if header:
-        writer.writerow(columns)
-    writer.writerows([row[name] for name in columns] for row in rows)
-    return text.getvalue().encode()
 
 
 def encoding_of(path: Path | None, option: str) -> Encoding:

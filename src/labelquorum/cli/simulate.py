@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from labelquorum.cli.aggregate import Encoding, encode, encoding_of, write_file
+from labelquorum.cli.aggregate import Encoding, encoding_of, write_file
 from labelquorum.cli.options import in_a_folder, tell
 from labelquorum.errors import StateError
 
@@ -324,9 +324,11 @@ def _tables(crowd: "Crowd", arrival: Arrival | None, seed: int) -> dict[str, Col
 
 
 def _encode(columns: Columns, encoding: Encoding) -> bytes:
+    from labelquorum.ingest.writers import encode_rows
+
     names = tuple(columns)
     rows = (dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    return encode(rows, encoding, names)
+    return encode_rows(rows, names, encoding, raw=True)
 
 
 def _counts(crowd: "Crowd") -> str:

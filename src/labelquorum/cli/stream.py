@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from labelquorum.cli.aggregate import COLUMNS, Encoding, Row, answers, encode
+from labelquorum.cli.aggregate import COLUMNS, Encoding, Row, answers
 from labelquorum.cli.options import (
     Abstain,
     Classes,
@@ -122,9 +122,11 @@ def stream(
 
 def _emit(estimator: "Estimator", encoding: Encoding, header: bool) -> list[Row]:
     """Write the answers to the last chunk."""
+    from labelquorum.ingest.writers import encode_rows
+
     rows = answers(estimator)
     columns = COLUMNS if encoding == "csv" else rows[0] if rows else ()
-    typer.echo(encode(rows, encoding, columns, header), nl=False)
+    typer.echo(encode_rows(rows, columns, encoding, raw=True, header=header), nl=False)
     return rows
 
 

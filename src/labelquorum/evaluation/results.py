@@ -5,7 +5,6 @@ its protocol, so a run that was stopped goes on where it was, and a new method i
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -14,6 +13,7 @@ from typing import Any
 from labelquorum.errors import LabelError
 from labelquorum.evaluation.benchmark import Protocol, Row, n_orders
 from labelquorum.evaluation.datasets.load import dataset_info
+from labelquorum.ingest.writers import replacing
 
 __all__ = ["Results", "error_table", "score_table", "shared_sets"]
 
@@ -66,10 +66,9 @@ class Results:
         rows[_key(row)] = row
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{row['dataset']}.json"
-        beside = path.with_suffix(f".{os.getpid()}.part")
         lines = ",\n".join(json.dumps(rows[key]) for key in sorted(rows, key=str))
-        beside.write_text(f'{{"results": [\n{lines}\n]}}\n', encoding="utf-8")
-        os.replace(beside, path)
+        with replacing(path) as temporary:
+            temporary.write_text(f'{{"results": [\n{lines}\n]}}\n', encoding="utf-8")
 
     def rows(self, protocol: Protocol | None = None) -> list[Row]:
         """All rows, or those of a protocol."""

@@ -295,6 +295,7 @@ def concatenate(tables: Iterable[LabelTable]) -> LabelTable:
         for reason, count in part.skipped.items():
             skipped[reason] = skipped.get(reason, 0) + count
     full = [_with_lines(part) for part in parts if len(part.item_ids)]
+    spaces = {part.valid_for for part in full}
 
     def column(name: str, filler: object) -> list[object] | None:
         columns = [getattr(part, name) for part in full]
@@ -317,6 +318,7 @@ def concatenate(tables: Iterable[LabelTable]) -> LabelTable:
         lines=column("lines", 0),  # type: ignore[arg-type]
         skipped=skipped,
         unit=full[0].unit if full else "line",
+        valid_for=spaces.pop() if len(spaces) == 1 else None,
     )
 
 

@@ -118,6 +118,17 @@ class LabelTable(NamedTuple):
     unit: str = "line"
     """What `lines` counts: lines of a file from 1, or rows of a table from 0."""
 
+    valid_for: LabelSpace | None = None
+    """The space whose rules every row keeps, set by `validate.checked`; None: not validated."""
+
+    def is_valid(self, space: LabelSpace) -> bool:
+        """Whether every row was validated by the same classes and abstention."""
+        known = self.valid_for
+        return known is not None and (known.classes, known.abstain) == (
+            space.classes,
+            space.abstain,
+        )
+
     def where(self, row: int) -> str:
         """Name the place of a row as a person would look for it."""
         if self.lines is None:

@@ -42,6 +42,7 @@ __all__ = [
     "checked",
     "fault_of_name",
     "find_columns",
+    "is_printable_name",
     "match_columns",
     "role_of",
     "shown",
@@ -141,6 +142,8 @@ def checked(raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = ()) ->
     faults
         Rows that are not in `raw` because they could not be split into cells.
     """
+    if raw.is_valid(space) and not faults:
+        return raw
     bad: dict[int, str] = {}  # row: the first rule it breaks
     columns: dict[str, Any] = {}
     for role in (*NEEDED, "group"):
@@ -164,14 +167,14 @@ def checked(raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = ()) ->
         columns["timestamps"] = [_moment(value) for value in raw.timestamps]
 
     if not bad and not faults:
-        return raw._replace(**columns)
+        return raw._replace(**columns, valid_for=space)
     if space.on_bad == "error":
         _raise_bad(raw, space, bad, faults)
     good = [row not in bad for row in range(len(raw.labels))]
     columns["lines"] = range(len(good)) if raw.lines is None else raw.lines
     skipped = Counter(raw.skipped) + Counter(bad.values()) + Counter(f.reason for f in faults)
     columns = {name: list(compress(column, good)) for name, column in columns.items()}
-    return raw._replace(**columns, skipped=dict(skipped))
+    return raw._replace(**columns, skipped=dict(skipped), valid_for=space)
 
 
 def _check_ids(role: str, column: Sequence[Any]) -> tuple[list[Any], dict[Hashable, str]]:
@@ -319,12 +322,22 @@ def shown(value: object) -> str:
 
 
 NAME_BYTES = 256
-"""No name is longer, written as UTF-8."""
+"""Maximum length of a name as UTF-8."""
 
 _NAMES = ("task", "worker", "label", "group", "timestamp")
 _SURELY_SHORT = NAME_BYTES // 4  # characters; none has more than four bytes
 _LARGEST_BITS = 850  # of a whole number; more would not fit into the bytes as digits
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def is_printable_name(name: object) -> bool:
+    """Whether this is text that can be printed, not blank and not too long: a stream, a key."""
+    return (
+        isinstance(name, str)
+        and bool(name.strip())
+        and name.isprintable()
+        and len(name.encode("utf-8", "replace")) <= NAME_BYTES
+    )
 
 
 def fault_of_name(name: Hashable) -> str | None:

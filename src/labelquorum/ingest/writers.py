@@ -1,8 +1,8 @@
-"""Rows → files that other programs read: CSV, JSON lines, Parquet, one row after the other.
+"""Rows → files that other programs read: the only writer of CSV, JSON lines and Parquet.
 
-Nothing is held but the rows on their way. In CSV, text that a spreadsheet would take for a formula
-gets an apostrophe before it, unless it is wanted raw: names come from strangers, and `=` or `@` at
-the start of a cell is run by whoever opens the file. A number is no formula, and stays as it is.
+Rows are written as they come; none are held. In CSV, text that a spreadsheet would take for a
+formula is preceded by an apostrophe, unless it is wanted raw: names are untrusted, and a
+spreadsheet executes a cell that starts with `=` or `@`. Numbers stay as they are.
 """
 
 import csv
@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -20,16 +20,16 @@ from typing import IO, Any, Literal, get_args
 from labelquorum.errors import StateError
 from labelquorum.ingest.frames import require_pyarrow
 
-__all__ = ["Written", "harmless", "names_of", "replacing", "write_rows"]
+__all__ = ["Written", "encode_rows", "harmless", "names_of", "replacing", "write_rows"]
 
 Written = Literal["csv", "jsonl", "parquet"]
 Row = Mapping[str, Any]
 
 FORMULA = tuple("=+-@\t\r\n＝＋－＠")
-"""What a cell that a spreadsheet runs begins with; some read the wide forms of Asia as well."""
+"""First characters of a cell that a spreadsheet executes; some accept the full-width forms too."""
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-_ROWS = 10_000  # in one piece
+_ROWS_PER_WRITE = 10_000
 
 
 def write_rows(
@@ -39,21 +39,21 @@ def write_rows(
     encoding: Written,
     raw: bool = False,
 ) -> int:
-    """Write rows as they come, and say how many there were.
+    """Write rows as they come, and return their number.
 
     Parameters
     ----------
     rows
         Each with a value, or None, for every column.
     columns
-        Their names, and the types that occur there; only Parquet asks for them.
+        Their names, and the types that occur there, which only Parquet needs.
     target
         A file opened for writing bytes.
     encoding
-        "csv", "jsonl" or "parquet", which takes pyarrow. A column of Parquet has one type: where
-        text and numbers stand together, all become text.
+        "csv", "jsonl" or "parquet", which needs pyarrow. A column of Parquet has one type: where
+        text and numbers occur together, all become text.
     raw
-        Leave CSV as it is, for programs: nothing is done against formulas.
+        Write CSV for programs: formulas are left as they are.
 
     Examples
     --------
@@ -68,31 +68,39 @@ def write_rows(
         raise StateError(f"`encoding` must be one of {list(get_args(Written))}. Got {encoding!r}.")
     if encoding == "parquet":
         return _write_parquet(rows, columns, target)
-    encode: Callable[[Iterable[Row]], str]
-    if encoding == "jsonl":
-
-        def encode(some: Iterable[Row]) -> str:
-            plain = ({name: row[name] for name in columns} for row in some)
-            return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in plain)
-
-    else:
-        target.write(_csv([list(columns)]))
-
-        def encode(some: Iterable[Row]) -> str:
-            cells = ([row[name] for name in columns] for row in some)
-            if raw:
-                return _csv(cells).decode()
-            return _csv([harmless(cell) for cell in line] for line in cells).decode()
-
+    target.write(encode_rows((), columns, encoding))
     n_rows = 0
     for some in _pieces(rows):
-        target.write(encode(some).encode())
+        target.write(encode_rows(some, columns, encoding, raw=raw, header=False))
         n_rows += len(some)
     return n_rows
 
 
+def encode_rows(
+    rows: Iterable[Row],
+    columns: Collection[str],
+    encoding: Literal["csv", "jsonl"],
+    *,
+    raw: bool = False,
+    header: bool = True,
+) -> bytes:
+    """Encode rows as CSV, with a header unless it was written before, or as JSON lines.
+
+    Examples
+    --------
+    >>> encode_rows([{"task": "q1", "label": 1}], ["task", "label"], "csv").splitlines()
+    [b'task,label', b'q1,1']
+    """
+    if encoding == "jsonl":
+        plain = ({name: row[name] for name in columns} for row in rows)
+        return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in plain).encode()
+    cells = ([row[name] for name in columns] for row in rows)
+    body = _csv(cells if raw else ([harmless(cell) for cell in line] for line in cells))
+    return _csv([list(columns)]) + body if header else body
+
+
 def harmless(cell: Any) -> Any:
-    """A cell no spreadsheet runs: an apostrophe before what looks like a formula.
+    """A cell no spreadsheet executes: an apostrophe before what looks like a formula.
 
     Examples
     --------
@@ -105,14 +113,14 @@ def harmless(cell: Any) -> Any:
 
 
 def names_of(classes: Sequence[Hashable]) -> list[str]:
-    """Name classes as text; where the text of two is the same (1 and "1"), as Python does."""
+    """Name classes as text; where the text of two is the same (1 and "1"), by their repr."""
     seen = Counter(map(str, classes))
     return [str(label) if seen[str(label)] == 1 else repr(label) for label in classes]
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a file to write beside a path; it takes the path's place, on disk, if all went well."""
+    """Give a temporary file in the path's folder; on success it is synced and replaces the path."""
     whole = Path(path)
     beside = whole.with_name(f".{whole.name}.{os.getpid()}.part")
     beside.unlink(missing_ok=True)
@@ -135,7 +143,7 @@ def _sync(path: Path) -> None:
 
 def _pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
     rest = iter(rows)
-    while some := list(islice(rest, _ROWS)):
+    while some := list(islice(rest, _ROWS_PER_WRITE)):
         yield some
 
 

@@ -2,8 +2,8 @@
 
 The file's one entry of metadata, "labelquorum", is the SHA-256, a space, and the header.
 
-The file holds arrays and plain JSON, nothing that can run. It is written beside its final place
-and moved there, so a crash leaves the old file or the new one.
+The file holds arrays and plain JSON, nothing that can run. A crash while it is written leaves the
+old file or the new one.
 """
 
 import json
@@ -20,6 +20,7 @@ from safetensors.numpy import load as parse_arrays
 from safetensors.numpy import save_file
 
 from labelquorum.errors import StateError
+from labelquorum.ingest.writers import replacing
 from labelquorum.learn.worker_table import WorkerRows
 
 __all__ = [
@@ -53,19 +54,14 @@ def write_snapshot(path: str | os.PathLike[str], snapshot: Snapshot) -> None:
         arrays[f"ids.{name}"] = np.frombuffer(_encode_ids(name, ids), np.uint8)
     header = json.dumps({**snapshot.header, "format": FORMAT_VERSION}, sort_keys=True)
     metadata = {"labelquorum": f"{_digest(header, arrays)} {header}"}
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        save_file(arrays, beside, metadata)
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
-        beside.replace(target)
+        with replacing(target) as temporary:
+            save_file(arrays, temporary, metadata)
     except (OSError, safetensors.SafetensorError) as error:
         raise StateError(
             f"{target}: the model could not be saved ({error}). "
             "Choose a folder that exists, can be written to and has room."
         ) from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from labelquorum.errors import StateError
-from labelquorum.store import codec
+from labelquorum.ingest.validate import NAME_BYTES, is_printable_name
 from labelquorum.store.database import schema
 from labelquorum.store.store import Store
 
@@ -55,10 +55,9 @@ class Keys:
         """
         if scope not in SCOPES:
             raise StateError(f"`scope` must be one of {list(SCOPES)}. Got {scope!r}.")
-        size = len(name.encode("utf-8", "replace"))
-        if not name.strip() or not name.isprintable() or size > codec.NAME_BYTES:
+        if not is_printable_name(name):
             raise StateError(
-                f"A key's name must be text that can be printed, of at most {codec.NAME_BYTES} "
+                f"A key's name must be text that can be printed, of at most {NAME_BYTES} "
                 f"bytes. Got {name[:40]!r}."
             )
         secret = PREFIX + secrets.token_urlsafe(32)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.readers import read_labels
-from labelquorum.store import codec
+from labelquorum.ingest.validate import NAME_BYTES
 from labelquorum.store.codec import encode, encode_id
 
 __all__ = ["Batch", "Receipt", "Row", "Submission", "batch_of", "check_names", "prepare"]
@@ -85,7 +85,7 @@ def check_names(**names: object) -> None:
     for what, value in names.items():
         if value is not None and not _is_name(value):
             raise StateError(
-                f"`{what}` must be text of 1 to {codec.NAME_BYTES} bytes. Got {str(value)[:40]!r}."
+                f"`{what}` must be text of 1 to {NAME_BYTES} bytes. Got {str(value)[:40]!r}."
             )
 
 
@@ -138,5 +138,5 @@ def _is_name(value: object) -> bool:
     return (
         isinstance(value, str)
         and "\0" not in value
-        and 0 < len(value.encode("utf-8", "replace")) <= codec.NAME_BYTES
+        and 0 < len(value.encode("utf-8", "replace")) <= NAME_BYTES
     )

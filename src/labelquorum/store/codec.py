@@ -10,12 +10,9 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from labelquorum.errors import LabelError
+from labelquorum.ingest.validate import NAME_BYTES
 
-__all__ = ["NAME_BYTES", "decode", "decode_all", "encode", "encode_id"]
-
-NAME_BYTES = 256
-"""No id, label or stream name is longer."""
-
+__all__ = ["decode", "decode_all", "encode", "encode_id"]
 
 _encoder = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 

@@ -17,6 +17,7 @@ from typing import IO, Any, NoReturn, Self
 import sqlalchemy as sa
 
 from labelquorum.errors import FullError, StateError, StoreError
+from labelquorum.ingest.validate import NAME_BYTES, is_printable_name
 from labelquorum.store import codec
 from labelquorum.store.database import (
     FILE,
@@ -415,13 +416,8 @@ class Store:
 
 
 def _check_name(name: object) -> None:
-    if (
-        not isinstance(name, str)
-        or not name.strip()
-        or not name.isprintable()
-        or len(name.encode("utf-8", "replace")) > codec.NAME_BYTES
-    ):
+    if not is_printable_name(name):
         raise StateError(
             "A stream's name must be text that can be printed, of at most "
-            f"{codec.NAME_BYTES} bytes. Got {str(name)[:40]!r}."
+            f"{NAME_BYTES} bytes. Got {str(name)[:40]!r}."
         )
