@@ -13,6 +13,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+from groups import slow_but
 
 import labelquorum
 from labelquorum import BiLA, MajorityVote
@@ -87,7 +88,12 @@ def differences(made, shown):
     return [pair for pair in zip(made, shown, strict=True) if differ(*pair)]
 
 
-@pytest.mark.parametrize("name", generate.PAGES)
+# The code of these takes seconds: servers are started, or models fitted to larger crowds.
+SLOW_PAGES = {"store", "tutorial-service", "tutorial", "howto", "worker-models", "hierarchical"}
+QUICK_PAGES = [name for name in generate.PAGES if Path(name).stem not in SLOW_PAGES]
+
+
+@pytest.mark.parametrize("name", slow_but(QUICK_PAGES, generate.PAGES))
 def test_a_page_shows_what_its_code_prints_and_its_commands_write(name):
     if name in generate.NEED_DATA and not os.environ.get("LABELQUORUM_DATA"):
         pytest.skip("its code reads a data set, and LABELQUORUM_DATA names no folder of them")
@@ -590,6 +596,7 @@ def insert(path, before, new):
     path.write_text(source.replace(before, new + before), encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_three_recipes_work_when_followed_to_the_letter(tmp_path):
     package = tmp_path / "labelquorum"
     ignored = shutil.ignore_patterns("__pycache__")

@@ -78,6 +78,7 @@ def test_04_takes_late_labels_and_corrections_and_starts_anew_once_closed(run):
     ]
 
 
+@pytest.mark.slow
 def test_05_errs_no_more_than_majority_vote_and_no_less_than_the_oracle(run):
     errors = map(float, re.findall(r"([\d.]+)% wrong", run("05", 1000)))
     vote, matrices, one_skill, default, oracle = errors

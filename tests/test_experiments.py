@@ -299,6 +299,7 @@ def test_every_committed_run_remembers_the_committed_fingerprint_of_its_method(m
     assert not old, f"{STALE}. Methods: {', '.join(old)}."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_the_committed_runs_were_made_by_the_code_as_it_is(module, method):
     fingerprints, plan = module("fingerprints"), module("plan").read_plan("plan.toml")

@@ -253,6 +253,7 @@ def test_missing_venv_package_gives_one_helpful_sentence(
     assert not checkout.venv.exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_installing_is_clean(checkout: Checkout) -> None:
     (checkout.folder / "slow").touch()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background

@@ -53,6 +53,7 @@ def test_a_table_for_people_names_the_sets_that_could_not_be_done(folder):
     assert "three, sbic: sbic tells two classes apart" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_written_is_not_run_again(folder, tmp_path):
     output = tmp_path / "results"
     command = (folder / "two", "--methods", "majority_vote", "--orders", 1, "--jobs", 1)

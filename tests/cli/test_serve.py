@@ -58,6 +58,7 @@ def test_a_port_that_is_taken_is_told_in_a_sentence_and_no_key_is_made(tmp_path)
         assert not Keys(store).all()
 
 
+@pytest.mark.slow
 def test_the_first_start_shows_a_key_once_and_labels_survive_the_end(tmp_path):
     first = Program(tmp_path / "data")
     try:

@@ -134,6 +134,7 @@ def test_wrong_usage_is_explained_with_exit_code_2(arguments, word):
     assert word in unboxed(run(*arguments, stdin="", code=2).stderr)
 
 
+@pytest.mark.kill
 @pytest.mark.parametrize(
     ("point", "times"),
     [("before_accept_commit", 2), ("after_accept", 2), ("after_cut", 2), ("inside_apply", 2)],
@@ -151,6 +152,7 @@ def test_a_run_that_was_killed_goes_on_without_loss_or_double_counts(point, time
     assert state() == uninterrupted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_follows_its_folder_until_it_is_told_to_stop(number):
     Path("in/2.csv").unlink()

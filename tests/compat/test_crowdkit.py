@@ -262,6 +262,7 @@ def test_an_empty_table_gives_empty_answers(kind):
 FOUND = ("probas_", "labels_", "alphas_", "betas_", "priors_", "loss_history_")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["words", "numbers in order"])
 def test_glad_is_that_of_crowd_kit(name):
     data = TABLES[name]

@@ -277,6 +277,7 @@ def test_a_demo_that_is_told_to_end_ends_as_at_control_c():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_told_in_a_sentence():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

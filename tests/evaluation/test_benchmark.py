@@ -120,6 +120,7 @@ def test_time_that_is_up_keeps_the_orders_that_were_finished(monkeypatch):
     assert row["reason"] == "stopped after 0.2 s"
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_rows_as_one(data_folder):
     folders = [data_folder / "one", data_folder / "two"]
     methods, protocol = ["majority_vote", "la_one_pass"], Protocol(chunk_items=20, orders=2)
@@ -200,6 +201,7 @@ def test_truth_that_is_spelled_otherwise_is_told():
     assert "no class of the labels" in evaluate(spelled, "majority_vote")["reason"]
 
 
+@pytest.mark.slow
 def test_memory_is_measured_in_a_process_of_its_own(data_folder):
     folders, methods = [data_folder / "one"], ["majority_vote", "la_one_pass"]
     rows = [row for row, _, _ in evaluate_all(folders, methods, Protocol(orders=1), memory=True)]
@@ -212,6 +214,7 @@ def test_what_crowd_kit_cannot_do_is_refused(name):
         check_method(name)
 
 
+@pytest.mark.slow
 def test_a_peer_counts_a_workers_last_label_and_refuses_weights():
     table = LabelTable(["a", "a", "a", "b"], ["v", "v", "w", "w"], [0, 1, 1, 0])
     peer = Peer("crowdkit:dawid_skene").partial_fit(table)

@@ -8,7 +8,9 @@ import os
 
 import pytest
 from faults.kills import arena as made_arena
-from store.conftest import clock, database, databases, server, store, where  # noqa: F401
+from store.conftest import clock, database, databases, server, store, store_on  # noqa: F401
+
+where = store_on("sqlite", "postgresql")
 
 
 @pytest.fixture(scope="session")

@@ -347,6 +347,7 @@ def test_bad_rows_are_an_error_or_skipped_and_counted(bits):
 # ── classes ──────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @both
 def test_a_new_class_may_appear_at_any_time(kind, chunks):
     model = kind().partial_fit(chunks[0]).partial_fit(chunks[1].replace("dog", "bee"))
@@ -357,6 +358,7 @@ def test_a_new_class_may_appear_at_any_time(kind, chunks):
     np.testing.assert_allclose(model.errors_.groupby("worker").sum(), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 @both
 def test_a_fixed_list_of_classes_keeps_its_order_and_refuses_others(kind, chunks):
     model = kind(classes=["fox", "cat", "dog", "owl"]).partial_fit(chunks[0])
@@ -743,6 +745,7 @@ def test_dates_with_zones_order_repeats_by_the_moment():
 # ── what learning did ────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("predict_by", ["likelihood", "posterior", "encoder"])
 def test_the_labels_after_an_epoch_are_those_of_a_model_that_stops_there(chunks, predict_by):
     settings = {"tolerance": 0.0, "predict_by": predict_by, "minibatch_items": 6}

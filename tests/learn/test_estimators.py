@@ -79,6 +79,7 @@ def test_an_unknown_method_names_its_neighbours():
 ONLINE = ["streaming_vb", "stepwise_em", "la_one_pass", "la_two_pass", "sbic", "laa"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONLINE)
 def test_a_correction_is_not_counted_as_one_more_label(name, chunks):
     model = lq.estimator(name).partial_fit(chunks[0])

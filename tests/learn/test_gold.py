@@ -201,6 +201,7 @@ def test_only_labels_that_are_held_can_be_taken_back(bits):
     assert bits(model) == before
 
 
+@pytest.mark.slow
 def test_a_forgotten_worker_leaves_his_open_tasks_sound(labels):
     model = recipe(labels)
     model.forget(0)

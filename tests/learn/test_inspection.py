@@ -159,6 +159,7 @@ def test_a_saved_model_says_the_same(model, mine):
     assert str(mine.explain("t007")) == str(model.explain("t007"))
 
 
+@pytest.mark.slow
 def test_labels_that_came_together_are_known_better_than_labels_one_by_one():
     crowd = one_coin_crowd(1000, 20, 2, 3, seed=0)
     width = [
@@ -286,6 +287,7 @@ def test_a_task_that_is_not_open_says_what_to_do(model):
         model.expected_gain(tasks=["t001", "nope"])
 
 
+@pytest.mark.slow
 def test_classes_and_workers_that_came_or_went_since_are_no_trouble(mine):
     before = mine.explain("t005")
     worker = before.workers.index[0]
@@ -319,6 +321,7 @@ def test_every_method_is_explained(crowd, name):
     assert (model.expected_gain()["gain"] >= 0).all()
 
 
+@pytest.mark.slow
 def test_it_is_told_of_which_methods_the_prior_cannot_be_told(crowd):
     def prior(name):
         return lq.estimator(name).partial_fit(rows_of(crowd)).explain("t001").prior_log_odds
@@ -394,6 +397,7 @@ def who_labelled(crowd):
     return had
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_expected_gains_come_true(n_classes):
     # Labels of this crowd are independent, so that nothing is to be discounted.
@@ -409,6 +413,7 @@ def test_expected_gains_come_true(n_classes):
     assert expected > 4 * error
 
 
+@pytest.mark.slow
 def test_asking_by_gain_beats_asking_at_random():
     def error(by_gain, seed):
         crowd = one_coin_crowd(400, 25, 3, 2, seed=seed)
@@ -464,6 +469,7 @@ def test_an_old_answer_is_explained_as_it_was_given_and_not_as_it_would_be_today
         assert now.prior_log_odds == pytest.approx(before.prior_log_odds)
 
 
+@pytest.mark.slow
 def test_a_merged_model_is_no_better_known_after_one_label_more():
     crowd = one_coin_crowd(200, 10, 2, 4, seed=2)
     shards = [lq.BiLA().partial_fit(chunk) for chunk in cut_chunks([label_table(crowd)], 100)]

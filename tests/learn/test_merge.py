@@ -55,6 +55,7 @@ def copy(model, tmp_path):
     return lq.load(tmp_path / "copy.lq")
 
 
+@pytest.mark.slow
 def test_merging_is_the_same_in_any_order_and_grouping(shards):
     a, b, c = (recipe(shard) for shard in shards[:3])
     flat = lq.merge(a, b, c)

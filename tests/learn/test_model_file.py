@@ -103,6 +103,7 @@ def test_a_stop_during_warm_up_changes_nothing(kind, chunks, bits, tmp_path):
     pd.testing.assert_frame_equal(stopped.report().items, straight.report().items)
 
 
+@pytest.mark.slow
 def test_dates_held_during_warm_up_still_order_repeats_after_a_stop(tmp_path):
     days = pd.to_datetime(["2024-05-02", "2024-05-01", "2024-05-01"])
     first = pd.DataFrame(
@@ -117,6 +118,7 @@ def test_dates_held_during_warm_up_still_order_repeats_after_a_stop(tmp_path):
     assert expected.tolist() == ["x", "x"]
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_with_the_same_bits(chunks, bits, tmp_path):
     model = lq.BiLA().partial_fit(chunks[0])
     model.save(tmp_path / "model.lq")
@@ -177,6 +179,7 @@ def chunks_of_before() -> list[pd.DataFrame]:
     return [part for _, part in labels.groupby(labels.task // 12)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", BEFORE)
 def test_a_model_of_before_goes_on_with_the_settings_it_had(preset, tmp_path):
     settings, losses = BEFORE[preset]
@@ -330,6 +333,7 @@ def test_a_generative_model_of_ones_own_must_be_given_again(chunks, bits, tmp_pa
     assert bits(loaded.partial_fit(chunks[1])) == bits(model.partial_fit(chunks[1]))
 
 
+@pytest.mark.slow
 def test_an_encoder_that_shares_nothing_can_be_saved(chunks, bits, tmp_path):
     # All its parameters belong to workers, so the shared part of the state is empty.
     vote = lq.Encoder(

@@ -122,6 +122,7 @@ def test_what_cannot_be_is_refused(model):
         lq.BiLA().flags()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["majority_vote", "dawid_skene", "bila:recipe"])
 def test_other_methods_have_flags_too(crowd, method):
     part = next(chunks(crowd, 600))
@@ -131,6 +132,7 @@ def test_other_methods_have_flags_too(crowd, method):
     assert len(model.track(0)) == 1
 
 
+@pytest.mark.slow
 def test_one_class_and_one_worker_are_no_reason_for_flags():
     model = lq.BiLA().partial_fit({f"q{i}": {"ann": "yes"} for i in range(60)})
     assert len(model.flags()) == 0
@@ -164,6 +166,7 @@ def test_a_late_label_is_tracked_and_a_correction_is_not():
     assert balanced(model)
 
 
+@pytest.mark.slow
 def test_a_saved_model_goes_on_as_if_it_had_never_stopped(crowd, tmp_path):
     parts = [LabelTable(*(c.tolist() for c in part)) for part in chunks(crowd, 100)]
     whole, half = lq.BiLA(), lq.BiLA()
@@ -209,6 +212,7 @@ def test_a_label_that_is_withdrawn_leaves_the_track(mine, crowd):
     assert balanced(mine)
 
 
+@pytest.mark.slow
 def test_merged_models_hold_the_tracks_of_both(crowd):
     half = len(crowd.item) // 2
     shards = []
@@ -243,6 +247,7 @@ def test_a_history_is_no_part_of_a_track():
 # ── flags are right ──────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_flags_are_right_ten_chunks_after_a_sleeper_turned():
     """20 % spammers, a sleeper and a ring of 5 %, on crowds no threshold was chosen on."""
     told = measure.flags_of(measure.Scene("class-conditional", 4, 8), range(500, 510))
@@ -265,6 +270,7 @@ def test_a_judge_of_flags_counts_what_is_wrong():
     assert counted["drifting"].tolist() == [0, 0, 1, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["class-conditional", "one-coin"])
 def test_stopping_errs_no_more_than_it_promises_and_saves_labels(kind):
     rows = measure.stopping_of(measure.Scene(kind, 3, 10, workers=30), 20, range(600, 602))

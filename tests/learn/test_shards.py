@@ -79,6 +79,7 @@ def error(answers, truth):
     return 100 * np.mean([answers[item] != label for item, label in truth.items()])
 
 
+@pytest.mark.slow
 def test_every_real_crowd_of_some_size_is_among_them():
     if not os.environ.get(DATA_VARIABLE):
         pytest.skip(f"real data sets are read only where {DATA_VARIABLE} names their folder")
@@ -96,6 +97,7 @@ def test_the_record_of_bila_by_spark_has_each_of_them_and_keeps_to_the_tolerance
     assert {name for name in LARGE if moves[name]} <= set(SOME)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "method"),
     [*((name, "bila") for name in SOME), *((name, "dawid_skene") for name in LARGE)],
@@ -112,6 +114,7 @@ def test_four_shards_err_as_one_piece_does_on_a_real_crowd(name, method):
     assert abs(error(answers, truth) - error(dict(labels.items()), truth)) <= TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["bila", "dawid_skene"])
 def test_four_shards_answer_as_one_piece_does(table, method):
     labels = lq.estimator(method).fit(table).labels_
@@ -135,6 +138,7 @@ def test_shards_count_every_label_once_however_many_rounds_there_are(table):
     assert known.sums["class_counts/rich"].sum() == pytest.approx(n_items)
 
 
+@pytest.mark.slow
 def test_what_a_later_round_counts_takes_the_place_of_what_an_earlier_one_did(table):
     sharding = sharding_of(lq.BiLA())
     chunk = Roster(lq.BiLA().model_.space).read(table).chunk
@@ -155,6 +159,7 @@ def test_shards_of_a_chunk_are_all_its_items_with_all_their_labels(table):
     assert max(sizes) - min(sizes) <= 10
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_from_a_chunk_that_was_learned_in_shards(table):
     model, method = lq.BiLA(), lq.BiLA().model_.aggregator
     half = len(table.item_ids) // 2

@@ -175,6 +175,7 @@ def test_a_scatter_among_very_many_workers_copies_only_its_rows():
     assert rows._table.blocks["<f8"] is table
 
 
+@pytest.mark.slow
 def test_threads_that_read_and_write_different_versions_see_their_own():
     rng = np.random.default_rng(0)
     base = WorkerRows({"skill": np.zeros(50), "step": np.zeros(50, np.int64)})

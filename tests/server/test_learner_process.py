@@ -85,6 +85,7 @@ def test_an_error_comes_back_as_itself(remote):
         remote.configure("dawid_skene", {})
 
 
+@pytest.mark.kill
 def test_a_learner_that_dies_counts_as_an_attempt_and_another_is_started(tmp_path):
     learner = LearnerProcess()
     with Store.open(tmp_path / "store", learner=learner) as store:
@@ -100,6 +101,7 @@ def test_a_learner_that_dies_counts_as_an_attempt_and_another_is_started(tmp_pat
         learner.close()
 
 
+@pytest.mark.slow
 def test_a_learner_that_was_closed_is_no_fault_of_the_chunk(tmp_path):
     learner = LearnerProcess()
     with Store.open(tmp_path / "store", learner=learner) as store:
@@ -112,6 +114,7 @@ def test_a_learner_that_was_closed_is_no_fault_of_the_chunk(tmp_path):
         assert stream.chunks()[0]["attempts"] == 0
 
 
+@pytest.mark.slow
 def test_a_process_with_very_many_files_learns_all_the_same():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
@@ -125,6 +128,7 @@ def test_a_process_with_very_many_files_learns_all_the_same():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_a_reply_that_was_not_read_answers_no_later_call(remote, monkeypatch):
     remote.start()
     with monkeypatch.context() as patch:
@@ -172,6 +176,7 @@ def test_a_notification_that_finds_the_pipe_full_is_dropped_and_a_large_call_wai
         remote.call("unknown", classes)
 
 
+@pytest.mark.slow
 def test_code_of_the_folder_it_is_started_in_is_not_run(tmp_path, monkeypatch):
     (tmp_path / "safetensors.py").write_text("raise SystemExit('taken over')")
     monkeypatch.chdir(tmp_path)
@@ -182,6 +187,7 @@ def test_code_of_the_folder_it_is_started_in_is_not_run(tmp_path, monkeypatch):
         learner.close()
 
 
+@pytest.mark.slow
 def test_a_learner_whose_parent_is_gone_ends_without_a_traceback():
     program = [sys.executable, "-m", "labelquorum.server.learner_process"]
     pipe = subprocess.PIPE

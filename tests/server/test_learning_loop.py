@@ -59,6 +59,7 @@ def send(queue, stream, sent):
     return asyncio.run(all_of_them())
 
 
+@pytest.mark.slow
 def test_a_subprocess_learns_the_same_as_this_process(where, tmp_path):
     told = []
     with running(where) as queue:
@@ -77,6 +78,7 @@ def test_a_subprocess_learns_the_same_as_this_process(where, tmp_path):
         assert here.state_hash() == state
 
 
+@pytest.mark.kill
 def test_a_process_that_dies_is_followed_by_another_which_goes_on(queue):
     stream = queue.store.create("s", rules=RULES)
     for part in range(3):
@@ -89,6 +91,7 @@ def test_a_process_that_dies_is_followed_by_another_which_goes_on(queue):
     assert [chunk["state"] for chunk in stream.chunks()] == ["applied"] * 4
 
 
+@pytest.mark.kill
 def test_a_chunk_that_ends_the_process_three_times_is_quarantined(queue):
     stream, loop = queue.store.create("s", rules=RULES), queue.loop
     send(queue, stream, rows(5))
@@ -101,6 +104,7 @@ def test_a_chunk_that_ends_the_process_three_times_is_quarantined(queue):
     assert queue.healthy
 
 
+@pytest.mark.slow
 def test_a_worker_is_forgotten_by_the_subprocess(queue):
     stream = queue.store.create("s", rules=RULES)
     send(queue, stream, rows())
@@ -132,6 +136,7 @@ def test_a_call_to_a_process_that_dies_fails(queue):
     assert errors == ["the learner ended while it was asked to forget"]
 
 
+@pytest.mark.slow
 def test_a_store_that_could_not_be_joined_is_joined_later_and_all_is_well(tmp_path):
     with Store.open(tmp_path / "store") as store:
         loop = SubprocessLoop(str(tmp_path / "elsewhere"), store)
@@ -141,6 +146,7 @@ def test_a_store_that_could_not_be_joined_is_joined_later_and_all_is_well(tmp_pa
             until(lambda: queue.healthy)  # though there is nothing to learn from
 
 
+@pytest.mark.kill
 def test_a_process_whose_starter_was_killed_ends_at_once(tmp_path):
     with Store.open(tmp_path / "store") as store:
         loop = SubprocessLoop(str(tmp_path / "store"), store)
@@ -152,6 +158,7 @@ def test_a_process_whose_starter_was_killed_ends_at_once(tmp_path):
         loop.stop()
 
 
+@pytest.mark.slow
 def test_the_WAL_of_a_store_that_only_the_subprocess_writes_to_is_checkpointed(
     tmp_path, monkeypatch
 ):

@@ -40,6 +40,7 @@ def described(running, admin):
     return schemathesis.openapi.from_dict(admin.get("/openapi.json").json())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("role", list(EXAMPLES), ids=str)
 def test_every_answer_is_one_that_is_described(running, described, role, mode):

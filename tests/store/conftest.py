@@ -32,12 +32,20 @@ def other_database(databases):
     return databases()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def where(request, tmp_path):
-    """Where an empty store may be: once for each database."""
-    if request.param == "sqlite":
-        return str(tmp_path / "store")
-    return request.getfixturevalue("database")
+def store_on(*databases):
+    """Make a fixture that gives the place of an empty store, once for each database."""
+
+    @pytest.fixture(params=databases)
+    def where(request, tmp_path):
+        if request.param == "sqlite":
+            return str(tmp_path / "store")
+        return request.getfixturevalue("database")
+
+    return where
+
+
+# The quick tests use PostgreSQL in test_accept.py and test_recorded.py alone.
+where = store_on("sqlite", pytest.param("postgresql", marks=pytest.mark.slow))
 
 
 class Clock:

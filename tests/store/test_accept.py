@@ -2,6 +2,7 @@
 
 import pytest
 import sqlalchemy as sa
+from store.conftest import store_on
 
 from labelquorum.errors import LabelError, LimitError
 from labelquorum.ingest.labels import LabelTable
@@ -11,6 +12,7 @@ from labelquorum.store.batch import Submission
 from labelquorum.store.database import schema
 from labelquorum.store.rules import Rules
 
+where = store_on("sqlite", "postgresql")
 NOTHING = LabelTable([], [], [])
 PATIENT = Rules(labels_per_item=3, chunk_items=1, max_wait=None)
 

@@ -100,6 +100,7 @@ def test_a_backup_is_one_file_that_takes_the_place_of_the_last(store, where, tmp
         assert [path.name for path in folder.iterdir()] == ["b.db"]
 
 
+@pytest.mark.kill
 def test_a_backup_of_a_process_that_was_killed_holds_what_was_acknowledged(tmp_path):
     program = (
         "import os, sys; from labelquorum.store.store import Store; "

@@ -51,6 +51,7 @@ def answer(stream, task):
 # ── as the library ───────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grace", [0.0, 1e9])
 def test_truths_teach_to_the_bit_what_they_teach_the_library(store, learned, grace):
     rules = Rules(labels_per_item=3, chunk_items=4, max_chunk_wait=0, grace=grace)

@@ -128,6 +128,7 @@ def test_open_items_are_counted_once_as_in_the_library(store):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_the_order_of_streams_and_stores_changes_nothing(tmp_path, database):
     hashes = set()
     for where in (tmp_path, database):
@@ -145,6 +146,7 @@ def test_the_order_of_streams_and_stores_changes_nothing(tmp_path, database):
     assert len(hashes) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["default", "www2021"])
 def test_a_stream_of_before_a_preset_changed_goes_on_with_what_it_meant(store, preset):
     """Of `www2021` only the tolerance has an effect where p is learned by counting."""
@@ -594,6 +596,7 @@ class Traffic:
             self.written += max(cursor.rowcount, 0)
 
 
+@pytest.mark.slow
 def test_a_commit_costs_what_its_chunk_has_however_many_workers_there_are(store):
     traffic, costs, works = Traffic(store), [], []
     for n_workers in (0, 100_000):

@@ -166,6 +166,7 @@ def test_a_converter_undoes_what_the_source_did(name, newline):
     assert CONVERTERS[name](files) == tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [info.name for info in known_datasets().values() if info.converter is not None]
 )

@@ -210,6 +210,7 @@ def test_a_set_that_differs_from_the_registry_is_told(folder):
     assert check_dataset(read_dataset("pets", folder)) == []  # nobody knows it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [info.name for info in known_datasets().values() if info.files])
 def test_real_data_sets_are_those_the_registry_knows(real_folder, name):
     if name not in list_datasets(real_folder):

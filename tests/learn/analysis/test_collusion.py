@@ -81,6 +81,7 @@ def test_errors_all_have_in_common_make_no_ring():
     assert "colluding" not in set(learned(crowd).flags()["flag"])
 
 
+@pytest.mark.slow
 def test_honest_pairs_are_believed_as_seldom_as_the_level_says():
     wrong = 0
     for seed in range(10):

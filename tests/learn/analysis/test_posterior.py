@@ -156,6 +156,7 @@ def spread_of(crowd, **settings):
     return told[0].spread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("crowd", "low", "high"),
     [
@@ -169,6 +170,7 @@ def test_it_is_told_without_truth_how_far_matrices_stray(crowd, low, high):
     assert low <= spread_of(crowd) <= high
 
 
+@pytest.mark.slow
 def test_right_and_wrong_alone_tell_it_too():
     crowd = class_conditional_crowd(4000, 60, 2, 10, seed=1)
     assert spread_of(crowd) == 0

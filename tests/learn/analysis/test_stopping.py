@@ -155,6 +155,7 @@ def test_a_threshold_must_be_a_share(model):
         model.stopping([0.9, 1.5])
 
 
+@pytest.mark.slow
 def test_a_model_without_open_tasks_has_nothing_to_replay():
     model = lq.BiLA(open_items=0).partial_fit({"q1": {"ann": 1, "bob": 1}, "q2": {"ann": 0}})
     assert len(model.stopping()) == 0

@@ -142,6 +142,7 @@ def test_the_update_is_that_of_the_recipe(crowd):
         np.testing.assert_allclose(answer.probs, tempered, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_loss_is_minus_the_mean_log_evidence_of_an_item(crowd):
     chunk = chunks_of(crowd, 20)[0]
     _, one = METHOD.update(METHOD.init(chunk, 0), chunk)
@@ -159,6 +160,7 @@ def test_the_loss_is_minus_the_mean_log_evidence_of_an_item(crowd):
 # ── counts ───────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_every_label_is_counted_once_and_every_item_once(crowd):
     state = learn(chunks_of(crowd, 7))
     assert counts_of(state).sum() == pytest.approx(240, abs=1e-4)
@@ -166,6 +168,7 @@ def test_every_label_is_counted_once_and_every_item_once(crowd):
     assert state.label_shares.sum() == pytest.approx(60, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_counts_do_not_stop_growing_where_float32_would():
     chunk = make_chunk([0, 0], [0, 1], [1, 1], n_classes=2)
     state = learn([chunk])
@@ -273,6 +276,7 @@ def test_an_item_whose_truth_is_given_is_counted_and_answered_by_it(crowd):
     assert np.isfinite(answer.log_evidence).all()
 
 
+@pytest.mark.slow
 def test_true_labels_teach_who_can_be_trusted():
     # One worker against two who are wrong together: only the truth can tell.
     item, worker = np.repeat(np.arange(40), 3), np.tile(np.arange(3), 40)
@@ -288,6 +292,7 @@ def test_true_labels_teach_who_can_be_trusted():
 # ── edges ────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_one_class_is_the_answer():
     chunk = make_chunk([0, 0, 1], [0, 1, 0], [0, 0, 0])
     state = learn([chunk, chunk])
@@ -298,6 +303,7 @@ def test_one_class_is_the_answer():
     assert METHOD.class_prior(state) == 1
 
 
+@pytest.mark.slow
 def test_one_label_at_a_time_is_learned_from(crowd):
     state = learn(chunks_of(crowd, 1))
     everything = chunks_of(crowd, 60)[0]
@@ -322,6 +328,7 @@ def test_extreme_weights_are_no_harm():
     assert METHOD.aggregate(state, chunk).aggregated.tolist() == [1, 0]
 
 
+@pytest.mark.slow
 def test_a_thousand_classes_are_no_harm():
     rng = np.random.default_rng(0)
     truth = rng.integers(1000, size=30)
@@ -380,6 +387,7 @@ def test_workers_and_classes_may_stand_in_any_order(crowd):
     np.testing.assert_allclose(counts_of(again), counts_of(straight), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_history_is_as_good_as_items_whose_truth_was_given(crowd):
     [chunk] = chunks_of(crowd, 60)
     counts = np.zeros((9, 3, 3))

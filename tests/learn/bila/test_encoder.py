@@ -34,6 +34,7 @@ def trusting_vote():
     return Encoder("trusting_vote", init, class_logits)
 
 
+@pytest.mark.slow
 def test_an_encoder_of_your_own_plugs_in_and_learns():
     crowd = class_conditional_crowd(600, 12, 3, labels_per_item=5, skill=(0.35, 0.95), seed=5)
     method = bila(
@@ -105,6 +106,7 @@ def test_a_one_hot_network_without_hidden_layers_starts_as_a_vote():
     )
 
 
+@pytest.mark.slow
 def test_an_absent_worker_says_nothing_one_hot_and_speaks_as_index():
     batch = packed_batch(LABELS)
     for labels_as, heard in (("one_hot", False), ("index", True)):
@@ -117,6 +119,7 @@ def test_an_absent_worker_says_nothing_one_hot_and_speaks_as_index():
         assert bool((encoder.class_logits(louder, batch)[1:3] != before).any()) == heard
 
 
+@pytest.mark.slow
 def test_first_weights_lie_within_glorots_limit_and_fill_it():
     encoder = mlp((40, 30), "index")
     params = jax.jit(encoder.init)(newcomers(50, 4))
@@ -132,6 +135,7 @@ def test_first_weights_lie_within_glorots_limit_and_fill_it():
     assert not any(params.shared[name].any() for name in ("b1", "b2", "b3"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels_as", ["index", "one_hot"])
 def test_shifted_normal_weights_and_biases_lie_around_one_over_the_root_of_two_n(labels_as):
     encoder = mlp((400, 300), labels_as, weight_init="shifted_normal")
@@ -152,12 +156,14 @@ def test_shifted_normal_weights_and_biases_lie_around_one_over_the_root_of_two_n
     assert len(np.unique(params.shared["b3"])) == 4
 
 
+@pytest.mark.slow
 def test_shifted_normal_weights_replace_the_vote_of_a_linear_network():
     params = mlp((), weight_init="shifted_normal").init(newcomers(5, 3))
     np.testing.assert_allclose(params.per_worker["w1"], 1 / np.sqrt(2 * 15), atol=0.3)
     assert len(np.unique(params.per_worker["w1"])) == 5 * 3 * 3
 
 
+@pytest.mark.slow
 def test_a_shifted_normal_row_of_a_late_worker_follows_from_the_workers_known_by_then():
     init = jax.jit(mlp((6,), "index", weight_init="shifted_normal").init)
     early, late = init(newcomers(3, 2)), init(newcomers(3, 2, known=300))
@@ -165,6 +171,7 @@ def test_a_shifted_normal_row_of_a_late_worker_follows_from_the_workers_known_by
     np.testing.assert_allclose(moved, 1 / np.sqrt(6) - 1 / np.sqrt(600), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_workers_first_rows_depend_on_his_key_and_not_on_who_comes_with_him():
     init = jax.jit(mlp((6,)).init)
     few, many = init(newcomers(3, 2, known=9)), init(newcomers(9, 2))

@@ -199,6 +199,7 @@ TOO_MANY = (
 )
 
 
+@pytest.mark.slow
 def test_worker_ability_refuses_more_than_two_classes_wherever_they_appear():
     three = make_chunk([0, 0, 1], [0, 1, 0], [0, 1, 2])
     two = make_chunk([0, 0, 1], [0, 1, 0], [0, 1, 1])

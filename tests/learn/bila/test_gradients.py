@@ -147,6 +147,7 @@ def objective(generative, labels_as, hidden_sizes, batch, log_prior):
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(("generative", "n_classes", "labels_as", "hidden_sizes"), NETWORKS)
 def test_the_gradient_of_the_loss_is_that_of_finite_differences_and_of_hand(
@@ -201,6 +202,7 @@ def test_the_gradient_of_q_is_that_of_finite_differences(labels_as):
     assert_close(grads, differences, rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(("generative", "n_classes"), MODELS)
 def test_the_log_likelihood_is_the_sum_of_the_logs_of_the_confusion_matrices(generative, n_classes):

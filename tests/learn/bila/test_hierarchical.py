@@ -72,6 +72,7 @@ def derivatives(crowd, theta, counts):
     }
 
 
+@pytest.mark.slow
 @by_classes
 def test_gradient_and_curvature_are_those_of_the_loss(n_classes):
     found = derivatives(*crowd_of(n_classes))
@@ -83,6 +84,7 @@ def test_gradient_and_curvature_are_those_of_the_loss(n_classes):
     assert np.linalg.eigvalsh(np.moveaxis(found["autodiff hessian"], -1, 0)).min() > 0
 
 
+@pytest.mark.slow
 def test_the_settings_of_the_prior_are_in_loss_gradient_and_curvature():
     recipe = Recipe(tilt_scale=0.5, bias_scale=2.0)
     crowd, theta, _ = crowd_of(3)
@@ -107,6 +109,7 @@ def test_steps_end_where_the_gradient_is_zero(newton_classes):
     np.testing.assert_allclose(theta[1:].sum(axis=0), 0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_step_is_newtons_within_its_limit():
     crowd, theta, counts = crowd_of(3)
     theta[1:] -= theta[1:].mean(axis=0)

@@ -125,6 +125,7 @@ def test_tf1_rmsprop_has_the_constants_of_tensorflow_1():
     np.testing.assert_allclose(updates, -0.01 * 1e-5 / np.sqrt(1e-10 + 1e-10), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_every_optimiser_can_be_selected_and_lowers_the_loss_by_a_path_of_its_own():
     rng = np.random.default_rng(0)
     truth = rng.integers(2, size=48)
@@ -329,6 +330,7 @@ def grows_faster_than_root(regret):
     return scaled[last].max() > 1.2 * scaled[~last].max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("problem_type", [Squares, Absolutes, Sawtooth])
 def test_the_regret_stays_under_theorem_1_and_grows_no_faster_than_root_t(problem_type, seed):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from groups import slow_but
 from learn.bila import reference
 
 from labelquorum import BiLA
@@ -121,7 +122,7 @@ CASES = {
 READINGS = {"www2021": reference.Settings(), "authors": reference.RELEASED}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_but(["paper-worker_ability"], CASES))
 def test_three_chunks_give_the_parameters_and_labels_of_the_reference(case):
     """`BiLA("www2021")` is Algorithm 1, `BiLA("authors")` the released code; one joins late."""
     preset, changes, n_classes = CASES[case]

@@ -45,6 +45,7 @@ def test_padding_changes_nothing(crowd):
         np.testing.assert_allclose(rows, other[name][:9], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_chunks_of_about_the_same_size_are_compiled_once(crowd, caplog):
     jax.clear_caches()
 
@@ -66,6 +67,7 @@ def test_rows_of_workers_are_padded_to_a_few_sizes():
     assert workers_last(np.zeros((3, 7, 7)), 4).shape == (7, 7, 4)
 
 
+@pytest.mark.slow
 def test_counts_and_theta_take_the_same_room_however_many_classes_there_are():
     for n_classes in (1, 2, 7, 8, 9, 16, 17, 31, 33):  # around what is padded to
         rows = np.arange(200)

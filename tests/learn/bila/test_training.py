@@ -84,6 +84,7 @@ def deviation(ours, theirs):
 # --- padding -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["default", "minibatches", "www2021"])
 def test_padding_changes_no_result(setting, monkeypatch):
     method = bila(**settings_of("network", **SETTINGS[setting]))
@@ -123,6 +124,7 @@ def test_the_order_of_an_epoch_is_a_permutation_whatever_the_padding():
 # --- compilation ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_training_is_compiled_once_per_bucket(caplog):
     method = bila(**settings_of("network", minibatch_items=20, learning_rate=0.0123))
 
@@ -158,6 +160,7 @@ def test_training_stops_at_the_first_epoch_whose_loss_has_settled():
     assert info.steps == 3 * info.epochs
 
 
+@pytest.mark.slow
 def test_training_never_runs_more_epochs_than_the_cap():
     (chunk,) = passing_crowd([16])
     for setting, n_batches in (("default", 1), ("minibatches", 3)):
@@ -178,6 +181,7 @@ def test_a_loss_that_settles_at_once_still_takes_two_epochs():
 # --- sparse against dense ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "hidden_sizes"),
     [("bounded_rmsprop", ()), ("rmsprop", ()), ("rmsprop", (5,)), ("tf1_rmsprop", ())],
@@ -268,6 +272,7 @@ def test_an_update_asks_for_no_row_of_an_absent_worker(monkeypatch):
 # --- purity --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_an_update_gives_the_same_bits_again_from_an_old_state(setting):
     chunks = passing_crowd([16, 12, 15])
@@ -292,6 +297,7 @@ def test_an_update_gives_the_same_bits_again_from_an_old_state(setting):
         assert np.asarray(ours).tobytes() == np.asarray(theirs).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_state_taken_apart_and_rebuilt_goes_on_with_the_same_bits(setting):
     chunks = passing_crowd([16, 12, 15])
@@ -314,6 +320,7 @@ def bits_of_a_run():
     ]
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_bits():
     tests = Path(__file__).parents[2]
     code = (
@@ -439,6 +446,7 @@ def test_a_newcomer_changes_nobody_elses_rows():
 SECOND_MOMENT = "optimizer.1.0.nu.generative.per_worker.confusion_logits"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["www2021", "authors", "network"])
 @pytest.mark.parametrize("newcomer_rows", ["votes", "flat"])
 def test_a_worker_absent_from_the_first_chunk_starts_as_told(preset, newcomer_rows):
@@ -491,6 +499,7 @@ def test_what_tf1_rmsprop_remembers_of_a_late_worker_starts_at_one_and_fades():
     np.testing.assert_allclose(rows[2], fresh[0], atol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["www2021", "authors"])
 def test_places_of_workers_nobody_has_seen_hold_finite_numbers(preset):
     method = bila(**settings_of(preset, hidden_sizes=(5,), epochs=1))

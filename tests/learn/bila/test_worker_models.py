@@ -125,6 +125,7 @@ def test_the_plain_gradient_and_curvature_are_those_of_the_loss():
         assert jnp.abs(hessian - jnp.diag(jnp.diag(hessian))).max() == 0
 
 
+@pytest.mark.slow
 def test_the_plain_account_is_the_rich_one_with_nothing_but_the_tilt():
     """With no biases and nothing but S in the crowd's matrix both are one model."""
     crowd = class_conditional_crowd(200, 10, 3, 5, seed=3)
@@ -212,6 +213,7 @@ def test_the_hierarchical_model_is_selected_where_evidence_alone_establishes_it(
     assert choice(pooled, nats=322, gain_of_clear=1e-4) == ONE_COIN
 
 
+@pytest.mark.slow
 def test_the_selection_needs_only_what_all_workers_share():
     # A store loads the workers of a chunk alone; every chunk has new ones.
     state = None
@@ -229,6 +231,7 @@ def test_the_selection_needs_only_what_all_workers_share():
         assert _reselected(alone, RECIPE).speaks == state.speaks
 
 
+@pytest.mark.slow
 def test_evidence_is_the_log_likelihood_of_the_labels_and_of_truths_however_late_they_come():
     crowd = class_conditional_crowd(60, 9, 3, 4, seed=2)
     (chunk,) = chunks_of(crowd, 60)
@@ -247,6 +250,7 @@ def test_evidence_is_the_log_likelihood_of_the_labels_and_of_truths_however_late
         assert with_truth < state.unexplained[name][6].sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expected", [ONE_COIN, HIERARCHICAL])
 def test_each_account_speaks_where_it_errs_less(expected):
     def crowd(seed):
@@ -303,6 +307,7 @@ def test_heat_is_1_for_one_label_and_grows_with_labels_and_dependence():
     np.testing.assert_allclose(temperature(n_labels, 0.2, told(0.5, 1)), [1, 1, 1.6, 20.8])
 
 
+@pytest.mark.slow
 def test_items_with_one_label_each_tell_nothing_of_dependence():
     crowd = one_coin_crowd(400, 20, 2, 1, seed=1)
     model = lq.BiLA().fit(label_table(crowd))
@@ -313,6 +318,7 @@ def test_items_with_one_label_each_tell_nothing_of_dependence():
     assert told == pytest.approx(free, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_dependence_that_is_given_is_taken():
     labels = {f"t{i}": dict.fromkeys("uvwxyz", "ab"[i % 2]) for i in range(30)}
     sure = [lq.BiLA(dependence=rho).fit(labels).probas_.max().max() for rho in (0.0, 0.2, 0.9)]
@@ -322,6 +328,7 @@ def test_a_dependence_that_is_given_is_taken():
 # ── late labels, merging, growing ────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_labels_that_trickle_in_are_counted_once_by_both_accounts():
     crowd = class_conditional_crowd(60, 8, 3, 4, seed=2)
     model = lq.BiLA()
@@ -339,6 +346,7 @@ def test_labels_that_trickle_in_are_counted_once_by_both_accounts():
         np.testing.assert_allclose(state.pooled[name], exact, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_item_whose_only_worker_was_forgotten_is_counted_once():
     model = lq.BiLA().partial_fit({"t1": {"ann": "a"}, "t2": {"bob": "b", "cid": "b"}})
     model.forget("ann").partial_fit({"t1": {"bob": "a"}})
@@ -348,6 +356,7 @@ def test_an_item_whose_only_worker_was_forgotten_is_counted_once():
         assert state.class_counts[name].sum() == pytest.approx(2, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapper", ["windowed", "refit"])
 def test_a_wrapped_model_counts_what_it_is_given_and_takes_nothing_back(wrapper):
     crowd = class_conditional_crowd(90, 9, 3, 4, seed=2)
@@ -386,6 +395,7 @@ def test_both_accounts_are_merged_whatever_the_order_of_workers_and_classes():
     np.testing.assert_allclose(straight.unexplained[ONE_COIN], both, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_new_class_changes_nobodys_numbers():
     few, many = (class_conditional_crowd(40, 8, c, 4, seed=2) for c in (2, 3))
     (first,), (second,) = chunks_of(few, 40), chunks_of(many, 40)

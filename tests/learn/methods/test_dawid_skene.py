@@ -43,6 +43,7 @@ def test_a_fixed_point_found_by_hand_is_kept():
     np.testing.assert_allclose(info.losses, 2 * np.log(2), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_likelihood_never_falls():
     labels = incidence_of(chunk := chunk_of(class_conditional_crowd(120, 12, 4, 4, seed=1)))
 

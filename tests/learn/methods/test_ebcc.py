@@ -108,6 +108,7 @@ def test_settings_out_of_range_are_refused():
         ebcc(tolerance=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "percent"),  # the authors' own figures, the best of 40 starts
     [("bluebird", 13.89), ("rte", 6.88), ("zencrowd_us", 8.77)],

@@ -85,6 +85,7 @@ def test_the_loss_is_that_of_a_dense_reference():
     assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_first_loss_of_a_net_that_knows_nothing_is_known():
     # q = 1/C and p = 1/C: labels cost log C each, the KL is that of 1/C to the votes.
     chunk = make_chunk([0, 0, 1], [0, 1, 1], [0, 1, 1])
@@ -96,6 +97,7 @@ def test_the_first_loss_of_a_net_that_knows_nothing_is_known():
     assert info.losses.shape == (3,)
 
 
+@pytest.mark.slow
 def test_draws_give_the_loss_and_its_gradient_on_average():
     chunk = crowd_chunk()
     net, (batch, votes, room) = padded(random_net(6, 3, seed=1), 32), batch_of(chunk)
@@ -118,6 +120,7 @@ def test_draws_give_the_loss_and_its_gradient_on_average():
         assert (off <= 5 * noise + 1e-7).all()
 
 
+@pytest.mark.slow
 def test_the_classifier_is_first_taught_to_vote():
     chunk = crowd_chunk(n_items=200)
     method = laa(vote_epochs=300, learning_rate=0.02, epochs=1)
@@ -131,6 +134,7 @@ def test_the_classifier_is_first_taught_to_vote():
 # ── the stream ───────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_rows_of_absent_workers_wait():
     first = crowd_chunk()
     later = make_chunk([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 1, 2], n_workers=6, n_classes=3)
@@ -154,6 +158,7 @@ def test_a_later_chunk_gets_epochs_by_its_share_of_all_items():
     assert state.step == sum(ran)
 
 
+@pytest.mark.slow
 def test_a_worker_nobody_has_heard_is_read_as_the_crowd():
     chunk, method = crowd_chunk(n_items=200), laa()
     state, _, _ = learn(method, chunk)
@@ -174,6 +179,7 @@ def test_labels_that_weigh_nothing_teach_nothing():
 # ── laws, settings, real data ────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_over_all_classes_nothing_depends_on_their_names():
     assert check_aggregator(laa(expectation="exact"), only="class_names") == [
         ("class_names", "held")
@@ -211,6 +217,7 @@ def error_on_rte(aggregator, chunk_items, warmup_items=0):
     return 100 * np.mean(wrong)
 
 
+@pytest.mark.slow
 def test_on_rte_it_does_as_well_on_a_stream_as_on_everything_at_once():
     # The BiLA paper has 12.38 offline, and 11.25 and 11.75 on chunks of 25 and 50.
     offline = error_on_rte(laa(), chunk_items=800)

@@ -127,6 +127,7 @@ def test_expected_counts_are_the_observed_ones_where_little_is_penalised():
     np.testing.assert_allclose(of_items, 10.0 * tau, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_rounds_end_where_those_of_the_reference_end():
     crowd = class_conditional_crowd(40, 8, 3, labels_per_item=5, seed=5)
     chunk = make_chunk(crowd.item, crowd.worker, crowd.label, n_classes=3)

@@ -82,6 +82,7 @@ def test_the_gradient_of_the_reference_is_that_of_finite_differences():
 # ── known answers ────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "beta"), [(2.25, 5.4), (0.5, 0.3)])
 def test_a_round_finds_the_minimum_of_the_dual_that_scipy_finds(alpha, beta):
     chunk = small_chunk()
@@ -125,6 +126,7 @@ def test_expected_confusion_counts_are_the_observed_ones_where_little_is_penalis
     np.testing.assert_allclose(expected, observed, atol=0.02)
 
 
+@pytest.mark.slow
 def test_rounds_end_where_those_of_the_reference_end():
     crowd = class_conditional_crowd(40, 8, 3, labels_per_item=5, seed=5)
     chunk = make_chunk(crowd.item, crowd.worker, crowd.label, n_classes=3)
@@ -206,6 +208,7 @@ def test_the_error_on_rte_is_the_published_one():
     assert error_on_rte(mmce()) <= 7.75
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_items", [25, 50])
 def test_a_window_of_rte_is_clearly_worse_than_all_of_it(chunk_items):
     # 18.0 and 16.75 in the BiLA paper, after an initial set; here in the order of the file.

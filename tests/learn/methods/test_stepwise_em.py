@@ -107,6 +107,7 @@ def test_a_label_counts_as_much_as_its_weight():
     )
 
 
+@pytest.mark.slow
 def test_ten_thousand_chunks_fade_without_underflow():
     chunk = make_chunk([0, 0, 0], [0, 1, 2], [1, 1, 0], n_workers=4)
     first = make_chunk([0], [3], [0], n_workers=4, n_classes=2)
