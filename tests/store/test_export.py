@@ -13,7 +13,7 @@ from labelquorum.store import check
 from labelquorum.store import model_rows as model_module
 from labelquorum.store.check import BROKEN, examine_store
 from labelquorum.store.export import exported
-from labelquorum.store.refit import refine
+from labelquorum.store.refit import refit
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
@@ -218,7 +218,7 @@ def test_the_refit_is_that_of_the_library_and_the_gap_is_told(store):
     stream.settle(flush=True)
     model = lq.BiLA().fit(as_frame(all_rows))
     expected = model.labels_.to_dict()
-    found = refine(stream)
+    found = refit(stream)
     assert (found.answered, found.compared, found.discarded) == (40, 40, 0)
     differ = {one.task: one for one in found.differ}
     assert set(differ) == {g.item_id for g in stream.answers() if g.label != expected[g.item_id]}
@@ -234,11 +234,11 @@ def test_labels_that_were_discarded_are_told(store):
     stream.accept({"t": {"a": "x"}})
     stream.settle()
     with pytest.raises(StateError, match=r"no labels of applied chunks are kept.*'discard'"):
-        refine(stream)
+        refit(stream)
     stream.change(retention="keep")
     stream.accept({"u": {"a": "x"}})
     stream.settle()
-    found = refine(stream)
+    found = refit(stream)
     assert (found.answered, found.compared, found.discarded) == (2, 1, 1)
 
 
@@ -248,4 +248,4 @@ def test_the_refit_holds_truths_for_true(store):
     stream.gold({"t": "y"})
     stream.accept({"t": {"a": "x", "b": "x"}, "u": {"a": "x", "b": "x"}})
     stream.settle()
-    assert "t" not in {one.task for one in refine(stream).differ}
+    assert "t" not in {one.task for one in refit(stream).differ}
