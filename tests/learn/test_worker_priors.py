@@ -38,7 +38,7 @@ def test_right_of_total_is_spread_evenly():
     ("history", "classes", "message"),
     [
         ({"ann": (8, 10)}, None, "needs the classes to spread it over"),
-        ({"ann": (11, 10)}, [0, 1], "at most as often as he labelled. Got 11 of 10"),
+        ({"ann": (11, 10)}, [0, 1], "at most as often as they labelled. Got 11 of 10"),
         ({"ann": 0.8}, [0, 1], "`history` must be a dict .* Got 0.8 for worker 'ann'"),
         ({"ann": {"cat": 3}}, None, "Got 3 for truth 'cat' of worker 'ann'"),
         ({"ann": {"cat": {"cat": -1}}}, None, "must be finite numbers ≥ 0. Got -1"),

@@ -2,7 +2,7 @@
 
     init(chunk, seed) → State    update(state, chunk) → (State, Info)    aggregate(state, chunk)
 
-`State` is what the next step needs, `Info` is for people and plots, `Aggregation` is for users.
+`State` is what the next step needs, `Info` is diagnostics, `Aggregation` is what users see.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,15 +68,15 @@ class Counts(NamedTuple):
 
 
 class Aggregator(NamedTuple):
-    """Three pure functions, two views of the state, and what the laws must excuse.
+    """Three pure functions, two views of the state, and the laws it does not obey.
 
     `confusion(state, workers)` gives P(worker says z | truth c), (P, C, C); `class_prior(state)`
     gives (C,). `exceptions` names a law of `evaluation.checks` this aggregator does not obey, with
     the reason. `counts` is there where the state is counts.
 
     Some methods have two more views. `draws(state, workers, n_draws, rng, n_chunks)` gives
-    matrices from the posterior of workers whose labels came in so many chunks, (S, P, C, C) a
-    block of workers. `temperature(state, n_labels)` gives what the log-odds of items with that
+    matrices from the posterior of workers whose labels came in `n_chunks` chunks, (S, P, C, C)
+    per block of workers. `temperature(state, n_labels)` gives what the log-odds of items with that
     many labels are divided by to become probabilities, (N,).
     """
 
@@ -130,7 +130,7 @@ def break_ties(
     """Choose the best class of each item; a tie falls to a class drawn by seed and item.
 
     The draw is a hash of the seed, the item's id and the class: the same item is always decided
-    the same way, whatever stands beside it.
+    the same way, whatever else is in the chunk.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The methods behind the door, one class each."""
+"""The estimators: one class per method, and how to make or load one by name."""
 
 import difflib
 import inspect
@@ -53,19 +53,19 @@ class BiLA(Estimator):
     Parameters
     ----------
     preset
-        "default" (two accounts of the stream, solved on counts; the one to be believed speaks),
-        "recipe" (the richer of the two alone), "network" (an encoder network and any
+        "default" (two worker models, solved on counts; the one with more evidence is selected),
+        "recipe" (the hierarchical one alone), "network" (an encoder network and any
         differentiable generative model, by gradient steps), "www2021" (our reading of Algorithm 1)
         or "authors" (as the released code behaves). What follows overrides the preset; see
         `labelquorum.learn.bila.bila`.
     history
-        What is known of workers before, for a preset whose state is counts: labels by truth, a
+        What is known of workers beforehand, for a preset whose state is counts: labels by truth, a
         dict {worker: {truth: {label: count}}} or a table like `errors_`; or a dict
         {worker: (right, total)}.
     seed
-        Everything random follows from it.
+        Determines everything random.
     classes
-        The fixed list of classes; None lets them appear.
+        The fixed list of classes; None lets new ones appear.
     repeats, on_bad, abstain
         The rules for rows; see `LabelSpace`.
     open_items
@@ -178,8 +178,8 @@ class BiLA(Estimator):
         ).infer_objects()
 
 
-def _door_to(method: str, name: str) -> Any:
-    """Make the estimator of a method: its settings are the builder's own and the shared ones."""
+def _estimator_class(method: str, name: str) -> Any:
+    """The class of a method: its settings are those of the builder and the shared ones."""
     builder = AGGREGATORS[method]
     own = [p for p in inspect.signature(builder).parameters.values() if p.name != "space"]
     shared = [p for p in inspect.signature(BiLA).parameters.values() if p.name in SHARED_SETTINGS]
@@ -206,7 +206,7 @@ def _door_to(method: str, name: str) -> Any:
     return type(name, (Estimator,), members)
 
 
-_AS_THE_FIELD_WRITES = {
+_PUBLISHED_NAMES = {
     "bcc": "BCC",
     "ibcc": "IBCC",
     "mmce": "MMCE",
@@ -224,11 +224,13 @@ _AS_THE_FIELD_WRITES = {
 
 
 def _class_name(method: str) -> str:
-    return _AS_THE_FIELD_WRITES.get(method, "".join(map(str.capitalize, method.split("_"))))
+    return _PUBLISHED_NAMES.get(method, "".join(map(str.capitalize, method.split("_"))))
 
 
 ESTIMATORS: dict[str, Any] = {"bila": BiLA} | {
-    method: _door_to(method, _class_name(method)) for method in AGGREGATORS if method != "bila"
+    method: _estimator_class(method, _class_name(method))
+    for method in AGGREGATORS
+    if method != "bila"
 }
 """The estimator of each method."""
 
@@ -252,7 +254,7 @@ StepwiseEM = ESTIMATORS["stepwise_em"]
 
 
 def method_names() -> list[str]:
-    """Every name `estimator` knows, but for the prefixes that go before any."""
+    """Every name `estimator` knows, without prefixes."""
     return [*ESTIMATORS, *(f"bila:{preset}" for preset in PRESETS if preset != "default")]
 
 
@@ -262,8 +264,8 @@ def estimator(name: str, **settings: Any) -> Estimator:
     Parameters
     ----------
     name
-        One of `method_names()`. `windowed:` before it throws the state away at each chunk;
-        `refit:` keeps all labels and fits them anew at each chunk.
+        One of `method_names()`. `windowed:` before it discards the state at each chunk;
+        `refit:` keeps all labels and fits them again at each chunk.
     settings
         Of the method.
 

@@ -1,7 +1,7 @@
 """Merging: models that learned from different tasks become one that learned from all.
 
-Counts add up, whoever counted them. The ids are the users' own, so that shards need not agree on
-any order of workers or classes.
+Counts add up. The ids are the users' own, so shards need not agree on any order of workers or
+classes.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ def merge(*models: Estimator, base: Estimator | None = None) -> Estimator:
     """Make one model of several that learned from different tasks.
 
     What each model counted beyond the base adds up, to 9 digits in any order or grouping; then
-    the workers are solved anew. Open tasks of all models stay open, as far as there is room.
+    the workers are solved again. Open tasks of all models stay open, up to `open_items`.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def merge(*models: Estimator, base: Estimator | None = None) -> Estimator:
     places = {id(model): _places(model, workers, classes) for model in everybody}
     learned = ModelState(
         Roster(first.model_.space, list(workers), list(classes)),
-        _merge_ledgers(models, base, places, len(classes)),
+        _merge_open_items(models, base, places, len(classes)),
         _merge_states(models, base, places, len(workers), len(classes)),
         _merge_books(models, base, places, len(workers)),
         [],
@@ -109,7 +109,7 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def _check_tasks(models: Sequence[Estimator], base: Estimator | None) -> None:
-    """Refuse tasks that two models learned from, as far as ledgers remember them."""
+    """Refuse tasks that two models learned from, as far as open and closed tasks are known."""
     before = set() if base is None else _task_keys(base)
     changed: dict[Hashable, Estimator] = {}
     seen: set[int] = set()
@@ -164,7 +164,7 @@ def _withdrawn(model: Estimator, base: Estimator) -> list[Hashable]:
 
 
 def _forgotten(models: Sequence[Estimator], base: Estimator | None) -> set[Hashable]:
-    """Workers of the base whom a model has forgotten since; who came again is not."""
+    """Workers of the base whom a model has forgotten since, except those who came again."""
     if base is None:
         return set()
     lists = [model.model_.learned.vocabulary.worker_ids for model in models]
@@ -253,7 +253,7 @@ def _merge_books(
     return WorkerRows({**leaves, "track": track})
 
 
-def _merge_ledgers(
+def _merge_open_items(
     models: Sequence[Estimator],
     base: Estimator | None,
     places: Mapping[int, _Places],

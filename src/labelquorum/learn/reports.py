@@ -1,4 +1,4 @@
-"""Tables for people: a chunk's answers, and the report in the words of cleanlab."""
+"""Tables: a chunk's answers, an explanation, and the report under cleanlab's column names."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
@@ -15,8 +15,8 @@ from labelquorum.learn.analysis.agreement import class_agreement, krippendorff_a
 
 __all__ = ["Answer", "Explanation", "Report", "id_index", "item_report", "worker_report"]
 
-NAMED, WORTH_TELLING = 3, 0.05
-"""Workers that a sentence names on either side, and the least log-odds that it tells."""
+MAX_NAMED, MIN_LOG_ODDS = 3, 0.05
+"""Workers that a sentence names on either side, and the least log-odds that it mentions."""
 
 
 class Report(NamedTuple):
@@ -58,13 +58,13 @@ class Explanation(NamedTuple):
     total_log_odds: float
     """The prior's and the workers' together."""
     heat: float
-    """What the log-odds were divided by before they were told as a probability, 1 for not at all:
+    """What the log-odds were divided by before they became a probability, 1 for not at all:
     labels of one task lean on each other."""
     flips: list[Hashable]
     """The fewest workers without whose labels the answer would be another; empty for none."""
     further_labels: int | None
-    """So many more labels of average workers for the runner-up would flip the answer; None where
-    that cannot be told."""
+    """How many labels of average workers for the runner-up would flip the answer; None where that
+    is not defined."""
     truth_given: bool
     """Whether the truth was given, and so is the answer."""
 
@@ -73,11 +73,11 @@ class Explanation(NamedTuple):
         if self.truth_given:
             return f"{answer}, because its truth was given."
         rows = zip(self.workers.index, self.workers["label"], self.workers["log_odds"], strict=True)
-        told = [(self._with_label(*row), row[2]) for row in rows]
-        told.append(("how frequent the classes are", self.prior_log_odds))
-        told.sort(key=lambda pair: -abs(pair[1]))
-        ours = [pair for pair in told if pair[1] >= WORTH_TELLING]
-        theirs = [pair for pair in told if pair[1] <= -WORTH_TELLING]  # NaN is neither
+        parts = [(self._with_label(*row), row[2]) for row in rows]
+        parts.append(("how frequent the classes are", self.prior_log_odds))
+        parts.sort(key=lambda pair: -abs(pair[1]))
+        ours = [pair for pair in parts if pair[1] >= MIN_LOG_ODDS]
+        theirs = [pair for pair in parts if pair[1] <= -MIN_LOG_ODDS]  # NaN is neither
         text = f"{answer} with {self.confidence:.2f}"
         if ours:
             text += f" because {_named(ours)} " + (
@@ -98,7 +98,7 @@ class Explanation(NamedTuple):
         return text if text.endswith(".") else f"{text}."
 
     def _with_label(self, worker: Hashable, label: Hashable, log_odds: float) -> str:
-        """The worker; and what he said, if it speaks for the other side: he is mostly wrong."""
+        """The worker; and their label, if it counts for the other side: they are mostly wrong."""
         surprising = (label == self.label) != (log_odds > 0)
         return f"{worker} by saying {label!r}" if surprising else str(worker)
 
@@ -109,8 +109,8 @@ def _named(pairs: Sequence[tuple[str, float]]) -> str:
 
 
 def _shortened(parts: Sequence[str]) -> str:
-    more = len(parts) - NAMED
-    return _listed([*parts[:NAMED], f"{more} more"] if more > 0 else parts)
+    more = len(parts) - MAX_NAMED
+    return _listed([*parts[:MAX_NAMED], f"{more} more"] if more > 0 else parts)
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -51,7 +51,7 @@ Sums = dict[str, Floats]
 
 
 ROUNDS = 5
-"""So many rounds bring BiLA in shards to what it is in one piece; see `docs/spark.md`."""
+"""Rounds after which BiLA in shards answers as it does in one piece; see `docs/spark.md`."""
 
 
 class Gained(NamedTuple):
@@ -84,7 +84,7 @@ Run = Callable[[list[Shard]], list[Gained]]
 class Sharding(NamedTuple):
     """A method whose table may be in shards."""
 
-    rounds: int  # so many times every shard is fitted, at most
+    rounds: int  # maximum number of times that every shard is fitted
     settled: Callable[[Sequence[Sums]], bool]  # by the sums of all rounds: another changes nothing
     fit: Callable[[Chunk, Known | None, Gained | None], Gained]
     pool: Callable[[Floats, int], Sums]  # of all rows (K, D); adds up over workers
@@ -159,7 +159,7 @@ def together(
     return Known(np.maximum(rows, 0), added([base.sums, *sums]), pooled)
 
 
-# ── a chunk in shards, and the driver in the middle ──────────────────────────────────────
+# ── one chunk in shards ──────────────────────────────────────────────────────────────────
 
 
 def fit_shards(model: Estimator) -> Run:

@@ -1,8 +1,8 @@
 """History: what is known of workers before the first label, as counts.
 
-Whoever labelled tasks whose truth is known has counts, labels z on tasks of class c. They enter
-the state as if those tasks had come with their true labels, but for the class prior: how frequent
-classes were there says nothing about here.
+Workers who labelled tasks whose truth is known have counts: labels z on tasks of class c. They
+enter the state as if those tasks had come with their true labels, except in the class prior: how
+frequent classes were there says nothing about this stream.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from labelquorum.ingest.validate import ANY_LABEL, checked
 __all__ = ["History", "Row", "history_rows", "read_history"]
 
 Row = tuple[Hashable, Hashable, Hashable, Any]
-"""A worker, the truth, what he said, and how often."""
+"""A worker, the truth, their label, and how often."""
 
 _FORMS = (
     "`history` must be a dict {worker: {truth: {label: count}}}, a dict {worker: (right, total)}, "
@@ -129,7 +129,7 @@ def _right_of_total(
     if not 0 <= right <= total:
         raise LabelError(
             f"history: worker {worker!r} must be right at least 0 times and at most as often as "
-            f"he labelled. Got {right:g} of {total:g}."
+            f"they labelled. Got {right:g} of {total:g}."
         )
     if classes is None:
         raise LabelError(

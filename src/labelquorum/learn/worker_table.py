@@ -2,8 +2,8 @@
 
 Learning from a chunk changes the rows of a few workers among perhaps a million. `scatter`
 returns a new version and costs only those rows: the newest version owns the table itself, an
-older one remembers just the rows it had otherwise, and looking at it puts them back (Baker's
-rerooting, 1978). A version nobody holds any more costs nothing.
+older one keeps just the rows in which it differs, and reading it puts them back (Baker's
+rerooting, 1978). A version that is no longer referenced costs nothing.
 """
 
 import threading
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 __all__ = ["Leaves", "WorkerRows"]
 
 Leaves = Mapping[str, NDArray[Any]]
-"""Named arrays that share their leading axis, one entry a worker."""
+"""Named arrays that share their leading axis, one entry per worker."""
 
 
 class _Place(NamedTuple):
@@ -168,7 +168,7 @@ class WorkerRows:
         return newer
 
     def with_room(self, n_workers: int, more_classes: int = 0) -> "WorkerRows":
-        """A version with at least so many workers, and every row so much longer along each axis.
+        """A version with at least `n_workers` rows, each longer by `more_classes` along each axis.
 
         What is new is zero.
         """

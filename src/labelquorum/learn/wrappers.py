@@ -17,7 +17,7 @@ Leaves = dict[str, NDArray[Any]]
 
 
 def windowed(aggregator: Aggregator) -> Aggregator:
-    """Throw the state away at each chunk, so that the model sees its window alone.
+    """Discard the state at each chunk, so that the model sees that chunk alone.
 
     This is how the BiLA paper runs EM and MMCE on a stream: its oEM and oMMCE.
     """
@@ -47,7 +47,7 @@ class RefitState(NamedTuple):
 
 
 def refit(aggregator: Aggregator) -> Aggregator:
-    """Keep all labels and fit them anew at each chunk: what people without a stream method do.
+    """Keep all labels and fit them again at each chunk: the usual way without an online method.
 
     The cost of a chunk grows with all that came before, and so does the memory.
     """
@@ -88,7 +88,7 @@ def refit(aggregator: Aggregator) -> Aggregator:
     def forget(state: RefitState, worker: int) -> RefitState:
         others = state.labels["worker"] != worker
         keys = state.worker_keys.copy()
-        keys[worker] = 0  # it stood for his id
+        keys[worker] = 0  # it is a hash of their id
         return state._replace(
             worker_keys=keys,
             labels={name: values[others] for name, values in state.labels.items()},
