@@ -167,7 +167,7 @@ def test_other_files_are_left_alone(stream, folder):
 def test_a_position_that_is_not_ours_is_refused(stream, folder):
     stream.accept({"t": {"a": "x"}}, source="a.csv", position="10")
     (folder / "a.csv").write_text(HEADER)
-    with pytest.raises(StateError, match="somebody else reads a source of this name"):
+    with pytest.raises(StateError, match="another reader has a source of this name"):
         read(stream, folder)
 
 

@@ -234,7 +234,7 @@ def test_a_truth_told_again_is_no_news_and_another_takes_its_place(store):
     assert stream.state_hash() == before
     stream.gold({"t": "x"})
     cut = stream.cut()
-    with pytest.raises(ConflictError, match="'t' is just being answered with another truth"):
+    with pytest.raises(ConflictError, match="'t' is being answered with another truth"):
         stream.gold({"t": "y"})
     stream.advance(cut)
     assert answer(stream, "t").label == "x"

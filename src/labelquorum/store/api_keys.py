@@ -42,7 +42,7 @@ class Keys:
         self._store = store
 
     def make(self, name: str, scope: str, stream: str | None = None) -> tuple[Key, str]:
-        """Make a key; its secret is told here and never again.
+        """Make a key; its secret is returned here and never again.
 
         Parameters
         ----------

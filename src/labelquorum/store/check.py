@@ -55,7 +55,7 @@ def examine_store(where: str | os.PathLike[str]) -> list[Finding]:
 
 
 def _seal(folder: Path) -> Iterator[Finding]:
-    """Whether the file is as it was sealed; told before anybody opens it, who would lock it."""
+    """Compare the file with its page checksums, before it is opened and locked."""
     try:
         check_at_rest(folder)
     except StoreError as error:

@@ -37,7 +37,7 @@ class _Column(NamedTuple):
     """Where a column comes from."""
 
     source: sa.ColumnElement[Any]
-    read: Callable[[Any], Any] | None = None  # how, if it is not kept as it is told
+    read: Callable[[Any], Any] | None = None  # how, if it is not stored as it is exported
     types: frozenset[type] = frozenset({int})
 
 
@@ -85,15 +85,15 @@ def exported(
 
 def _rows(found: Any, columns: Mapping[str, _Column], names: list[str]) -> Iterator[Row]:
     for row in found:
-        told = {
+        out = {
             name: value if column.read is None or value is None else column.read(value)
             for (name, column), value in zip(columns.items(), row, strict=False)
         }
         if names:
             probs = np.frombuffer(row.probs, np.float32).astype(float).round(DECIMALS).tolist()
-            told |= dict.fromkeys(names)
-            told |= dict(zip(names, probs, strict=False))
-        yield told
+            out |= dict.fromkeys(names)
+            out |= dict(zip(names, probs, strict=False))
+        yield out
 
 
 def _types(connection: sa.Connection, query: sa.Select[Any], column: _Column) -> set[type]:

@@ -78,7 +78,7 @@ class FileSource:
             if kind is None:
                 if path.name not in self._left_alone:
                     self._left_alone.add(path.name)
-                    self.tell(f"{path}: left alone, for its suffix tells no format.")
+                    self.tell(f"{path}: left alone, because its suffix names no format.")
             elif kind.grows:
                 yield from self._text(path, kind, final)
             else:
@@ -91,7 +91,7 @@ class FileSource:
             return Mark() if position is None else Mark(**decode(position))
         except (TypeError, ValueError):
             raise StateError(
-                f"{source}: somebody else reads a source of this name into stream "
+                f"{source}: another reader has a source of this name into stream "
                 f"{self.stream.name!r}, up to {position!r}. Choose another name."
             ) from None
 

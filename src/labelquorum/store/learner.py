@@ -45,7 +45,7 @@ class LabelRow(NamedTuple):
 
 
 class WorkerRow(NamedTuple):
-    """A worker as he is kept."""
+    """A worker as stored."""
 
     place: int
     worker: str
@@ -88,7 +88,7 @@ class Work(NamedTuple):
     workers: Sequence[WorkerRow]  # of the chunk, as far as they are known, by place
     open_items: Sequence[OpenRow]
     labels: Sequence[LabelRow]  # of the chunk, in the order they came
-    gold: Sequence[tuple[str, str]]  # items whose truth was told, and the truth
+    gold: Sequence[tuple[str, str]]  # items whose truth is known, and the truth
     keeps_open: bool
 
 
@@ -104,7 +104,7 @@ class Outcome(NamedTuple):
     answers: list[AnswerRow]
     open_items: list[OpenRow]
     result: str  # for people, JSON
-    summary: str  # its figures, JSON
+    summary: str  # its statistics, JSON
 
 
 def worker_places(row: OpenRow) -> list[int]:

@@ -22,7 +22,7 @@ __all__ = ["QUESTIONS", "answer"]
 
 
 INTERVALS = 20
-"""Of more classes than so many, the bounds of a skill are Wilson's: the model's own take long."""
+"""With more classes, skill intervals are Wilson's: those of the posterior take long."""
 
 
 def answer(work: Work, question: str, options: Mapping[str, Any]) -> Any:
@@ -109,7 +109,7 @@ def gains(model: Estimator, tasks: list[Any], top: int | None = None) -> list[di
 def reasons(model: Estimator, task: Any) -> dict[str, Any]:
     """Why an open item has its answer, and what one more label of it would likely do."""
     gain = None
-    for row in gains(model, [task]):  # none where the truth was told
+    for row in gains(model, [task]):  # none where the truth is known
         gain = {"mean": row["gain"], "worker": row["best_worker"], "worker_gain": row["best_gain"]}
     return {"why": explain(model, task), "gain": gain}
 
@@ -163,10 +163,10 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _plain(value: Any) -> Any:
-    """A value JSON can tell, without NumPy's own types."""
+    """A value JSON can hold, without NumPy's own types."""
     return _finite(value.item() if isinstance(value, np.generic) else value)
 
 
 def _finite(value: Any) -> Any:
-    """A number JSON can tell; None in place of one it cannot."""
+    """A number JSON can hold; None in place of one it cannot."""
     return None if isinstance(value, float) and not np.isfinite(value) else value

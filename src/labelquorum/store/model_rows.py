@@ -207,7 +207,7 @@ def kept_table(kept: Sequence[LabelRow], source: str) -> LabelTable:
 
 
 def memory_of(work: Work) -> ModelState:
-    """The memory of a model that knows these workers and these open items, and nobody else."""
+    """The memory of a model that knows these workers and these open items only."""
     model = model_of(work.method, work.settings)
     classes = decode(work.classes)
     workers = decode_all([row.worker for row in work.workers])
@@ -273,7 +273,7 @@ def _blank(method: Aggregator, n_classes: int) -> dict[str, tuple[int, ...]]:
 def _leaves(
     method: Aggregator, workers: Sequence[WorkerRow], n_classes: int
 ) -> dict[str, NDArray[np.float64]]:
-    """The numbers of these workers, (P, …) each; for classes he had not met, a worker has zeros."""
+    """The numbers of these workers, (P, …) each; zeros for classes a worker had not met."""
     shapes = _blank(method, n_classes)
     leaves = {name: np.zeros((len(workers), *shape)) for name, shape in shapes.items()}
     for size in {row.n_classes for row in workers} - {0}:  # who was forgotten has zeros

@@ -97,12 +97,14 @@ def _kept(stream: Stream) -> _Kept:
             .order_by(labels.row)
         )
         rows = [LabelRow(*row) for row in found]
-        told = connection.execute(sa.select(gold.item, gold.label).where(gold.stream == key)).all()
+        found_truths = connection.execute(
+            sa.select(gold.item, gold.label).where(gold.stream == key)
+        ).all()
         columns = (answers.item, answers.label, answers.confidence, answers.n_labels)
         found = connection.execute(sa.select(*columns).where(answers.stream == key))
         given = {row.item: row for row in found}
     said = ((row.item, row.row if stream.ref.counts_all else row.worker) for row in rows)
     n_kept = Counter(item for item, _ in set(said))
     whole = {item for item, row in given.items() if n_kept[item] >= row.n_labels}
-    truths = {decode(row.item): decode(row.label) for row in told if row.item in n_kept}
+    truths = {decode(row.item): decode(row.label) for row in found_truths if row.item in n_kept}
     return _Kept(rows, truths, given, whole, n_gone)

@@ -8,11 +8,11 @@ What becomes of a label that is not simply new:
 
 - The same worker on the same item again, before the item is cut: one of the two counts, by the
   stream's `repeats`, and the item is no more ready than before.
-- Taken back before it is cut (`Stream.retract`): gone as if it had never come.
-- Late, while its item is still open (`grace`): the item is ready again at once and is answered anew
-  from all its labels; a correction takes the place of what it corrects.
-- Late, and its item is closed: set aside, told in the receipt and counted by the stream. It teaches
-  nothing and changes no answer, for one late label knows less than those that are gone.
+- Retracted before it is cut (`Stream.retract`): gone as if it had never come.
+- Late, while its item is still open (`grace`): the item is ready again at once and is answered
+  again from all its labels; a correction replaces what it corrects.
+- Late, and its item is closed: set aside, reported in the receipt and counted by the stream. It
+  teaches nothing and changes no answer: one late label knows less than those that are gone.
 - Of an item whose chunk was quarantined: it counts as a new item's.
 """
 
@@ -40,22 +40,22 @@ class Rules:
     Parameters
     ----------
     labels_per_item
-        So many labels make an item ready.
+        Number of labels that make an item ready.
     max_wait
-        So many seconds after its first label it is ready with fewer; None waits for ever.
+        Seconds after its first label until it is ready with fewer; None waits forever.
     chunk_items
-        So many ready items make a chunk.
+        Number of ready items that make a chunk.
     max_chunk_wait
-        So many seconds after the first was ready, fewer do; None waits for ever.
+        Seconds after the first was ready until fewer do; None waits forever.
     retention
-        "discard" deletes raw labels in the commit that answers their item, "keep_days" so many
-        days after their chunk was cut, "keep" never.
+        "discard" deletes raw labels in the commit that answers their item, "keep_days" `days`
+        after their chunk was cut, "keep" never.
     grace
-        So many seconds an answered item stays open, with its evidence; 0 closes it at once.
+        Seconds an answered item stays open, with its evidence; 0 closes it at once.
     days
-        Of "keep_days".
+        Days that "keep_days" keeps labels.
     max_workers
-        Labels of more workers than so many are refused.
+        Maximum number of workers; labels of more are refused.
     """
 
     labels_per_item: int = 3
@@ -103,11 +103,11 @@ class Rules:
         return asdict(self)
 
     def is_full(self, n_labels: int) -> bool:
-        """Tell whether so many labels make an item ready."""
+        """Whether this number of labels makes an item ready."""
         return n_labels >= self.labels_per_item
 
     def is_due(self, n_ready: int, first_ready: float | None, now: float) -> bool:
-        """Tell whether a chunk is to be cut, with so many items ready, the first since when."""
+        """Whether a chunk is due: how many items are ready, and since when the first is."""
         if n_ready >= self.chunk_items:
             return True
         if not n_ready or first_ready is None or self.max_chunk_wait is None:

@@ -25,7 +25,7 @@ After = tuple[float | None, Hashable]
 _Condition = Callable[[Any], sa.ColumnElement[bool]]  # on the columns of some answers
 
 WINDOW = 200_000
-"""So many rows are looked through for a page."""
+"""Rows scanned for a page."""
 
 _answers = schema.answers.c
 _KEYS: dict[str, tuple[sa.Column[Any] | None, bool]] = {

@@ -1,4 +1,4 @@
-"""A stream in figures: its answers by chunk, how sure they are, and the sums of all chunks.
+"""Statistics of a stream: of each chunk, by chunk, and summed over all chunks.
 
 `StreamStats` is held in memory by a service and reads only chunks that are new; after a restart it
 reads all of them, once.
@@ -30,7 +30,7 @@ __all__ = [
     "Lost",
     "Point",
     "StreamStats",
-    "Told",
+    "Truth",
     "chunk_series",
     "confidence_parts",
     "figures_of",
@@ -40,13 +40,13 @@ __all__ = [
 
 
 BINS = 20
-"""Confidence is counted in so many equal parts of 0 to 1."""
+"""Number of equal bins of the confidence histogram."""
 
 DEPTH = 16
-"""Items are counted by how many labels they have, up to so many."""
+"""Items are counted by their number of labels; the last bin holds this many and more."""
 
 MOST_PRIORS = 64
-"""Of more classes than so many it is not told how frequent the model takes them to be."""
+"""With more classes, the class prior is left out of the statistics of a chunk."""
 
 DECIMALS = 6
 
@@ -60,7 +60,7 @@ def figures_of(
     before: Sequence[tuple[int, float]] = (),
     stopping: tuple[Sequence[float], NDArray[Any]] | None = None,
 ) -> str:
-    """The figures of a chunk as JSON.
+    """The statistics of a chunk as JSON.
 
     Parameters
     ----------
@@ -71,12 +71,12 @@ def figures_of(
     priors
         How frequent the classes are, (C,).
     before
-        What items that are answered anew had been answered: the class, and how sure.
+        The answers before of items that are answered again: the class, and the confidence.
     stopping
         Confidences at which asking may stop, G of them, and what that would have come to: items,
         labels and errors, (G + 1, 3), the last row without stopping.
     """
-    told: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "items": len(aggregated),
         "labels": int(n_labels.sum()),
         "classes": _by_class(classes, aggregated.tolist()),
@@ -85,16 +85,16 @@ def figures_of(
         "depth": np.bincount(np.minimum(n_labels, DEPTH), minlength=DEPTH + 1).tolist(),
     }
     if priors is not None and len(classes) <= MOST_PRIORS:
-        told["priors"] = np.asarray(priors, np.float64).round(DECIMALS).tolist()
+        summary["priors"] = np.asarray(priors, np.float64).round(DECIMALS).tolist()
     if before:
-        told["before"] = {
+        summary["before"] = {
             "classes": _by_class(classes, [label for label, _ in before]),
             "confidence": histogram(np.array([sure for _, sure in before])),
         }
     if stopping is not None:
-        told["thresholds"] = list(stopping[0])
-        told["stopping"] = np.asarray(stopping[1], np.float64).round(DECIMALS).tolist()
-    return encode(told)
+        summary["thresholds"] = list(stopping[0])
+        summary["stopping"] = np.asarray(stopping[1], np.float64).round(DECIMALS).tolist()
+    return encode(summary)
 
 
 def histogram(confidence: NDArray[Any]) -> list[int]:
@@ -127,8 +127,8 @@ class ChunkSeries(NamedTuple):
     histogram: NDArray[np.int64]  # (BINS,) of all answers, by confidence
 
 
-class Told(NamedTuple):
-    """A truth that was told, and what had been answered before, if anything had."""
+class Truth(NamedTuple):
+    """A truth, and the answer before it, if there was one."""
 
     item_id: Hashable
     label: Hashable
@@ -194,13 +194,13 @@ def _course(
     return ChunkSeries(numbers, at, items, labels, sure, classes, histogram)
 
 
-def truths(stream: "Stream") -> list[Told]:
-    """The truths that were told, by item."""
+def truths(stream: "Stream") -> list[Truth]:
+    """All truths, by item."""
     gold = schema.gold.c
     query = sa.select(gold.item, gold.label, gold.answered).where(gold.stream == stream.ref.key)
     with stream.ref.read() as connection:
         return [
-            Told(decode(item), decode(label), None if answered is None else decode(answered))
+            Truth(decode(item), decode(label), None if answered is None else decode(answered))
             for item, label, answered in connection.execute(query.order_by(gold.item))
         ]
 
@@ -209,19 +209,19 @@ def truths(stream: "Stream") -> list[Told]:
 
 
 POINTS, SHOWN = 2_000, 200
-"""So many of the last chunks are held one by one, and shown as so many points."""
+"""Number of last chunks that are held one by one, and of points they are shown as."""
 
 READ = 1_000
-"""So many chunks are read at a time."""
+"""Chunks read at a time."""
 
 TIMED = 200
-"""The time from cut to answer is told of so many of the last chunks."""
+"""Number of last chunks whose time from cut to answer is kept."""
 
 RECENT_ITEMS = 500
-"""As many of the last answers are those of late; their classes are told by whole chunks."""
+"""Number of last answers that count as recent; their classes are counted by whole chunks."""
 
 EXPECTED = 10.0
-"""A class is missed once so many answers of it were due and none came."""
+"""A class is missing once this many answers of it were expected and none came."""
 
 
 class Point(NamedTuple):
@@ -236,7 +236,7 @@ class Point(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A class that is not answered any more."""
+    """A class that is no longer answered."""
 
     label: Hashable
     since: int  # the chunk that had it last
@@ -256,7 +256,7 @@ class _Late(NamedTuple):
 
 
 class StreamStats:
-    """The figures of a stream; see `StreamStats.fresh`. Any thread may ask."""
+    """The statistics of a stream; see `StreamStats.fresh`. Thread-safe."""
 
     def __init__(self, stream: "Stream") -> None:
         self._ref, self._turn = stream.ref, threading.Lock()
@@ -269,7 +269,7 @@ class StreamStats:
         self._classes: Counter[str] = Counter()
         # By truths that took the place of answers, on top of what chunks came to.
         self._truths: tuple[Counter[str], NDArray[np.int64]] = Counter(), np.zeros(BINS, np.int64)
-        self._given = 0  # answers, those given anew included
+        self._given = 0  # answers, repeated ones included
         self._seen: dict[str, _Seen] = {}
         self._points: deque[Point] = deque(maxlen=POINTS)
         self._waits: deque[float] = deque(maxlen=TIMED)
@@ -279,7 +279,7 @@ class StreamStats:
 
     @contextmanager
     def fresh(self) -> Iterator["StreamStats"]:
-        """These figures, brought up to date; they stand still meanwhile."""
+        """The statistics, brought up to date and locked inside the block."""
         with self._turn:
             self._refresh()
             yield self
@@ -319,7 +319,7 @@ class StreamStats:
                         self._waits.append(row.applied_at - row.cut_at)
                         self._numbers.append(row.id)
                         self._moments.append(row.applied_at)
-                    if row.summary is None:  # it was applied before there were figures
+                    if row.summary is None:  # it was applied before there were statistics
                         older = row.id
                         of_items = row.n_items, row.n_items  # which are new is not known
                         point = Point(row.id, row.applied_at, *of_items, row.n_labels, None)
@@ -366,35 +366,39 @@ class StreamStats:
         found: list[int] = np.bincount(np.minimum(n_labels, DEPTH), minlength=DEPTH + 1).tolist()
         return found
 
-    def _add(self, row: Any, told: Mapping[str, Any]) -> None:
-        items, classes = told["items"], told["classes"]
+    def _add(self, row: Any, summary: Mapping[str, Any]) -> None:
+        items, classes = summary["items"], summary["classes"]
         n_new = items
-        self._parts += told["confidence"]
+        self._parts += summary["confidence"]
         self._classes.update(classes)
-        if "before" in told:
-            self._parts -= told["before"]["confidence"]
-            self._classes.subtract(told["before"]["classes"])
-            n_new -= sum(told["before"]["classes"].values())
+        if "before" in summary:
+            self._parts -= summary["before"]["confidence"]
+            self._classes.subtract(summary["before"]["classes"])
+            n_new -= sum(summary["before"]["classes"].values())
         self._given += items
         for label, n in classes.items():
             before = self._seen[label].of_class if label in self._seen else 0
             self._seen[label] = _Seen(row.id, self._given, before + n)
-        self.priors = told.get("priors")
-        point = Point(row.id, row.applied_at, items, n_new, row.n_labels, told["sure"])
+        self.priors = summary.get("priors")
+        point = Point(row.id, row.applied_at, items, n_new, row.n_labels, summary["sure"])
         self._points.append(point)
         self._late.append(_Late(items, classes))
         while sum(one.items for one in self._late) - self._late[0].items >= RECENT_ITEMS:
             self._late.popleft()
-        if "stopping" in told:
-            thresholds, sums, n = told["thresholds"], np.array(told["stopping"], np.float64), 1
+        if "stopping" in summary:
+            thresholds, sums, n = (
+                summary["thresholds"],
+                np.array(summary["stopping"], np.float64),
+                1,
+            )
             if self._stops is not None and self._stops[0] == thresholds:
                 sums, n = self._stops[1] + sums, self._stops[2] + 1
             self._stops = thresholds, sums, n
 
     def _add_older(self, connection: sa.Connection, last: int) -> None:
-        """Count all answers themselves, once, where those of some chunks have no figures.
+        """Count all answers themselves, once, where some chunks have no statistics.
 
-        What an item had been answered in such a chunk is not known once it was answered anew.
+        What an item had been answered in such a chunk is not known once it was answered again.
         """
         answers = schema.answers.c
         every = answers.stream == self._ref.key
@@ -423,7 +427,7 @@ class StreamStats:
 
     @property
     def recent(self) -> tuple[int, Counter[Hashable]]:
-        """How many answers there were of late, and of which classes."""
+        """How many recent answers there are, and of which classes."""
         found: Counter[Hashable] = Counter()
         for one in self._late:
             found.update({decode(label): n for label, n in one.classes.items()})
@@ -431,7 +435,7 @@ class StreamStats:
 
     @property
     def depth(self) -> list[int]:
-        """Of the items of late, each once, how many have 0, 1, 2 … labels by now."""
+        """Of the recent items, each once, how many have 0, 1, 2 … labels by now."""
         return list(self._depth)
 
     @property

@@ -180,7 +180,7 @@ class Store:
         return store
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store and release its lock."""
         with self._turn:
             self._closed = True
             if self._writer is not None:
@@ -284,7 +284,7 @@ class Store:
 
     def now(self) -> float:
         """The time, which never goes back, not even over a restart."""
-        with self._tick:  # never that of a transaction: who only asks the time waits for nobody
+        with self._tick:  # not the lock of a transaction: reading the time waits for no writer
             moment = self._clock() + self._offset
             if moment < self._latest:
                 self._offset += self._latest - moment
@@ -294,7 +294,7 @@ class Store:
 
     @property
     def start(self) -> float:
-        """When the machine's steady clock stood at 0, as this store tells the time."""
+        """When the machine's steady clock stood at 0, in this store's time."""
         return self.now() - time.monotonic()
 
     def learning(self, stream: int) -> threading.RLock:
@@ -347,7 +347,7 @@ class Store:
                 self._refuse(error)
 
     def compact(self) -> None:
-        """Write a SQLite file anew, so that nothing of what was deleted is left in its pages."""
+        """VACUUM a SQLite file, so that nothing of what was deleted is left in its pages."""
         if self._log is None or self._only_looks:
             return
         with self._turn, self._log.turn():
@@ -355,7 +355,7 @@ class Store:
                 self._log.rewrite(self._writing())
             except sqlite3.Error as error:
                 raise StoreError(
-                    f"{self.where}: the file could not be written anew ({error}). Make room, and "
+                    f"{self.where}: the file could not be rewritten ({error}). Make room, and "
                     "run VACUUM."
                 ) from error
 
@@ -396,7 +396,7 @@ class Store:
         ) from error
 
     def _go_on(self) -> None:
-        """Go on from the time that was told last."""
+        """Continue from the latest time in the store."""
         with self.write() as connection:
             latest = connection.scalar(sa.select(sa.func.max(schema.streams.c.moment)))
         self._latest = float("-inf") if latest is None else latest

@@ -80,7 +80,7 @@ _TURN = sa.select(sa.func.pg_advisory_xact_lock(TURN_NUMBER))
 
 
 def is_url(where: object) -> bool:
-    """Tell the URL of a database from a folder."""
+    """Whether this is the URL of a database, not a folder."""
     return isinstance(where, str) and "://" in where
 
 
@@ -183,7 +183,7 @@ def take_turn(connection: sa.Connection) -> None:
 
 
 def holder_of(where: Path | sa.Connection) -> str | None:
-    """Who holds the lock of a folder or a database; None if nobody does."""
+    """Who holds the lock of a folder or a database; None if no process does."""
     if isinstance(where, sa.Connection):
         return _holder(where)
     try:
@@ -197,7 +197,7 @@ def holder_of(where: Path | sa.Connection) -> str | None:
 
 
 def check_at_rest(folder: Path) -> None:
-    """Refuse a SQLite file that is not as it was sealed; who holds one has checked it himself."""
+    """Refuse a SQLite file that differs from its checksums; its holder, if any, has checked it."""
     for again in (True, False):
         if holder_of(folder) is not None:
             return
@@ -208,14 +208,14 @@ def check_at_rest(folder: Path) -> None:
                 f"{folder / FILE}: the file cannot be read ({error.strerror or error}). Look at "
                 "its disk and its rights."
             ) from error
-        except StoreError:  # unless somebody came and went meanwhile, who has sealed it anew
+        except StoreError:  # unless another process wrote and closed it in the meantime
             if not again:
                 raise
 
 
 @lru_cache
 def _seal_of(file: Path) -> PageChecksums:
-    """Kept, for to close a file lets go of the locks of all in this process who read it."""
+    """Cached: closing a file releases the locks of all readers of it in this process (POSIX)."""
     return PageChecksums(file)
 
 
@@ -249,7 +249,7 @@ def version_of(connection: sa.Connection) -> str | None:
 
 def upgrade(connection: sa.Connection, version: str = "head") -> None:
     """Run the steps that are missing, in the transaction that is going on."""
-    if connection.dialect.name == "postgresql":  # somebody may be reading for hours
+    if connection.dialect.name == "postgresql":  # another process may be reading for hours
         connection.execute(sa.text(f"SET LOCAL lock_timeout = '{UPGRADE_SECONDS}s'"))
     config = _steps()
     config.attributes["connection"] = connection
@@ -257,7 +257,7 @@ def upgrade(connection: sa.Connection, version: str = "head") -> None:
 
 
 def expect(connection: sa.Connection) -> None:
-    """Tell SQLite what to expect of the labels, unless it has it so; PostgreSQL counts by itself.
+    """Write SQLite's planner statistics of the labels, unless they are there.
 
     Where it knows nothing, SQLite takes it that ten rows go with the first column of a key. So it
     would look for the labels of an item, or of a chunk, through all those of the stream.
@@ -266,8 +266,8 @@ def expect(connection: sa.Connection) -> None:
         return
     ask = connection.exec_driver_sql
     if ask("SELECT count(*) FROM sqlite_master WHERE name = 'sqlite_stat1'").scalar():
-        told = ask("SELECT idx, stat FROM sqlite_stat1 WHERE tbl = 'labels'").all()
-        if sorted(map(tuple, told)) == _EXPECTED:
+        known = ask("SELECT idx, stat FROM sqlite_stat1 WHERE tbl = 'labels'").all()
+        if sorted(map(tuple, known)) == _EXPECTED:
             return
     ask("ANALYZE sqlite_master")  # counts nothing, but makes the table
     ask("DELETE FROM sqlite_stat1 WHERE tbl = 'labels'")

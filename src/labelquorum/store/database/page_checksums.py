@@ -1,4 +1,4 @@
-"""A seal on SQLite's file: a sum of each page, so that a file that was damaged is not believed.
+"""Page checksums of SQLite's file, so that damage is noticed before anything is read from it.
 
 SQLite sums what is in its log, not what is in its file. While the log takes all that is written,
 the file stands still; so once the log is brought into it, the sums are written beside it, in
@@ -12,7 +12,7 @@ brought in, a sum of it is written down in `labelquorum.log`, and it has to be t
 emptied.
 
 Files on which SQLite has locks are opened once and kept: by the rules of POSIX, to close any handle
-of a file lets go of all locks that the process has on it, and another process would then take
+of a file releases all locks that the process has on it, and another process would then take
 itself for the last, and remove the log.
 """
 
@@ -54,13 +54,13 @@ class PageChecksums:
         self._opened: dict[Path, IO[bytes]] = {}
 
     def close(self) -> None:
-        """Let go of the files, once SQLite has let go of them."""
+        """Close the files, once SQLite has closed them."""
         for file in self._opened.values():
             file.close()
         self._opened.clear()
 
     def check(self) -> None:
-        """Refuse a file that is not as it was sealed; pages that the log has anew may differ."""
+        """Refuse a file that differs from its checksums; pages that are in the WAL may differ."""
         self._check_log()
         size = self._read()
         if not size:
@@ -84,7 +84,7 @@ class PageChecksums:
                 self._refuse(f"page {page + 1} is not as it was written")
 
     def is_of_file(self) -> bool:
-        """Tell whether the file as it is, less what is in the log, has a seal."""
+        """Whether the checksums are of the file as it is, without the WAL."""
         return bool(self._mark) and _mark(self._head()) == self._mark
 
     def changing(self) -> set[int] | None:
@@ -134,8 +134,12 @@ class PageChecksums:
     def _check_log(self) -> None:
         """Refuse a log that is not as it was when it was brought into the file."""
         try:
-            told = json.loads(self._noted.read_bytes())
-            salt, end, total = bytes.fromhex(told["salt"]), int(told["bytes"]), int(told["sum"])
+            header = json.loads(self._noted.read_bytes())
+            salt, end, total = (
+                bytes.fromhex(header["salt"]),
+                int(header["bytes"]),
+                int(header["sum"]),
+            )
             log = self._log.open("rb", buffering=0)
         except (OSError, ValueError, KeyError, TypeError):
             return
@@ -166,10 +170,10 @@ class PageChecksums:
         self._sums.extend(_sums(file, size, range(n_known, n_pages)))
         self._mark, mark = 0, _mark(head)  # there is none until it is written
         body = self._sums.tobytes()
-        told: dict[str, Any] = {"mark": mark, "page": size}
-        told["sha256"] = _digest(told, body)
+        header: dict[str, Any] = {"mark": mark, "page": size}
+        header["sha256"] = _digest(header, body)
         part = self._beside.with_suffix(".part")
-        part.write_bytes(json.dumps(told).encode() + b"\n" + body)
+        part.write_bytes(json.dumps(header).encode() + b"\n" + body)
         part.replace(self._beside)
         self._mark = mark
         self._noted.unlink(missing_ok=True)
@@ -178,11 +182,11 @@ class PageChecksums:
         """Read the seal, and give the size of a page; 0 where there is none, or half of one."""
         try:
             head, _, body = self._beside.read_bytes().partition(b"\n")
-            told = json.loads(head)
-            if told.pop("sha256") != _digest(told, body):
+            header = json.loads(head)
+            if header.pop("sha256") != _digest(header, body):
                 return 0
-            self._mark, self._sums = int(told["mark"]), array("I", body)
-            return int(told["page"])
+            self._mark, self._sums = int(header["mark"]), array("I", body)
+            return int(header["page"])
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             return 0
 
@@ -220,11 +224,11 @@ class PageChecksums:
 
 
 def _salt(head: bytes) -> bytes:
-    return head[16:24]  # another each time the log begins anew
+    return head[16:24]  # another each time the WAL is restarted
 
 
 def _is_whole(head: bytes) -> bool:
-    """Tell whether the header of a log is as SQLite wrote it, by its own sum."""
+    """Whether the header of a log is as SQLite wrote it, by its own sum."""
     order: Any = "big" if head[3:4] == b"\x83" else "little"
     first = second = 0
     for at in range(0, 24, 8):
@@ -254,5 +258,5 @@ def _sums(file: IO[bytes], size: int, pages: Sequence[int]) -> Iterator[int]:
         yield crc32(os.pread(file.fileno(), size, page * size))
 
 
-def _digest(told: Mapping[str, Any], body: bytes) -> str:
-    return sha256(json.dumps(told, sort_keys=True).encode() + body).hexdigest()
+def _digest(header: Mapping[str, Any], body: bytes) -> str:
+    return sha256(json.dumps(header, sort_keys=True).encode() + body).hexdigest()

@@ -108,7 +108,7 @@ crowd = Table(
     sqlite_with_rowid=False,
 )
 
-# Items whose truth was told. `chunk` is NULL until it is cut with its item.
+# Items whose truth is known. `chunk` is NULL until it is cut with its item.
 gold = Table(
     "gold",
     metadata,
@@ -118,7 +118,7 @@ gold = Table(
     Column("given_at", Double, nullable=False),
     Column("answered", Text),  # what had been answered before
     Column("chunk", BigInteger),
-    Column("replaced", Text),  # what the figures have in its place: class and part, JSON
+    Column("replaced", Text),  # what the statistics count in its place: class and part, JSON
     Index("gold_of_chunk", "stream", "chunk"),
 )
 
@@ -164,7 +164,7 @@ chunks = Table(
     Column("result", Text),  # JSON
     Column("labels_kept", Integer, nullable=False),  # 1 while its raw labels are there
     Column("applied_at", Double),
-    Column("summary", Text),  # its figures, JSON
+    Column("summary", Text),  # its statistics, JSON
     Index("chunks_by_state", "stream", "state"),
 )
 
@@ -190,7 +190,7 @@ workers = Table(
     Column("state", LargeBinary, nullable=False),
     Column("labels", BigInteger, nullable=False),
     Column("agreed", BigInteger, nullable=False),
-    Column("track", LargeBinary),  # how he did over time, float32; NULL before he was followed
+    Column("track", LargeBinary),  # agreement over time, float32; NULL before it was recorded
     UniqueConstraint("stream", "worker", name="workers_by_id"),
 )
 
@@ -221,7 +221,7 @@ open_items = Table(
     Index("open_items_until", "stream", "open_until"),
 )
 
-# What happened, for those who follow; written in the transaction of what it tells.
+# What happened; written in the transaction of the change itself.
 events = Table(
     "events",
     metadata,

@@ -22,11 +22,11 @@ from labelquorum.store.codec import encode
 __all__ = ["TEXTS", "among", "any_row", "pick", "put"]
 
 MOST, STEP = 256, 16
-"""Rows go to SQLite so many in one step, or a multiple of the second, or fewer than that: so few
-sizes that their texts stay parsed, and two steps for most numbers of rows. A text that stays parsed
-keeps the values of its last rows; of those with bytes, which may be long, one goes in a step."""
+"""Rows per step to SQLite: the first, or a multiple of the second, or fewer than that: so few
+sizes that their statements stay parsed, and two steps for most numbers of rows. A statement that
+stays parsed keeps the values of its last rows; rows with bytes go one by one."""
 TEXTS = 512
-"""So many texts a connection that writes keeps parsed."""
+"""Number of statements that a writing connection keeps parsed."""
 
 
 def among(
@@ -67,7 +67,7 @@ def pick(
 
 
 def any_row(connection: sa.Connection, table: sa.Table, stream: int) -> bool:
-    """Tell whether a stream has a row in a table at all."""
+    """Whether a stream has any row in a table."""
     return connection.execute(_first(table), {"stream": stream}).first() is not None
 
 
@@ -129,7 +129,7 @@ def _row(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
 
 @lru_cache(maxsize=128)
 def _is_plain(table: sa.Table, columns: tuple[str, ...]) -> bool:
-    """Tell whether JSON in SQLite gives these columns back as they are: text and whole numbers."""
+    """Whether JSON in SQLite returns these columns as they are: text and whole numbers."""
     numbers = any(isinstance(table.c[name].type, sa.Double) for name in columns)
     return not (numbers or _has_bytes(table, columns))
 

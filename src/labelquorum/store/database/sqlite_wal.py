@@ -1,13 +1,12 @@
-"""SQLite as the store uses it: one file, a log before it, and nothing left to chance.
+"""SQLite's write-ahead log: when it is checkpointed, and by which process.
 
-The log takes all that is written. SQLite would bring it into the file now and then and write over
-it from its beginning. But were some of it damaged then, what is before the damage would be taken
-for newer than the file, and be mixed with it. So the log is emptied whenever it is brought into the
-file, and the file is sealed.
+By default SQLite checkpoints the WAL now and then and overwrites it from its beginning. If some of
+it were damaged then, the frames before the damage would pass for newer than the file, and be mixed
+with it. So every checkpoint truncates the WAL, and the page checksums of the file are written.
 
-Two processes of ours may write: the one that holds the store, and one that joined it. Each waits
-for its turn (`labelquorum.turn`). Only the first empties the log and seals the file, and the other
-breaks the seal with whatever it writes.
+Two processes may write: the one that holds the store, and one that joined it. Each waits for a lock
+(`labelquorum.turn`). Only the first checkpoints and writes checksums; whatever the other writes
+makes them out of date.
 """
 
 import fcntl
@@ -25,22 +24,22 @@ from labelquorum.store.database.page_checksums import PageChecksums, new_mark
 __all__ = ["BUSY_SECONDS", "WriteAheadLog"]
 
 LOG_BYTES = 16_000_000
-"""A log of this size is brought into the file."""
+"""A WAL of this size is checkpointed."""
 FOLLOW_BYTES = 1_000_000
-"""When the log has grown by so much, that is summed."""
+"""The checksum of the WAL is updated when it has grown by this much."""
 CACHE_BYTES = 64 << 20
-"""So much of the file the connection that writes keeps in memory."""
+"""Page cache of the connection that writes."""
 BUSY_SECONDS = 5.0
-"""How long to wait for somebody else's lock."""
+"""Seconds to wait for another process's lock."""
 READ_SECONDS = 1.0
-"""How long to wait before the next try, where the log could not be emptied for being read."""
+"""Seconds until the next checkpoint, where a reader kept the WAL from being truncated."""
 IO_ERROR, FULL = 10, 13  # as SQLite numbers them
 INDEX_BYTES = 32_768
 """What the index of the log takes at least."""
 
 
 class WriteAheadLog:
-    """The log of a file, and the seal that goes with it."""
+    """The WAL of a file, and the page checksums that go with it."""
 
     def __init__(self, file: Path, joined: bool = False) -> None:
         self._file, self._seal, self._joined = file, PageChecksums(file), joined
@@ -50,7 +49,7 @@ class WriteAheadLog:
         self._turns = file.with_suffix(".turn").open("a")
 
     def close(self) -> None:
-        """Let go of all files, once SQLite has let go of them."""
+        """Close all files, once SQLite has closed them."""
         self._turns.close()
         self._seal.close()
 
@@ -85,14 +84,14 @@ class WriteAheadLog:
         self._marked = (self._marked or marks) and not self._joined
 
     def shorten(self, connection: sa.Connection, least: int | None = None) -> bool:
-        """Bring the log into the file and empty it, if it is long; tell whether the disk obeyed.
+        """Checkpoint the WAL and truncate it, if it is long; False if the disk failed.
 
         Parameters
         ----------
         connection
             The one that writes, between two transactions.
         least
-            So many bytes are long.
+            Length in bytes from which it is done; `LOG_BYTES` unless given.
         """
         least = LOG_BYTES if least is None else least
         if self._joined:
@@ -126,7 +125,7 @@ class WriteAheadLog:
         return True
 
     def finish(self, connection: sa.Connection) -> None:
-        """Empty the log and seal the file, also one to which nothing was written."""
+        """Checkpoint the WAL and write the checksums, also if nothing was written."""
         if self._joined:
             return
         raw: Any = connection.connection
@@ -137,7 +136,7 @@ class WriteAheadLog:
         self.shorten(connection, least=1)
 
     def rewrite(self, connection: sa.Connection) -> None:
-        """Write the file anew, so that nothing of what was deleted is left in its pages."""
+        """VACUUM the file, so that nothing of what was deleted is left in its pages."""
         raw: Any = connection.connection
         # A new mark first: until the file is sealed again, the old seal says nothing.
         for order in (f"user_version = {new_mark()}", "wal_checkpoint(TRUNCATE)"):
@@ -147,7 +146,7 @@ class WriteAheadLog:
         self.shorten(connection, least=1)
 
     def lacks_space(self, error: Any) -> bool:
-        """Tell whether an error of SQLite is for want of space."""
+        """Whether an error of SQLite means that the disk is full."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == IO_ERROR:  # so it is called when the log's index has no room
             with suppress(OSError):
