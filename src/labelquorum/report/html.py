@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from labelquorum import __version__
-from labelquorum.evaluation.plots.workers import wilson
+from labelquorum.learn.analysis.intervals import wilson
 from labelquorum.report.pictures import Gallery
 from labelquorum.store.stats import truths
 
@@ -133,7 +133,7 @@ def _figures(gallery: Gallery) -> str:
     told = [one for one in truths(gallery.stream) if one.answered is not None]
     if told:
         wrong = sum(one.answered != one.label for one in told)
-        low, high = wilson([wrong], [len(told)])[0]
+        low, high = wilson(wrong / len(told), len(told))
         pairs.append(
             (
                 f"wrong on {len(told):,} tasks whose truth was told later",

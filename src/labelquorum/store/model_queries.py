@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from labelquorum.errors import StateError
-from labelquorum.learn.analysis.drift import changes, wilson
+from labelquorum.learn.analysis.drift import changes
+from labelquorum.learn.analysis.intervals import wilson
 from labelquorum.learn.estimator import Estimator
 from labelquorum.learn.model_file import write_snapshot
 from labelquorum.store.learner import Work

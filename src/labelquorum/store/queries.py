@@ -7,7 +7,6 @@ more label) is asked of the learner, which gets the rows it needs and no more.
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from math import sqrt
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse_arrays
 
 from labelquorum.errors import LabelError, StateError
+from labelquorum.learn.analysis.intervals import wilson
 from labelquorum.store.codec import decode, encode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.learner import OpenRow, Work, WorkerRow, worker_places
@@ -40,9 +40,6 @@ __all__ = [
 
 RECENT_LABELS = 20_000
 """Recent agreement of workers is measured on this many of the stream's last labels."""
-
-Z_95 = 1.959964
-"""Standard deviations to either side that hold 95 % of a normal distribution."""
 
 CROWD_WORKERS = 1_000
 """Number of workers, those with most labels, that represent the crowd in a question."""
@@ -270,11 +267,8 @@ class Queries:
             n, n_wrong = connection.execute(query).one()
         if not n:
             return None
-        # Wilson (1927)
-        error, z, scale = n_wrong / n, Z_95, 1 + Z_95**2 / n
-        centre = (error + z**2 / (2 * n)) / scale
-        half = z * sqrt(error * (1 - error) / n + z**2 / (4 * n**2)) / scale
-        return GoldError(n, int(n_wrong), error, max(0.0, centre - half), min(1.0, centre + half))
+        error = n_wrong / n
+        return GoldError(n, int(n_wrong), error, *wilson(error, n))
 
     # ── the whole model ───────────────────────────────────────────────────────────────────
 

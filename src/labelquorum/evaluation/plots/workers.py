@@ -20,12 +20,13 @@ from labelquorum.evaluation.plots.style import (
     save,
     shortened,
 )
+from labelquorum.learn.analysis.intervals import wilson
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_calibration", "plot_confusion", "plot_skills", "wilson"]
+__all__ = ["plot_calibration", "plot_confusion", "plot_skills"]
 
 NUMBERED_CLASSES = 6  # up to so many, the cells of a heat map carry numbers
 MAP_SIDE, MAP_GAP, MAP_TITLE, SHEET_TOP = 1.7, 0.3, 0.62, 0.5  # inches
@@ -172,7 +173,6 @@ def _name_classes(axes: "Axes", rows: Sequence[Hashable], columns: Sequence[Hash
 
 ROW, TOP, BOTTOM = 0.21, 0.62, 0.5  # inches
 FLAG_COLOUR = OTHER_COLOURS[0]
-Z = 1.96  # of 95 %
 
 
 def plot_skills(
@@ -281,7 +281,7 @@ def plot_calibration(
         axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     used = table[table[:, 0] > 0]
     items, sure, right = used[:, 0], used[:, 1] / used[:, 0], used[:, 2] / used[:, 0]
-    bounds = wilson(used[:, 2], items)
+    bounds = np.array([wilson(*one) for one in zip(right, items, strict=True)]).reshape(-1, 2)
     upper.plot([0, 1], [0, 1], color=REFERENCE_COLOUR, linestyle=(0, (4, 2.5)), linewidth=1.2)
     upper.vlines(sure, bounds[:, 0], bounds[:, 1], colors=EMPHASIS_COLOUR, linewidth=2, alpha=0.55)
     upper.plot(sure, right, "o-", color=EMPHASIS_COLOUR, linewidth=1.2, markersize=4.5)
@@ -298,22 +298,6 @@ def plot_calibration(
     figure.text(0.02, 0.98, title, fontsize=13, weight="bold", color=INK, va="center")
     figure.text(0.02, 0.935, told, fontsize=9, color=QUIET_INK, va="center")
     return save(figure, path)
-
-
-def wilson(count: ArrayLike, total: ArrayLike) -> NDArray[np.float64]:
-    """Between which bounds a share lies with 95 %, after Wilson (1927): (n, 2).
-
-    Examples
-    --------
-    >>> wilson([5], [10]).round(3)
-    array([[0.237, 0.763]])
-    """
-    n = np.maximum(np.asarray(total, np.float64), 1e-12)
-    share = np.asarray(count, np.float64) / n
-    middle = share + Z**2 / (2 * n)
-    half = Z * np.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
-    ends = np.stack([middle - half, middle + half], axis=-1) / (1 + Z**2 / n)[..., None]
-    return np.clip(ends, 0, 1)
 
 
 def _beside(axes: "Axes", row: int, text: str, colour: str) -> None:

@@ -10,14 +10,13 @@ where it is new and coarse where it is old (an exponential histogram). No raw la
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import sqrt
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum._types import Floats
+from labelquorum.learn.analysis.intervals import wilson
 
 __all__ = [
     "BINS",
@@ -232,14 +231,6 @@ def curve(track: Track, level: float = LEVEL) -> list[Bin]:
         low, high = wilson(rate, labels, level)
         told.append(Bin(int(chunk), labels, rate, crowd / labels, low, high))
     return told
-
-
-def wilson(share: float, n: float, level: float = LEVEL) -> tuple[float, float]:
-    """Between which bounds a share of n is known, after Wilson (1927)."""
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    reach = z * sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
-    return max(middle - reach, 0.0), min(middle + reach, 1.0)
 
 
 def scores(track: Track) -> Floats:
