@@ -14,8 +14,7 @@ from labelquorum.learn.methods.la import la_one_pass, la_two_pass
 from labelquorum.learn.methods.laa import laa
 from labelquorum.learn.methods.mace import mace
 from labelquorum.learn.methods.majority_vote import majority_vote
-from labelquorum.learn.methods.minimax_entropy import minimax_entropy
-from labelquorum.learn.methods.mmce import mmce
+from labelquorum.learn.methods.minimax_entropy import minimax_entropy, mmce
 from labelquorum.learn.methods.one_coin import one_coin
 from labelquorum.learn.methods.sbic import sbic
 from labelquorum.learn.methods.stepwise_em import stepwise_em

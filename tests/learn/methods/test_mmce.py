@@ -14,7 +14,7 @@ from labelquorum.ingest.chunks import cut_chunks, make_chunk
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.ingest.vocabulary import Roster
 from labelquorum.learn.aggregator import vote_shares
-from labelquorum.learn.methods.mmce import mmce
+from labelquorum.learn.methods.minimax_entropy import mmce
 from labelquorum.learn.wrappers import windowed
 
 

@@ -1,20 +1,24 @@
-"""Minimax entropy: a matrix for each worker, and for each item a vector that misleads everybody.
+"""Minimax entropy (ME) and minimax conditional entropy (MMCE): labels as random as counts allow.
 
 D. Zhou, J. C. Platt, S. Basu and Y. Mao, Learning from the Wisdom of Crowds by Minimax Entropy,
-NIPS 2012. The "ME" of the BiLA paper.
+NIPS 2012: the "ME" of the BiLA paper, with a vector for each item. D. Zhou, Q. Liu, J. C. Platt and
+C. Meek, Aggregating Ordinal Labels from Crowds by Minimax Conditional Entropy, ICML 2014; with N.
+B. Shah, Regularized Minimax Conditional Entropy for Crowdsourcing, arXiv:1503.07240: their
+multiclass method, the "MMCE" of the BiLA paper, with a matrix for each item.
 
 Labels shall be as random as the confusion counts of each worker and the label counts of each item
 allow, and the truth is what leaves them least random. With Lagrange multipliers σ_k and τ_i,
 
-    p(k says z of i | truth c) = exp(σ_k[c, z] + τ_i[z]) / Σ_z' exp(σ_k[c, z'] + τ_i[z'])
+    p(k says z of i | truth c) = exp(σ_k[c, z] + τ_i[c, z]) / Σ_z' exp(σ_k[c, z'] + τ_i[c, z'])
 
-and the regularised dual, minimised over (σ, τ) and over q in turn, is
+where ME has the same τ_i[z] for every c. The regularised dual, minimised over (σ, τ) and over q in
+turn, is
 
     F = −Σ_i Σ_c q_i(c) Σ_k log p(l_ik | c) − Σ_i H(q_i) + α/2 ‖σ‖² + β/2 ‖τ‖²
 
-The soft q and all numbers are those of the code for this paper that Q. Liu, the second author of
-its successor, released with it. The successor, `mmce.py`, has a matrix for each item instead of a
-vector, and takes the multipliers and their descent from here.
+Given q, it falls apart into one convex problem for each group of truths that share their τ: all of
+them in ME, each one alone in MMCE. The soft q and the numbers the papers leave open are those of
+the code that Q. Liu released with the first of them.
 """
 
 from collections.abc import Callable
@@ -39,22 +43,18 @@ from labelquorum.learn.methods._batch import (
     offline,
 )
 
-__all__ = [
-    "Logits",
-    "confusion",
-    "descend",
-    "label_log_probs",
-    "mean_logits",
-    "minimax_entropy",
-    "take_items",
-]
+__all__ = ["Logits", "minimax_entropy", "mmce"]
 
 
 class Logits(NamedTuple):
     """The multipliers of workers and items, or sums of the same shapes."""
 
-    worker: Floats  # (…, P) σ
-    item: Floats  # (…, N) τ
+    worker: Floats  # (T, C, P) σ, of the T truths of a group
+    item: Floats  # (C, N) τ, which they share
+
+
+Weigh = Callable[[list[Floats], Logits, Incidence], Logits]
+"""What a group's labels weigh, by q of each label, (B,) for every truth, and the observed sums."""
 
 
 def descend(
@@ -142,7 +142,7 @@ def confusion(rows: Leaves, shared: Leaves) -> Floats:
     return np.asarray(probs / probs.sum(axis=2, keepdims=True))
 
 
-# ── the method ───────────────────────────────────────────────────────────────────────────
+# ── the two methods ──────────────────────────────────────────────────────────────────────
 
 
 def minimax_entropy(
@@ -164,11 +164,12 @@ def minimax_entropy(
         α and β. Unless given, α = `strength` · C² and β = α times the mean number of labels a
         worker gave over the mean number of labels an item got.
     strength
-        γ of this rule; ¼ is that of the released code.
+        γ of this rule; ¼ is that of the released code, which can also choose among ¼, ½, 1, 2 and 4
+        by the likelihood of labels held out.
     tolerance, iterations
-        It ends when no class probability moves by more, or after so many rounds.
+        It ends when no class probability moves by more, or after `iterations` rounds.
     steps, step_tolerance
-        A round takes so many steps in σ and τ, or until no entry moves by more.
+        A round takes `steps` steps in σ and τ, or stops when no entry moves by more.
 
     Examples
     --------
@@ -176,35 +177,92 @@ def minimax_entropy(
     >>> print(f"{seeded_error(minimax_entropy()):.1%}")
     13.3%
     """
-    for name, penalty in (("worker_penalty", worker_penalty), ("item_penalty", item_penalty)):
-        if penalty is not None:
-            check_at_least("minimax_entropy", **{name: (penalty, 1e-9)})
-    check_at_least("minimax_entropy", strength=(strength, 1e-9), tolerance=(tolerance, 0))
-    check_at_least("minimax_entropy", iterations=(iterations, 1), steps=(steps, 1))
-    check_at_least("minimax_entropy", step_tolerance=(step_tolerance, 0))
+    settings = _Settings(
+        worker_penalty, item_penalty, strength, tolerance, iterations, steps, step_tolerance
+    )
+    return _build("minimax_entropy", settings, lambda n_classes: [list(range(n_classes))], _sums)
+
+
+def mmce(
+    space: LabelSpace | None = None,
+    *,
+    worker_penalty: float | None = None,
+    item_penalty: float | None = None,
+    strength: float = 0.25,
+    tolerance: float = 5e-3,
+    iterations: int = 50,
+    steps: int = 25,
+    step_tolerance: float = 1e-3,
+) -> Aggregator:
+    """Build MMCE; the settings are those of `minimax_entropy`.
+
+    Examples
+    --------
+    >>> from labelquorum.evaluation.checks import seeded_error
+    >>> print(f"{seeded_error(mmce()):.1%}")
+    13.3%
+    """
+    settings = _Settings(
+        worker_penalty, item_penalty, strength, tolerance, iterations, steps, step_tolerance
+    )
+    return _build("mmce", settings, lambda n_classes: [[c] for c in range(n_classes)], _totals)
+
+
+class _Settings(NamedTuple):
+    worker_penalty: float | None
+    item_penalty: float | None
+    strength: float
+    tolerance: float
+    iterations: int
+    steps: int
+    step_tolerance: float
+
+    def check(self, method: str) -> None:
+        for name in ("worker_penalty", "item_penalty"):
+            if (penalty := getattr(self, name)) is not None:
+                check_at_least(method, **{name: (penalty, 1e-9)})
+        check_at_least(method, strength=(self.strength, 1e-9), tolerance=(self.tolerance, 0))
+        check_at_least(method, iterations=(self.iterations, 1), steps=(self.steps, 1))
+        check_at_least(method, step_tolerance=(self.step_tolerance, 0))
+
+
+def _build(
+    name: str, settings: _Settings, group: Callable[[int], list[list[int]]], weigh: Weigh
+) -> Aggregator:
+    """Make an aggregator of groups of truths, and of how their labels are added up."""
+    settings.check(name)
 
     def fit(chunk: Chunk, seed: int) -> Fit:
         labels = incidence_of(chunk)
         N, P, C = labels.n_items, labels.n_workers, labels.n_classes
-        # α = γ C²;  β = α · (labels a worker) / (labels an item), and that is α N / P
-        alpha = worker_penalty or strength * C**2
-        beta = item_penalty or alpha * (N / P if P else 1)
-        logits = Logits(np.zeros((C, C, P)), np.zeros((C, N)))
+        # α = γ C²;  β = α · (labels per worker) / (labels per item), and that is α N / P
+        alpha = settings.worker_penalty or settings.strength * C**2
+        beta = settings.item_penalty or alpha * (N / P if P else 1)
+        groups = group(C)
+        logits = [Logits(np.zeros((len(each), C, P)), np.zeros((C, N))) for each in groups]
         probs = vote_shares(chunk)
         losses: list[float] = []
-        for _ in range(iterations if chunk.n_labels else 0):
-            logits = _descend(logits, probs, labels, alpha, beta, steps, step_tolerance)
+        for _ in range(settings.iterations if chunk.n_labels else 0):
+            shares = _shares(probs, labels)
+            logits = [
+                _descend(start, [shares[c] for c in each], labels, alpha, beta, settings, weigh)
+                for start, each in zip(logits, groups, strict=True)
+            ]
             # q_i(c) ∝ Π_k p(l_ik | c), after which F = penalties − Σ_i log Σ_c Π_k p(l_ik | c)
             before, (probs, log_evidence) = probs, log_normalise(_log_likelihood(logits, labels))
-            penalty = alpha * np.square(logits.worker).sum() + beta * np.square(logits.item).sum()
+            penalty = sum(
+                alpha * np.square(each.worker).sum() + beta * np.square(each.item).sum()
+                for each in logits
+            )
             losses.append(float(penalty / 2 - log_evidence.sum()))
-            if np.abs(probs - before).max() <= tolerance:
+            if np.abs(probs - before).max() <= settings.tolerance:
                 break
+        workers = np.concatenate([each.worker for each in logits]) if C else np.zeros((0, 0, P))
         return Fit(
-            {"worker_logits": logits.worker.transpose(2, 0, 1)},
+            {"worker_logits": workers.transpose(2, 0, 1)},
             {
                 "class_prior": np.full(C, 1 / max(C, 1)),  # the method has no other
-                "crowd": mean_logits(logits.worker, labels),
+                "crowd": mean_logits(workers, labels),
                 "item_penalty": np.array(beta),
             },
             losses,
@@ -213,29 +271,34 @@ def minimax_entropy(
     def log_scores(rows: Leaves, shared: Leaves, chunk: Chunk) -> Floats:
         """Find the items' τ and q as in a fit, but with the workers' σ held, (N, C).
 
-        Every item is done when it has settled itself, so nothing depends on its company.
+        Every item is done when it has settled itself, so nothing depends on the items beside it.
         """
         beta = float(shared["item_penalty"])
         labels, probs = incidence_of(chunk), vote_shares(chunk)
         N, C = labels.n_items, labels.n_classes
+        groups = group(C)
         workers = np.ascontiguousarray(rows["worker_logits"].transpose(1, 2, 0))
-        logits = Logits(workers, np.zeros((C, N)))
+        logits = [Logits(workers[each], np.zeros((C, N))) for each in groups]
         scores, open_items = np.zeros((N, C)), np.arange(N)
-        for _ in range(iterations):
-            logits = _descend_items(logits, probs, labels, beta, steps)
+        for _ in range(settings.iterations):
+            shares = _shares(probs, labels)
+            logits = [
+                _descend_items(at, [shares[c] for c in each], labels, beta, settings.steps, weigh)
+                for at, each in zip(logits, groups, strict=True)
+            ]
             found = _log_likelihood(logits, labels)
             scores[open_items] = found
             before, (probs, _) = probs, log_normalise(found)
-            moving = np.abs(probs - before).max(axis=1, initial=0) > tolerance
+            moving = np.abs(probs - before).max(axis=1, initial=0) > settings.tolerance
             if not moving.any():
                 break
             open_items, probs = open_items[moving], probs[moving]
             labels = take_items(labels, moving)
-            logits = logits._replace(item=logits.item[:, moving])
+            logits = [each._replace(item=each.item[:, moving]) for each in logits]
         return scores
 
     return offline(
-        "minimax_entropy",
+        name,
         fit=fit,
         newcomer=lambda shared: {"worker_logits": shared["crowd"]},
         log_scores=log_scores,
@@ -249,23 +312,21 @@ def minimax_entropy(
 
 def _descend(
     start: Logits,
-    probs: Floats,
+    shares: list[Floats],
     labels: Incidence,
     alpha: float,
     beta: float,
-    steps: int,
-    tolerance: float,
+    settings: _Settings,
+    weigh: Weigh,
 ) -> Logits:
-    """Minimise F over σ and τ, given q, (N, C).
+    """Minimise F over the σ and τ of a group of truths, given q.
 
     A label depends on two rows, which counts the curvature of its softmax, ½, twice:
-    ∇² ≼ Σ_i q_i(c) + α for row c of a worker, and ∇² ≼ (labels of i) + β for an item.
+    ∇² ≼ Σ_i q_i(c) + α for row c of a worker, and likewise with β for an item.
     """
-    shares = _shares(probs, labels)
     observed = _observed(shares, labels)
-    bound = Logits(
-        observed.worker.sum(axis=1, keepdims=True) + alpha, observed.item.sum(axis=0) + beta
-    )
+    weight = weigh(shares, observed, labels)
+    bound = Logits(weight.worker + alpha, weight.item + beta)
 
     def gradient(at: Logits) -> Logits:
         expected = _expected(at, shares, labels)
@@ -276,20 +337,38 @@ def _descend(
             expected.item - observed.item + beta * at.item,
         )
 
-    return descend(start, gradient, bound, steps, tolerance)
+    return descend(start, gradient, bound, settings.steps, settings.step_tolerance)
 
 
 def _descend_items(
-    logits: Logits, probs: Floats, labels: Incidence, beta: float, steps: int
+    logits: Logits,
+    shares: list[Floats],
+    labels: Incidence,
+    beta: float,
+    steps: int,
+    weigh: Weigh,
 ) -> Logits:
-    """Minimise F over τ alone, given q, (N, C); every item for itself."""
-    shares = _shares(probs, labels)
-    observed = _observed(shares, labels).item
-    bound = observed.sum(axis=0) / 2 + beta  # ∇² ≼ ½ (labels of i) + β
+    """Minimise F over the τ of a group of truths alone, given q; every item for itself."""
+    observed = _observed(shares, labels)
+    bound = weigh(shares, observed, labels).item / 2 + beta  # ∇² ≼ ½ Σ_k Σ_c q_i(c) + β
     for _ in range(steps):
-        grad = _expected(logits, shares, labels).item - observed + beta * logits.item
+        grad = _expected(logits, shares, labels).item - observed.item + beta * logits.item
         logits = logits._replace(item=logits.item - grad / bound)
     return logits
+
+
+# Σ q_i(c) over the labels of each worker, and of each item: the same but for the last bit, which
+# saved models keep.
+
+
+def _sums(shares: list[Floats], observed: Logits, labels: Incidence) -> Logits:
+    return Logits(observed.worker.sum(axis=1, keepdims=True), observed.item.sum(axis=0))
+
+
+def _totals(shares: list[Floats], observed: Logits, labels: Incidence) -> Logits:
+    workers = [labels.total(labels.worker, share, labels.n_workers) for share in shares]
+    items = labels.total(labels.item, reduce(np.add, shares), labels.n_items)
+    return Logits(np.array(workers)[:, None], items)
 
 
 def _shares(probs: Floats, labels: Incidence) -> list[Floats]:
@@ -318,12 +397,11 @@ def _expected(logits: Logits, shares: list[Floats], labels: Incidence) -> Logits
     )
 
 
-def _log_likelihood(logits: Logits, labels: Incidence) -> Floats:
+def _log_likelihood(logits: list[Logits], labels: Incidence) -> Floats:
     """Σ_k log p(l_ik | c), (N, C)."""
     scores = np.zeros((labels.n_items, labels.n_classes))
-    for c in range(labels.n_classes):
-        said = label_log_probs(logits.worker[c], logits.item, labels)[
-            labels.label, np.arange(len(labels.label))
-        ]
+    pairs = [(worker, group.item) for group in logits for worker in group.worker]
+    for c, (worker, item) in enumerate(pairs):
+        said = label_log_probs(worker, item, labels)[labels.label, np.arange(len(labels.label))]
         scores[:, c] = labels.total(labels.item, said, labels.n_items)
     return scores
