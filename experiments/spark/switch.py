@@ -22,7 +22,7 @@ import lake
 
 import labelquorum as lq
 from labelquorum.ingest.readers import read_labels
-from labelquorum.spark.learner import Spread
+from labelquorum.spark.executor_learner import ExecutorLearner
 from labelquorum.store.learner import Learner, LocalLearner
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
@@ -59,7 +59,7 @@ def measure(spark: Any, n_labels: int, repeats: int) -> dict[str, Any]:
     """The seconds of a chunk of this size, each way."""
     row: dict[str, Any] = {"labels": n_labels}
     for way in WAYS:
-        learner = Timed(LocalLearner() if way == "driver" else Spread(spark, least=1))
+        learner = Timed(LocalLearner() if way == "driver" else ExecutorLearner(spark, least=1))
         with tempfile.TemporaryDirectory() as folder, Store.open(folder) as store:
             store.learner = learner
             stream = store.create("switch", "bila", rules=Rules(chunk_items=n_labels))

@@ -114,9 +114,9 @@ def labelquorum(
 ) -> None:
     """Find the consensus of many noisy workers, and how far each can be trusted.
 
-    Labels come as files or as a stream: one row a label, with the columns
-    task, worker and label. What is learned about the workers can be saved
-    and taken up again.
+    Labels come as files or as a stream: one row per label, with the
+    columns task, worker and label. What is learned about the workers can
+    be saved to a model file and continued later.
     """
 
 

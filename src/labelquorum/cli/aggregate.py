@@ -1,4 +1,4 @@
-"""`labelquorum aggregate`: files of labels in, one row a task out."""
+"""`labelquorum aggregate`: files of labels in, one row per task out."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,11 +62,11 @@ def aggregate(
 ) -> None:
     """Find the consensus on every task of one or more files.
 
-    Writes a row a task: task, label, confidence, and the probability of every
+    Writes a row per task: task, label, confidence, and the probability of every
     class (prob_…). All files are learned from at once. With a --model that
     exists, learning goes on from there, and the tasks of these files are
     answered; what was learned is saved after the answers were written, so a
-    run that was cut short can be repeated.
+    run that was interrupted can be repeated.
     """
     from labelquorum.ingest.chunks import concatenate
     from labelquorum.ingest.readers import read_labels
@@ -103,7 +103,7 @@ def aggregate(
 
 
 def answers(model: "Estimator") -> list[Row]:
-    """Give the last chunk's answers, a row a task, in order of appearance."""
+    """Give the last chunk's answers, a row per task, in order of appearance."""
     from labelquorum.ingest.writers import names_of
 
     labels, probas = model.labels_, model.probas_

@@ -26,7 +26,7 @@ def demo(
         typer.Option(
             min=1,
             show_default="180, headless 30",
-            help="So long the crowd labels; half-way, one of them turns bad.",
+            help="Seconds the crowd labels for; half-way, one worker turns bad.",
         ),
     ] = None,
     store: Annotated[

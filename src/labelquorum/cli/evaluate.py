@@ -70,7 +70,10 @@ def evaluate(
     ] = "items",
     warmup_items: Annotated[int, typer.Option(min=0, help="Items in a larger first chunk.")] = 0,
     min_truth: Annotated[
-        int, typer.Option(min=1, help="Of a folder's sets, those with truth on so many items.")
+        int,
+        typer.Option(
+            min=1, help="Of a folder's sets, only those with truth on at least this many tasks."
+        ),
     ] = 1,
     time_cap: Annotated[
         float,

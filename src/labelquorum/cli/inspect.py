@@ -49,17 +49,17 @@ def workers(
         typer.Option(
             min=0,
             show_default=f"{SHOWN}, or all as JSON",
-            help="At most so many, half from either end; 0 for all.",
+            help="Maximum number of workers, half from either end; 0 for all.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the worst and the best workers of a saved model.
 
-    Skill is how often a worker is right, as the model sees it, and between
-    which bounds that is known with 95 % where the method tells them
-    (skill_low, skill_high); agreement, how often his label was the consensus;
-    worst class, the one on which most of his errors fall.
+    Skill is the probability that a worker is right, as estimated, with its
+    95 % interval where the method has one (skill_low, skill_high); agreement,
+    how often their label was the consensus; worst class, the true class of
+    most of their errors.
     """
     from labelquorum.learn.estimators import load
 

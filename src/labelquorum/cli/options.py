@@ -51,8 +51,8 @@ def in_a_folder(path: Path | None) -> Path | None:
 _LABELS = typer.Argument(
     metavar="LABELS",
     show_default=False,
-    help="Files with one row a label and the columns task, worker, label: .csv, .jsonl or "
-    ".parquet; .wide.csv has a row a task and a column a worker. .gz may follow; "
+    help="Files with one row per label and the columns task, worker, label: .csv, .jsonl or "
+    ".parquet; .wide.csv has one row per task and one column per worker. .gz may follow; "
     "- is standard input.",
 )
 Labels = Annotated[list[str], _LABELS]
@@ -81,15 +81,13 @@ Preset = Annotated[
     typer.Option(
         rich_help_panel=MODEL,
         show_default="default",
-        help="Settings of bila: default, recipe (the richer of its two accounts alone), network "
-        "(by gradient steps), www2021 (the paper) or authors (their code).",
+        help="Settings of bila: default, recipe (the hierarchical worker model alone), "
+        "network (by gradient steps), www2021 (the paper) or authors (their code).",
     ),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(
-        min=0, rich_help_panel=MODEL, show_default="0", help="Everything random follows from it."
-    ),
+    typer.Option(min=0, rich_help_panel=MODEL, show_default="0", help="Seed of everything random."),
 ]
 OpenItems = Annotated[
     int | None,
@@ -108,7 +106,7 @@ WarmupItems = Annotated[
         min=0,
         rich_help_panel=MODEL,
         show_default="0",
-        help="Hold chunks until so many tasks are there, then answer them together.",
+        help="Hold the first chunks until they have this many tasks, then answer them together.",
     ),
 ]
 Classes = Annotated[
@@ -146,7 +144,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 
 
 def tell(sentence: str) -> None:
-    """Speak to the person; standard output is left to the data."""
+    """Report on standard error; standard output is left to the data."""
     typer.echo(sentence, err=True)
 
 
@@ -219,9 +217,9 @@ class Summary:
         self._counts.update(counts, answers=len(model.labels_))
 
     def sentence(self, model: "Estimator") -> str:
-        """Tell the counts that are not zero."""
+        """List the counts that are not zero."""
         known = self._counts["answers"] > 0
-        told = {
+        counts = {
             "Tasks answered": self._counts["answers"],
             "Labels": self._counts["rows"],
             "Workers known": len(model.workers_) if known else 0,
@@ -233,7 +231,7 @@ class Summary:
             "Closed tasks that came back": self._counts["returned_items"],
             "Labels that wait for the warm-up": model.held_labels_,
         }
-        sentences = [f"{name}: {count:,}." for name, count in told.items() if count]
+        sentences = [f"{name}: {count:,}." for name, count in counts.items() if count]
         return " ".join(
             sentences if self._counts["rows"] else ["There were no labels.", *sentences]
         )

@@ -71,7 +71,7 @@ def plot(
         typer.Option(
             min=1,
             show_default="30, of confusion 12",
-            help="At most so many workers, half from either end.",
+            help="Maximum number of workers, half from either end.",
         ),
     ] = None,
     title: Annotated[str | None, typer.Option(show_default=False, help="Another title.")] = None,

@@ -51,27 +51,27 @@ def _rule(option: str, default: str, sentence: str, **more: Any) -> Any:
 
 
 LabelsPerItem = Annotated[
-    int | None, _rule("--labels-per-item", "3", "So many labels make a task ready.", min=1)
+    int | None, _rule("--labels-per-item", "3", "Number of labels that make a task ready.", min=1)
 ]
 MaxWait = Annotated[
     str | None,
     _rule(
         "--max-wait",
         "3600",
-        "So long after its first label it is ready with fewer, or never.",
+        "Seconds after its first label when a task is ready with fewer, or never.",
         metavar="SECONDS",
         callback=_seconds,
     ),
 ]
 ChunkItems = Annotated[
-    int | None, _rule("--chunk-items", "50", "So many ready tasks are answered together.", min=1)
+    int | None, _rule("--chunk-items", "50", "Number of ready tasks that make a chunk.", min=1)
 ]
 MaxChunkWait = Annotated[
     str | None,
     _rule(
         "--max-chunk-wait",
         "60",
-        "So long after the first was ready, fewer are, or never.",
+        "Seconds after the first is ready when a chunk is cut with fewer, or never.",
         metavar="SECONDS",
         callback=_seconds,
     ),
@@ -112,7 +112,7 @@ def run(
         bool, typer.Option("--flush", help="At the end answer all that waits, ready or not.")
     ] = False,
     poll: Annotated[
-        float, typer.Option("--poll", min=0.01, help="Look for more every so many seconds.")
+        float, typer.Option("--poll", min=0.01, help="Seconds between two looks for more.")
     ] = 1.0,
     known_as: Annotated[
         str | None,

@@ -53,7 +53,7 @@ def serve(
         ),
     ] = None,
     rate: Annotated[
-        float, typer.Option(min=0.001, help="Requests a second that each key may make.")
+        float, typer.Option(min=0.001, help="Requests per second allowed per key.")
     ] = 10_000.0,
     viewers: Annotated[
         int, typer.Option(min=0, help="How many may follow events at a time.")
@@ -162,7 +162,7 @@ def revoke(
     store: Kept,
     number: Annotated[int, typer.Argument(metavar="KEY", help="Its number in the list.")],
 ) -> None:
-    """Let a key open nothing any more."""
+    """Revoke a key: it is no longer accepted."""
     from labelquorum.store.api_keys import Keys
     from labelquorum.store.store import Store
 
@@ -172,4 +172,4 @@ def revoke(
                 f"There is no key {number} that opens anything. See labelquorum keys list.",
                 param_hint="'KEY'",
             )
-        tell(f"Key {number} opens nothing any more.")
+        tell(f"Key {number} is revoked.")

@@ -174,12 +174,12 @@ def simulate(
             "tasks. Rows are in this order, with a column timestamp, in seconds.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
 ) -> None:
     """Simulate a crowd whose truth is known.
 
-    Writes a row a label: task, worker, label. What is known besides goes to
-    files of its own: --truth has a row a task (task, label), --roles a row a
+    Writes a row per label: task, worker, label. What else is known goes to
+    other files: --truth has a row per task (task, label), --roles a row per
     worker (worker, role, since, group, labels, skill, skill_later). Put
     labels.csv and truth.csv into one folder, and it is a data set.
     """

@@ -260,12 +260,12 @@ def forget(
     ],
     store: StoreOption,
 ) -> None:
-    """Remove a worker from a stream: a person's right.
+    """Erase a worker from a stream, as data protection law may demand.
 
-    His row, his labels that wait or are kept, his part in tasks that are still
-    open, and his id are gone. Chunks that were cut are applied first. What he
-    contributed to shared numbers and to answers stays: it names nobody.
-    Backups taken before still hold him; make new ones and delete the old.
+    Their row, their labels that wait or are kept, their part in open tasks,
+    and their id are erased. Chunks that were cut are applied first. What they
+    contributed to shared counts and to answers stays: it identifies nobody.
+    Earlier backups still hold them; make new ones and delete the old.
     """
     from labelquorum.store.store import Store
 

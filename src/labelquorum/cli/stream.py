@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Alarm", "stream"]
 
-TAKEN = 1 << 16  # bytes taken at a time, if so many are there
+READ_BYTES = 1 << 16  # maximum per read
 
 
 def stream(
@@ -154,7 +154,7 @@ class Alarm:
         self._undo.close()
 
     def wait(self, *files: int, seconds: float | None = None) -> bool:
-        """Wait for one of these files, so long, or for a signal; tell whether a file has more."""
+        """Wait for a file, a signal or the timeout; return whether a file has more."""
         ready = select([*files, self._alarm], [], [], seconds)[0]
         self.asked = self.asked or self._alarm in ready
         return not self.asked and bool(ready)
@@ -164,9 +164,9 @@ class Alarm:
         try:
             number = stream.fileno()
         except UnsupportedOperation:  # no file of the system, so there is nothing to wait for
-            return stream.read(TAKEN)
+            return stream.read(READ_BYTES)
         if self.wait(number, seconds=seconds):
-            return os.read(number, TAKEN)
+            return os.read(number, READ_BYTES)
         return b"" if self.asked else None
 
 

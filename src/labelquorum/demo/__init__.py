@@ -1,6 +1,6 @@
 """The demo: a service, a simulated crowd that labels in real time, and pages to watch it on.
 
-`crowd` draws the crowd, `service` runs the service in a process of its own, `feeder` sends labels
+`crowd` draws the crowd, `service` runs the service in a subprocess, `feeder` sends labels
 when their time has come, `browser` takes pictures of the pages, `summary` says what was found.
 """
 
@@ -36,20 +36,20 @@ RULES = {
     "max_wait": 5.0,
     "chunk_items": CHUNK_ITEMS,
     "max_chunk_wait": 2.0,
-    "grace": 3600.0,  # so that there is evidence to look at, and somebody to ask
+    "grace": 3600.0,  # so that there is evidence to look at, and workers to ask
 }
 LOOK_SECONDS, REPORT_SECONDS = 0.25, 5.0
 EXTRA_SECONDS = 60.0
-"""The crowd goes on for so long while pictures are taken."""
+"""Additional time the crowd labels while pictures are taken."""
 BEHIND_LABELS = 1_000
-"""Pictures wait until no more labels than so many are not learned from, for CATCH_UP_SECONDS."""
-CATCH_UP_SECONDS = 180.0
+"""Maximum number of labels not yet learned from when pictures are taken."""
+CATCH_UP_SECONDS = 180.0  # timeout of that wait
 
 
 class Plan(NamedTuple):
     """What the demo is to do."""
 
-    seconds: float = SECONDS  # the crowd labels for so long; half-way one of them turns bad
+    seconds: float = SECONDS  # the crowd labels for; half-way one worker turns bad
     headless: bool = False  # take pictures instead of opening a browser
     output: Path = Path("labelquorum-demo")  # where they go
     store: str | None = None  # kept after the demo; a temporary folder unless given
@@ -110,7 +110,7 @@ def run_demo(plan: Plan, say: Callable[[str], None], tell: Callable[[str], None]
 
 
 def _start(plan: Plan, stack: ExitStack, tell: Callable[[str], None]) -> Running:
-    """Start the service; meanwhile draw the crowd; then let it label."""
+    """Start the service, draw the crowd while it starts, then let the crowd label."""
     from labelquorum.demo.service import Service
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="labelquorum-demo-")))

@@ -77,7 +77,7 @@ def summary(client: Client, stream: str, scene: Scene, sent: int) -> str:
 
 
 def _worker_table(workers: Any, scene: Scene) -> Table:
-    """Every worker as estimated, the worst first, beside what is true of him."""
+    """Every worker as estimated, the worst first, beside what is true of them."""
     crowd = scene.crowd
     assert crowd.cast is not None
     right, later = (
@@ -85,7 +85,7 @@ def _worker_table(workers: Any, scene: Scene) -> Table:
         for matrices in (crowd.confusion, crowd.cast.later)
     )
     table = Table(box=SIMPLE_HEAD, title="The workers, the worst first", title_justify="left")
-    for name in ("worker", "what he does", "true skill", "estimated skill", "labels", "flags"):
+    for name in ("worker", "behaviour", "true skill", "estimated skill", "labels", "flags"):
         is_number = name in ("true skill", "estimated skill", "labels")
         table.add_column(name, justify="right" if is_number else "left")
     for worker, row in workers.sort_values("skill", kind="stable").iterrows():

@@ -21,7 +21,7 @@ import pandas as pd
 from labelquorum.errors import ConflictError, LabelError, StateError
 from labelquorum.ingest.labels import LabelTable, OnBad
 from labelquorum.ingest.readers import read_labels
-from labelquorum.spark.learner import SPREAD_LABELS, Spread
+from labelquorum.spark.executor_learner import SPREAD_LABELS, ExecutorLearner
 from labelquorum.spark.session import label_columns, require_frame
 from labelquorum.store.codec import decode
 from labelquorum.store.export import exported
@@ -271,7 +271,7 @@ def aggregate_stream(
     labels = label_columns(df)
     store = _hold(store_url)
     try:
-        store.learner = Spread(df.sparkSession, spread_labels)
+        store.learner = ExecutorLearner(df.sparkSession, spread_labels)
         usual = Rules(chunk_items=WHOLE_CHUNK_ITEMS) if whole_items else None
         if on_bad is not None and stream not in store.streams():
             settings["on_bad"] = on_bad

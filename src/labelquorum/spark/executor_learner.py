@@ -26,7 +26,7 @@ from labelquorum.store.model_rows import learn
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SPREAD_LABELS", "Spread"]
+__all__ = ["SPREAD_LABELS", "ExecutorLearner"]
 
 SPREAD_LABELS = 1_000_000
 """A chunk of so many labels is learned from on the executors, unless one is told otherwise.
@@ -38,7 +38,7 @@ SHARD_LABELS = 250_000
 """So many labels go to one executor. It does not follow the cluster: results would, too."""
 
 
-class Spread:
+class ExecutorLearner:
     """A learner for a store that is fed by Spark; see `store.learner.Learner`."""
 
     def __init__(self, session: "SparkSession", least: int = SPREAD_LABELS) -> None:
