@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import httpx
 
 from labelquorum.server.app import create_app
-from labelquorum.server.config import Settings
-from labelquorum.server.logging import Log
+from labelquorum.server.config import Log, Settings
 from labelquorum.server.uvicorn_server import Server
 from labelquorum.server.write_queue import WriteQueue
 from labelquorum.store.store import Store

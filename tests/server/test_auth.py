@@ -10,7 +10,7 @@ from server.served import serving, until
 
 from labelquorum.errors import StateError
 from labelquorum.server.app import check_routes, create_app
-from labelquorum.server.auth import ROUTES, Guarded, Rates
+from labelquorum.server.auth import ROUTES, Guarded, RateLimiter
 from labelquorum.store.api_keys import SCOPES
 
 CLOSED = [(method, path, need) for (method, path), need in ROUTES.items() if need is not None]
@@ -222,7 +222,7 @@ def test_answers_forbid_what_browsers_might_make_of_them(walked, admin):
 
 def test_a_bucket_fills_steadily_and_never_beyond_its_brim():
     now = [0.0]
-    rates = Rates(2.0, lambda: now[0])
+    rates = RateLimiter(2.0, lambda: now[0])
     assert [rates.take(1) for _ in range(5)] == [0, 0, 0, 0, 0.5]
     assert rates.take(2) == 0
     now[0] = 0.5

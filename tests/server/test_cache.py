@@ -12,11 +12,10 @@ from server.served import until
 
 from labelquorum.errors import StateError
 from labelquorum.server import context
-from labelquorum.server.alerts import alarms
 from labelquorum.server.cache import Cache
+from labelquorum.server.config import Log
 from labelquorum.server.context import Service
-from labelquorum.server.logging import Log
-from labelquorum.server.throughput import Look, Pace
+from labelquorum.server.telemetry import Sample, Throughput, alerts
 from labelquorum.store.rules import Rules
 
 TTL, STALE_SECONDS = context.RESPONSE_TTL_SECONDS, context.MAX_STALE_SECONDS
@@ -188,35 +187,37 @@ def test_the_least_recently_used_value_is_dropped_beyond_the_bound(clock):
 
 
 def test_the_pace_of_a_stream_is_that_of_its_last_seconds():
-    pace = Pace(dict, Log())
-    assert pace.labels_per_second("s") == 0 and pace.spark("s") == [0] * 60
+    throughput = Throughput(dict, Log())
+    assert throughput.labels_per_second("s") == 0 and throughput.spark("s") == [0] * 60
     for second in range(100):
-        pace.note(float(second), {"s": (second * second, second // 10)})
-    assert pace.labels_per_second("s") == pytest.approx((99**2 - 89**2) / 10)
-    spark = pace.spark("s")
+        throughput.add(float(second), {"s": (second * second, second // 10)})
+    assert throughput.labels_per_second("s") == pytest.approx((99**2 - 89**2) / 10)
+    spark = throughput.spark("s")
     assert len(spark) == 60 and spark[-1] == 99**2 - 98**2 and spark[0] == 40**2 - 39**2
-    assert pace.grew("s") == 9 - 3 and pace.grew("nobody") == 0
+    assert throughput.growth("s") == 9 - 3 and throughput.growth("nobody") == 0
 
 
 def test_the_pace_is_told_while_another_look_is_noted():
-    pace = Pace(dict, Log())
+    throughput = Throughput(dict, Log())
 
-    class Watched(Look):
+    class Watched(Sample):
         """While it is looked at, another thread notes one more."""
 
         def __getattribute__(self, name):
             if name == "at":
-                pace.note(100.0, {"s": (100, 0)})
+                throughput.add(100.0, {"s": (100, 0)})
             return super().__getattribute__(name)
 
-    pace._seen["s"] = deque([Watched(0.0, 0, 0), Watched(90.0, 90, 0), Look(92.0, 100, 0)])
-    assert pace.labels_per_second("s") == 5
+    throughput._samples["s"] = deque(
+        [Watched(0.0, 0, 0), Watched(90.0, 90, 0), Sample(92.0, 100, 0)]
+    )
+    assert throughput.labels_per_second("s") == 5
 
 
 def test_the_pace_goes_on_after_a_look_that_failed(monkeypatch):
-    from labelquorum.server import throughput as module
+    from labelquorum.server import telemetry as module
 
-    monkeypatch.setattr(module, "PERIOD", 0.0)
+    monkeypatch.setattr(module, "SAMPLE_SECONDS", 0.0)
     lines, n_looks = io.StringIO(), 0
 
     def look():
@@ -227,19 +228,19 @@ def test_the_pace_goes_on_after_a_look_that_failed(monkeypatch):
         return {"s": (n_looks, 0)}
 
     async def follow():
-        pace = Pace(look, Log(lines))
-        following = asyncio.create_task(pace.follow())
-        while not pace._seen and not following.done():
+        throughput = Throughput(look, Log(lines))
+        following = asyncio.create_task(throughput.run())
+        while not throughput._samples and not following.done():
             await asyncio.sleep(0.001)
         following.cancel()
-        assert pace._seen["s"][0].rows == 2
+        assert throughput._samples["s"][0].rows == 2
 
     asyncio.run(follow())
     assert "the dictionary changed" in lines.getvalue()
 
 
 class Figures:
-    """What `alarms` asks of a tally."""
+    """What `alerts` asks of a tally."""
 
     def __init__(self, depth=(), lost=(), moved_at=None):
         self.depth, self._lost, self.moved_at = list(depth), list(lost), moved_at
@@ -253,7 +254,7 @@ NOW = 1.7e9
 
 def codes(figures=None, behind=0, grew=0, quarantined=(), turned=(), healthy=True, **rules):
     told = (behind, grew, quarantined, turned, healthy, NOW)
-    found = alarms(figures or Figures(), Rules(**rules), *told)
+    found = alerts(figures or Figures(), Rules(**rules), *told)
     assert all(one["says"].endswith(".") and not one["says"][0].islower() for one in found)
     return [one["code"] for one in found]
 

@@ -6,7 +6,7 @@ import pytest
 from server.served import until
 
 from labelquorum.errors import ConflictError, LabelError, LimitError, StateError, StoreError
-from labelquorum.server.errors import refusal_of
+from labelquorum.server.errors import api_error_of
 from labelquorum.server.write_queue import BusyError
 
 LABEL = {"task": "t", "worker": "ann", "label": "owl"}
@@ -25,7 +25,7 @@ LABEL = {"task": "t", "worker": "ann", "label": "owl"}
     ids=str,
 )
 def test_errors_of_the_library_have_a_status_each(error, status):
-    refusal = refusal_of(error)
+    refusal = api_error_of(error)
     assert refusal.status == status and refusal.sentences[0] == "a"
     assert ("Retry-After" in refusal.headers) == (status == 503)
 
@@ -43,7 +43,7 @@ def test_a_full_disk_is_told_from_other_faults(fault):
     wrapped.orig = original
     error = StoreError("the database refused")
     error.__cause__ = wrapped
-    assert refusal_of(error).status == 507
+    assert api_error_of(error).status == 507
 
 
 def test_a_full_disk_refuses_what_is_sent_and_reads_go_on(running, admin, stream):

@@ -44,7 +44,9 @@ def test_every_status_that_is_answered_is_on_the_page():
     }
     folder = Path(workers.__file__).parents[1]
     source = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
-    answered = {int(n) for n in re.findall(r"(?:Refusal\(|refuse\(|refused\()\s*(\d{3})", source)}
+    answered = {
+        int(n) for n in re.findall(r"(?:ApiError\(|refuse\(|error_response\()\s*(\d{3})", source)
+    }
     assert len(answered) > 10 and answered | {404, 405, 507} <= told
 
 

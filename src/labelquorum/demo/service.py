@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
 from labelquorum.errors import LabelQuorumError, StateError
-from labelquorum.server.logging import Log
+from labelquorum.server.config import Log
 
 __all__ = ["Service"]
 

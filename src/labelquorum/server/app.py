@@ -11,27 +11,24 @@ from labelquorum import __version__
 from labelquorum.errors import StateError
 from labelquorum.server import static
 from labelquorum.server.auth import ROUTES, Guarded
-from labelquorum.server.config import Settings
+from labelquorum.server.config import Log, Settings
 from labelquorum.server.context import Service
-from labelquorum.server.errors import answer_refusals
-from labelquorum.server.logging import Log
-from labelquorum.server.middleware import Gate
+from labelquorum.server.errors import add_error_handlers
+from labelquorum.server.middleware import Middleware
 from labelquorum.server.routes import (
-    events,
     export,
     health,
     items,
     keys,
     labels,
     streams,
-    suggestions,
     summary,
     webhooks,
     workers,
 )
 from labelquorum.store.store import Store
 
-__all__ = ["PARTS", "App", "check_routes", "create_app"]
+__all__ = ["PARTS", "check_routes", "create_app"]
 
 # Routes are looked through in this order, and most requests bring labels.
 PARTS = (
@@ -39,9 +36,7 @@ PARTS = (
     webhooks,
     items,
     workers,
-    events,
     summary,
-    suggestions,
     export,
     streams,
     keys,
@@ -50,17 +45,9 @@ PARTS = (
 )
 
 
-class App(Gate):
-    """The service as ASGI; `service` is what its routes share, `inner` the app behind the gate."""
-
-    def __init__(self, inner: FastAPI, service: Service) -> None:
-        super().__init__(inner, service)
-        self.inner, self.service = inner, service
-
-
 def create_app(
     store: Store, write_queue: Any, settings: Settings | None = None, log: Log | None = None
-) -> App:
+) -> Middleware:
     """Make the app.
 
     Parameters
@@ -88,12 +75,12 @@ def create_app(
     )
     inner.state.service = service
     inner.router.route_class = Guarded
-    answer_refusals(inner)
+    add_error_handlers(inner)
     for part in PARTS:
         inner.router.routes.extend(part.router.routes)  # flat: each is looked at once
     check_routes(inner.routes)
     _describe_keys(inner)
-    return App(inner, service)
+    return Middleware(inner, service)
 
 
 @asynccontextmanager

@@ -15,10 +15,10 @@ from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
 from labelquorum.errors import LabelQuorumError
-from labelquorum.server.errors import BUG, Refusal, refusal_of, refused
+from labelquorum.server.errors import BUG, ApiError, api_error_of, error_response
 from labelquorum.store.api_keys import SCOPES, Key, Keys, digest_of
 
-__all__ = ["ROUTES", "Guarded", "Keyring", "Need", "Rates", "bare"]
+__all__ = ["ROUTES", "Guarded", "Keyring", "Need", "RateLimiter", "bare"]
 
 Bare = TypeVar("Bare", bound=Callable[..., Any])
 Reach = Literal["stream", "any", "all"]
@@ -100,7 +100,7 @@ class Keyring:
         return key if key is not None and hmac.compare_digest(key.digest, digest) else None
 
 
-class Rates:
+class RateLimiter:
     """How many requests each key may make: a bucket that fills steadily."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -138,11 +138,11 @@ class Guarded(APIRoute):
         try:
             _check(ROUTES.get((scope["method"], self.path)) or _UNDECLARED, scope)
             response = await self.endpoint(Request(scope, receive, send))
-        except (LabelQuorumError, Refusal) as error:
-            refusal = refusal_of(error)
-            response = refused(refusal.status, refusal.sentences, refusal.headers)
+        except (LabelQuorumError, ApiError) as error:
+            refusal = api_error_of(error)
+            response = error_response(refusal.status, refusal.sentences, refusal.headers)
         except Exception:
-            await refused(500, [BUG])(scope, receive, send)
+            await error_response(500, [BUG])(scope, receive, send)
             raise
         await response(scope, receive, send)
 
@@ -170,11 +170,11 @@ _UNDECLARED = Need("nobody")
 def _check(need: Need, scope: Any) -> None:
     key: Key | None = scope.get("key")
     if key is None:
-        raise Refusal(401, "This route needs a key.", headers={"WWW-Authenticate": "Bearer"})
+        raise ApiError(401, "This route needs a key.", headers={"WWW-Authenticate": "Bearer"})
     if need.scope not in SCOPES:
-        raise Refusal(403, "This route is open to nobody.")
+        raise ApiError(403, "This route is open to nobody.")
     if SCOPES.index(key.scope) < SCOPES.index(need.scope):
-        raise Refusal(
+        raise ApiError(
             403,
             f"This takes a key with the scope {need.scope}. Yours has the scope {key.scope}. "
             "Ask whoever gave you the key for another.",
@@ -182,7 +182,7 @@ def _check(need: Need, scope: Any) -> None:
     if key.stream is None or need.reach == "any":
         return
     if need.reach == "all" or scope["path_params"].get("stream") != key.stream:
-        raise Refusal(
+        raise ApiError(
             403,
             f"Your key is for the stream {key.stream!r} only. "
             "Ask whoever gave you the key for another.",

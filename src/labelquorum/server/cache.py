@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from starlette.responses import Response
 
 from labelquorum.errors import LabelQuorumError
-from labelquorum.server.errors import Refusal
+from labelquorum.server.errors import ApiError
 
 __all__ = ["SORTS", "Cache", "Cached", "WorkerTable", "as_json", "json_response"]
 
@@ -154,7 +154,7 @@ class Cache(Generic[Value]):
         version: Callable[[], Hashable],
     ) -> None:
         try:
-            with suppress(LabelQuorumError, Refusal):  # the next caller tries again
+            with suppress(LabelQuorumError, ApiError):  # the next caller tries again
                 await self._renew(entry, make, version)
         finally:
             entry.renewing = None

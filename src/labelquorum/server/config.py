@@ -1,11 +1,21 @@
-"""What the service is told at its start: where it listens, whom it answers, how much it takes."""
+"""The configuration of the service: its settings, and its log.
 
+The log is one JSON object per line, on standard error. JSON escapes line breaks and the control
+characters of terminals, so no name that a client chooses can forge a line.
+"""
+
+import json
+import logging
+import sys
+import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import IO, Any
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.untrusted import MOST_BYTES
 
-__all__ = ["Settings"]
+__all__ = ["Log", "Settings", "log_config"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +71,52 @@ class Settings:
         for name in ("rate", "body_bytes", "waiting_bytes", "read_seconds", "beat_seconds"):
             if not getattr(self, name) > 0:
                 raise StateError(f"`{name}` must be a number > 0. Got {getattr(self, name)!r}.")
+
+
+# ── the log ──────────────────────────────────────────────────────────────────────────────
+
+
+class Log:
+    """Writes events, one line per event."""
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        self._stream = stream
+
+    def write(self, event: str, **facts: Any) -> None:
+        """Write one event with its facts."""
+        stream = self._stream or sys.stderr
+        moment = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"at": moment, "event": event, **facts}, default=repr)
+        try:
+            stream.write(line + "\n")
+            stream.flush()
+        except (OSError, ValueError):  # a log that is no longer read is no reason to stop
+            pass
+
+
+class _Lines(logging.Handler):
+    """Writes the records of uvicorn and of our threads as events."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts: dict[str, Any] = {"says": record.getMessage()}
+        if record.exc_info and record.exc_info[1] is not None:
+            facts["error"] = logging.Formatter().formatException(record.exc_info)
+        for name in ("stream", "error"):
+            if name in record.__dict__:
+                facts.setdefault(name, record.__dict__[name])
+        Log().write("server", level=record.levelname.lower(), **facts)
+
+
+def log_config() -> dict[str, Any]:
+    """The logging configuration, for `logging.config.dictConfig`."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "handlers": {"lines": {"()": _Lines}},
+        "loggers": {
+            "labelquorum": {"handlers": ["lines"], "level": "INFO", "propagate": False},
+            "uvicorn": {"handlers": ["lines"], "level": "WARNING", "propagate": False},
+            "uvicorn.error": {"level": "WARNING"},
+            "uvicorn.access": {"handlers": [], "level": "CRITICAL", "propagate": False},
+        },
+    }

@@ -9,27 +9,24 @@ from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from labelquorum.errors import LabelQuorumError
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.server.auth import Keyring
 from labelquorum.server.cache import Cache, Cached, WorkerTable
-from labelquorum.server.config import Settings
-from labelquorum.server.errors import RETRY_SECONDS, Refusal, told
-from labelquorum.server.logging import Log
-from labelquorum.server.prometheus import Metrics
-from labelquorum.server.request_body import Bodies, parse_json
+from labelquorum.server.config import Log, Settings
+from labelquorum.server.errors import RETRY_SECONDS, ApiError
+from labelquorum.server.request_parsing import BodyReader
 from labelquorum.server.sse import Hub
-from labelquorum.server.throughput import Pace
+from labelquorum.server.telemetry import Metrics, Throughput
 from labelquorum.store.api_keys import Keys
 from labelquorum.store.queries import all_rows
 from labelquorum.store.stats import StreamStats
 from labelquorum.store.store import Store
 from labelquorum.store.stream import Stream
 
-__all__ = ["Known", "Service", "cached_body", "known_stream", "read_shape", "service_of"]
+__all__ = ["Known", "Service", "cached_body", "known_stream", "service_of"]
 
 Answer = TypeVar("Answer")
 
@@ -71,16 +68,16 @@ class Service:
         self.keys = Keys(store)
         self.keyring = Keyring(self.keys)
         self.metrics = Metrics()
-        self.bodies = Bodies(settings)
+        self.bodies = BodyReader(settings)
         self.hub = Hub(settings, self.metrics)
-        self.metrics.watch(self._gauged)
+        self.metrics.set_gauges(self._gauged)
         self.responses = Cache[bytes](
             MAX_CACHED_RESPONSES, RESPONSE_TTL_SECONDS, RESPONSE_REST, MAX_RESPONSE_REST_SECONDS
         )
         self.worker_tables = Cache[WorkerTable](
             MAX_CACHED_TABLES, TABLE_TTL_SECONDS, TABLE_REST, stale=TABLE_STALE_SECONDS
         )
-        self.pace = Pace(self._paced, log)
+        self.throughput = Throughput(self._paced, log)
         self._following: asyncio.Task[None] | None = None
         self.creating = threading.Lock()
         self._asking = CapacityLimiter(MAX_QUESTIONS)
@@ -93,7 +90,7 @@ class Service:
         self.hub.open()
         self.write_queue.loop.on_change = self.hub.ring
         self.write_queue.start()
-        self._following = asyncio.get_running_loop().create_task(self.pace.follow())
+        self._following = asyncio.get_running_loop().create_task(self.throughput.run())
 
     async def stop(self) -> None:
         """Commit what was taken, and end."""
@@ -157,7 +154,7 @@ class Service:
         """A stream by its name."""
         found = self._known.get(name)
         if found is None:
-            raise Refusal(404, f"There is no stream {name[:256]!r}. See GET /v1/streams.")
+            raise ApiError(404, f"There is no stream {name[:256]!r}. See GET /v1/streams.")
         return found
 
     def add(self, stream: Stream) -> None:
@@ -198,22 +195,5 @@ async def cached_body(
     )
 
 
-def _later(sentence: str) -> Refusal:
-    return Refusal(503, sentence, headers={"Retry-After": str(RETRY_SECONDS)})
-
-
-Shape = TypeVar("Shape", bound=BaseModel)
-
-
-async def read_shape(request: Request, shape: type[Shape]) -> Shape:
-    """The body of a request, as it should look."""
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
-    if kind.lower() != "application/json":
-        raise Refusal(415, f"The body must be application/json. Got {kind[:40]!r}.")
-    async with service_of(request).bodies.of(request) as body:
-        said = await parse_json(body)
-    try:
-        return shape.model_validate(said, strict=True)
-    except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False)
-        raise Refusal(422, *(told(one, "body") for one in faults[:20])) from None
+def _later(sentence: str) -> ApiError:
+    return ApiError(503, sentence, headers={"Retry-After": str(RETRY_SECONDS)})

@@ -21,11 +21,11 @@ from labelquorum.server.schemas import ErrorShape
 __all__ = [
     "BUG",
     "RETRY_SECONDS",
-    "Refusal",
-    "answer_refusals",
+    "ApiError",
+    "add_error_handlers",
+    "api_error_of",
+    "error_response",
     "error_responses",
-    "refusal_of",
-    "refused",
     "told",
 ]
 
@@ -33,7 +33,7 @@ RETRY_SECONDS = 1
 BUG = "The service could not do this, and wrote down why. Ask whoever runs it."
 
 
-class Refusal(Exception):  # noqa: N818 - it is the service's answer, not an error of it
+class ApiError(Exception):
     """What a request is refused with."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Refusal(Exception):  # noqa: N818 - it is the service's answer, not an err
         self.status, self.sentences, self.headers = status, sentences, dict(headers or {})
 
 
-def refused(
+def error_response(
     status: int, sentences: Sequence[str], headers: Mapping[str, str] | None = None
 ) -> Response:
     """The answer to a request that is refused."""
@@ -54,28 +54,28 @@ def refused(
     )
 
 
-def refusal_of(error: Exception) -> Refusal:
+def api_error_of(error: Exception) -> ApiError:
     """What an error means to the one who asked."""
-    if isinstance(error, Refusal):
+    if isinstance(error, ApiError):
         return error
     if isinstance(error, LimitError):
-        return Refusal(413, str(error))
+        return ApiError(413, str(error))
     if isinstance(error, LabelError):
-        return Refusal(422, *error.sentences)
+        return ApiError(422, *error.sentences)
     if isinstance(error, StateError):
-        return Refusal(422, str(error))
+        return ApiError(422, str(error))
     if isinstance(error, ConflictError):
-        return Refusal(409, str(error))
+        return ApiError(409, str(error))
     status = 507 if _is_full(error) else 503
-    return Refusal(status, str(error), headers={"Retry-After": str(RETRY_SECONDS)})
+    return ApiError(status, str(error), headers={"Retry-After": str(RETRY_SECONDS)})
 
 
-def answer_refusals(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
     """Answer every error in the one shape, FastAPI's own included."""
 
     async def on_refusal(_: Request, error: Exception) -> Response:
-        refusal = refusal_of(error)
-        return refused(refusal.status, refusal.sentences, refusal.headers)
+        refusal = api_error_of(error)
+        return error_response(refusal.status, refusal.sentences, refusal.headers)
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -84,16 +84,16 @@ def answer_refusals(app: FastAPI) -> None:
             404: f"There is no {path!r} here. The routes are in /openapi.json.",
             405: f"{method} is not for {path!r}. The routes are in /openapi.json.",
         }.get(error.status_code, str(error.detail))
-        return refused(error.status_code, [sentence], error.headers)
+        return error_response(error.status_code, [sentence], error.headers)
 
     async def on_invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return refused(422, [told(one, str(one["loc"][0])) for one in error.errors()[:20]])
+        return error_response(422, [told(one, str(one["loc"][0])) for one in error.errors()[:20]])
 
     async def on_bug(_: Request, __: Exception) -> Response:  # the gate writes it down
-        return refused(500, [BUG])
+        return error_response(500, [BUG])
 
-    for kind in (Refusal, LabelQuorumError):
+    for kind in (ApiError, LabelQuorumError):
         app.add_exception_handler(kind, on_refusal)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_invalid)

@@ -463,7 +463,7 @@ class _Program:
 
 def main() -> None:
     """Answer frames from standard input until it ends."""
-    from labelquorum.server.logging import log_config
+    from labelquorum.server.config import log_config
 
     logging.config.dictConfig(log_config())
     # Frames go where standard output went; what is printed goes to standard error.

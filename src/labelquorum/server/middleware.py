@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from labelquorum.server.auth import PUBLIC, PUBLIC_BELOW, Guarded, Rates
+from labelquorum.server.auth import PUBLIC, PUBLIC_BELOW, Guarded, RateLimiter
 from labelquorum.server.context import Service
-from labelquorum.server.errors import Refusal, refused
+from labelquorum.server.errors import ApiError, error_response
 
-__all__ = ["Gate"]
+__all__ = ["Middleware"]
 
 HOOKS = "/hooks/"
 SECRET_HEADER = b"x-labelquorum-key"
@@ -36,15 +36,16 @@ _HEADERS = [
 ]
 
 
-class Gate:
+class Middleware:
     """An app behind its guards."""
 
     def __init__(self, app: FastAPI, service: Service) -> None:
         settings = service.settings
-        self._app, self._keyring = app, service.keyring
+        self.inner, self.service = app, service
+        self._keyring = service.keyring
         self._metrics, self._log = service.metrics, service.log
         self._log_requests = settings.log_requests
-        self._rates = Rates(settings.rate)
+        self._rates = RateLimiter(settings.rate)
         own = {settings.host} - _ANYWHERE
         self._hosts = {name.lower() for name in (*own, *_LOCAL, *settings.allow_host)}
         self._origins = {origin.lower().rstrip("/") for origin in settings.allow_origin}
@@ -55,7 +56,7 @@ class Gate:
         """Let a request in, or answer it here."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
-                await self._app(scope, receive, send)
+                await self.inner(scope, receive, send)
             return  # no route of ours is a websocket
         started, status = time.perf_counter(), 500
 
@@ -74,12 +75,12 @@ class Gate:
             self._check_host(headers)
             self._check_origin(scope["method"], headers, scope["scheme"])
             self._check_key(scope, headers)
-        except Refusal as refusal:
-            response = refused(refusal.status, refusal.sentences, refusal.headers)
+        except ApiError as refusal:
+            response = error_response(refusal.status, refusal.sentences, refusal.headers)
             await response(scope, receive, answering)
         else:
             try:
-                await (self._express(scope) or self._app)(scope, receive, answering)
+                await (self._express(scope) or self.inner)(scope, receive, answering)
             except Exception as error:  # answered by now, in our shape
                 told = "".join(traceback.format_exception(error))
                 path = getattr(scope.get("route"), "path", scope["path"])
@@ -94,7 +95,7 @@ class Gate:
                 found = route.path_regex.match(scope["path"])
                 if found is not None:
                     scope["path_params"], scope["route"] = found.groupdict(), route
-                    scope["app"] = self._app
+                    scope["app"] = self.inner
                     return route.direct
         return None
 
@@ -105,7 +106,7 @@ class Gate:
             return
         name = _hostname(f"//{host.decode('latin-1')}")
         if name not in self._hosts and not _is_address(name):
-            raise Refusal(
+            raise ApiError(
                 421,
                 f"This service does not answer to the name {name!r}. "
                 "Start it with --allow-host to add a name.",
@@ -127,7 +128,7 @@ class Gate:
             own = headers.get(b"host", b"").decode("latin-1").lower()
             if shown == f"{scheme}://{own}" or shown in self._origins:
                 return
-        raise Refusal(
+        raise ApiError(
             403, f"A page of {shown!r} may not write here. Start the service with --allow-origin."
         )
 
@@ -145,7 +146,7 @@ class Gate:
             found = self._keyring.find(secret.decode("latin-1"))
         if found is None:
             what = "This key opens nothing" if secret else "There is no key with this request"
-            raise Refusal(
+            raise ApiError(
                 401,
                 f"{what}. Send the header Authorization: Bearer KEY, with a key that is not "
                 "revoked.",
@@ -153,7 +154,7 @@ class Gate:
             )
         wait = self._rates.take(found.id)
         if wait:
-            raise Refusal(
+            raise ApiError(
                 429,
                 "This key asks too often. Come back after the seconds in Retry-After.",
                 headers={"Retry-After": str(ceil(wait))},
@@ -164,7 +165,7 @@ class Gate:
         route = scope.get("route")
         path = getattr(route, "path", "none")
         method = scope["method"] if path != "none" else "any"
-        self._metrics.answered(method, path, status, seconds)
+        self._metrics.count_request(method, path, status, seconds)
         if status >= 400 or self._log_requests:
             key = scope.get("key")
             known = path != "none"  # then not the address itself, which may name a person

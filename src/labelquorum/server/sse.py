@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from labelquorum.server.config import Settings
-from labelquorum.server.errors import RETRY_SECONDS, Refusal
-from labelquorum.server.prometheus import Metrics
+from labelquorum.server.errors import RETRY_SECONDS, ApiError
+from labelquorum.server.telemetry import Metrics
 from labelquorum.store.stream import Stream
 
-__all__ = ["Hub"]
+__all__ = ["EventStreamResponse", "Hub"]
 
 HELD = 1000
 """So many of the last events are held for those who follow; older ones are read when asked for."""
@@ -126,7 +128,7 @@ class Hub:
     def enter(self) -> None:
         """Let one more viewer in, if there is room."""
         if self._viewers >= self._most:
-            raise Refusal(
+            raise ApiError(
                 503,
                 f"There are {self._most:,} viewers already. Come back later, or ask for pages.",
                 headers={"Retry-After": str(10 * RETRY_SECONDS)},
@@ -169,3 +171,21 @@ class Hub:
 def _spelled(event: dict[str, Any]) -> bytes:
     data = json.dumps({"at": event["at"], "kind": event["kind"], **event["body"]})
     return f"id: {event['id']}\nevent: {event['kind']}\ndata: {data}\n\n".encode()
+
+
+class EventStreamResponse(StreamingResponse):
+    """Events to one viewer, who is counted until the response ends, however it ends."""
+
+    def __init__(
+        self, hub: Hub, stream: Stream, after: int | None, may_go_on: Callable[[], bool]
+    ) -> None:
+        hub.enter()
+        self._hub = hub
+        super().__init__(hub.follow(stream, after, may_go_on), media_type="text/event-stream")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them until either side closes."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._hub.leave()

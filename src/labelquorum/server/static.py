@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from fastapi import APIRouter, Request, Response
 
 from labelquorum.server.auth import Guarded
-from labelquorum.server.errors import Refusal, error_responses
+from labelquorum.server.errors import ApiError, error_responses
 
 __all__ = ["ASSETS", "PAGE_HEADERS", "page_files", "router"]
 
@@ -95,7 +95,7 @@ async def read_asset(request: Request, path: str) -> Response:
 def _sent(request: Request, name: str) -> Response:
     file = page_files().get(name)
     if file is None:
-        raise Refusal(404, f"The dashboard has no file {name[:256]!r}. It begins at /.")
+        raise ApiError(404, f"The dashboard has no file {name[:256]!r}. It begins at /.")
     request.scope["answer_headers"] = PAGE_HEADERS
     headers = {"ETag": file.tag}
     known = request.headers.get("if-none-match", "")

@@ -11,10 +11,9 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from labelquorum.errors import StateError
-from labelquorum.server.app import App
-from labelquorum.server.config import Settings
+from labelquorum.server.config import Settings, log_config
 from labelquorum.server.learner_process import tune_garbage_collection
-from labelquorum.server.logging import log_config
+from labelquorum.server.middleware import Middleware
 
 __all__ = ["Server", "check_free", "serve"]
 
@@ -91,7 +90,7 @@ class _Impatient(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """A server that lets its viewers go before it waits for its requests to end."""
 
-    def __init__(self, app: App, settings: Settings) -> None:
+    def __init__(self, app: Middleware, settings: Settings) -> None:
         kind = type("Impatient", (_Impatient,), {"patience": settings.read_seconds})
         super().__init__(
             uvicorn.Config(
@@ -152,7 +151,7 @@ def check_free(settings: Settings) -> None:
         ) from error
 
 
-def serve(app: App, settings: Settings) -> None:
+def serve(app: Middleware, settings: Settings) -> None:
     """Serve until told to stop."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # viewers take a file each

@@ -222,7 +222,7 @@ def test_what_was_taken_is_there_after_a_restart(tmp_path):
 
 def test_every_line_of_the_log_is_one_event_whatever_it_is_called(tmp_path):
     lines = io.StringIO()
-    from labelquorum.server.logging import Log
+    from labelquorum.server.config import Log
 
     Log(lines).write("refused", path='a\n{"event": "forged"}\r\x1b[2J\u2028', client=object())
     [line] = lines.getvalue().split("\n")[:-1]

@@ -11,7 +11,7 @@ import pytest
 from server.routes.test_items import pages
 from server.served import until
 
-from labelquorum.server.paging import cursor_of
+from labelquorum.server.request_parsing import cursor_of
 from labelquorum.server.routes import export, items
 
 N_ITEMS, N_WORKERS = 80, 9

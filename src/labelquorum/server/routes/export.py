@@ -24,7 +24,7 @@ from labelquorum.ingest.writers import Written, write_rows
 from labelquorum.server.auth import Guarded
 from labelquorum.server.cache import WorkerTable
 from labelquorum.server.context import known_stream, service_of
-from labelquorum.server.errors import RETRY_SECONDS, Refusal, error_responses
+from labelquorum.server.errors import RETRY_SECONDS, ApiError, error_responses
 from labelquorum.store.export import exported
 from labelquorum.store.stream import Stream
 
@@ -75,7 +75,7 @@ async def export(
         try:
             require_pyarrow("pyarrow")
         except LabelQuorumError as error:
-            raise Refusal(422, str(error)) from error
+            raise ApiError(422, str(error)) from error
     if what == "items":
         write: Callable[[IO[bytes]], None] = partial(_items, known, kind)
     else:
@@ -83,7 +83,7 @@ async def export(
         write = partial(_workers, known, table, kind)
     number: int = request.scope["key"].id
     if _open.total() >= OPEN or _open[number] >= OPEN_OF_KEY:
-        raise Refusal(
+        raise ApiError(
             503,
             "Too many downloads are open at the moment. Come back when one has ended.",
             headers={"Retry-After": str(10 * RETRY_SECONDS)},

@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse
 
 from labelquorum.server.auth import Guarded
 from labelquorum.server.context import service_of
-from labelquorum.server.errors import Refusal, error_responses
+from labelquorum.server.errors import ApiError, error_responses
 from labelquorum.server.schemas import Fine
 
 __all__ = ["router"]
@@ -27,7 +27,7 @@ def is_ready(request: Request) -> dict[str, bool]:
     service = service_of(request)
     service.store.streams()
     if not service.write_queue.healthy:
-        raise Refusal(503, "Labels are not taken at the moment.", headers={"Retry-After": "1"})
+        raise ApiError(503, "Labels are not taken at the moment.", headers={"Retry-After": "1"})
     return {"ok": True}
 
 

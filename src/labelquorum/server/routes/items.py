@@ -1,22 +1,30 @@
-"""Answers out: items, why they are what they are, what is pending, chunks, the model."""
+"""Items: their answers and why, which are pending, which to ask about next."""
 
+import io
 from collections.abc import Hashable
 from typing import Annotated, Any, NoReturn
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from labelquorum.ingest.writers import write_rows
 from labelquorum.server.auth import Guarded
 from labelquorum.server.cache import as_json, json_response
 from labelquorum.server.context import cached_body, known_stream, service_of
-from labelquorum.server.errors import Refusal, error_responses
-from labelquorum.server.paging import Cursor, Limit, Search, after_cursor, cursor_of, spellings
+from labelquorum.server.errors import ApiError, error_responses
+from labelquorum.server.request_parsing import (
+    Cursor,
+    Limit,
+    Search,
+    after_cursor,
+    cursor_of,
+    spellings,
+)
 from labelquorum.server.schemas import (
-    ChunkPage,
+    AskList,
     ItemPage,
     ItemShape,
     PendingList,
-    told_chunk,
     told_item,
 )
 from labelquorum.store.queries import Answer, Undecided
@@ -27,6 +35,15 @@ __all__ = ["router"]
 
 router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
+ASK_COLUMNS = ("task", "label", "confidence", "labels", "gain", "worker", "worker_gain", "open")
+CLOSES = (
+    "This stream closes a task with its answer (its rule `grace` is 0), so no gain can be told. "
+    "These wait for labels, or were answered with the least confidence."
+)
+NONE_OPEN = (
+    "No answered task is open at the moment, so no gain can be told. "
+    "These wait for labels, or were answered with the least confidence."
+)
 Share = Annotated[float | None, Query(ge=0, le=1)]
 
 
@@ -57,7 +74,7 @@ async def list_items(
     after = _after(cursor, sort)
     below = (confidence_below, changed_since)
     if undecided and (label is not None or any(limit is not None for limit in below)):
-        raise Refusal(
+        raise ApiError(
             422, "What is undecided has no label, confidence or chunk. Leave one of them out."
         )
 
@@ -101,7 +118,7 @@ def _after(cursor: str | None, sort: str) -> tuple[float | None, Hashable] | Non
 
 
 def _refuse_cursor() -> NoReturn:
-    raise Refusal(422, "`cursor` is of pages in another order. Begin with the first page.")
+    raise ApiError(422, "`cursor` is of pages in another order. Begin with the first page.")
 
 
 def _class(stream: Stream, label: str) -> Hashable:
@@ -126,7 +143,7 @@ async def read_item(request: Request, stream: str, task: str) -> dict[str, Any]:
         if found is not None:
             reasons = await service_of(request).ask(_reasons, known, spelled, found)
             return told_item(found) | reasons
-    raise Refusal(404, f"Stream {stream!r} has no task {task!r}. See its items.")
+    raise ApiError(404, f"Stream {stream!r} has no task {task!r}. See its items.")
 
 
 @router.get(
@@ -146,42 +163,56 @@ def list_pending(
 
 
 @router.get(
-    f"{STREAM}/chunks",
-    response_model=ChunkPage,
-    responses=error_responses(401, 403, 404, 422, 429, 503),
-)
-def list_chunks(
-    request: Request, stream: str, cursor: Cursor = None, limit: Limit = 100
-) -> dict[str, Any]:
-    """Chunks that were cut, by number, and what became of each."""
-    known = known_stream(request).stream
-    after = after_cursor(cursor, int)
-    found = known.chunks(after or 0, limit + 1)
-    page = found[:limit]
-    return {
-        "chunks": [told_chunk(one) for one in page],
-        "next": cursor_of(page[-1]["id"]) if len(found) > limit else None,
-    }
-
-
-@router.get(
-    f"{STREAM}/model",
-    response_class=Response,
+    f"{STREAM}/ask",
+    response_model=AskList,
     responses={
         200: {
-            "content": {
-                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
-            },
-            "description": "A file that labelquorum.load reads.",
+            "content": {"text/csv": {"schema": {"type": "string"}}},
+            "description": "As JSON, or as a file of CSV.",
         },
         **error_responses(401, 403, 404, 422, 429, 503),
     },
 )
-async def read_model(request: Request, stream: str) -> Response:
-    """The whole model as a file."""
-    file = await service_of(request).ask(known_stream(request).stream.model_file)
-    headers = {"Content-Disposition": 'attachment; filename="model.lq"'}
-    return Response(file, media_type="application/octet-stream", headers=headers)
+async def list_wanted(
+    request: Request,
+    stream: str,
+    limit: Limit = 100,
+    format: Annotated[str, Query(pattern="^(json|csv)$")] = "json",
+) -> Response:
+    """What to ask next: open items by what one more label would likely do, and of whom."""
+    service, known = service_of(request), known_stream(request).stream
+
+    async def make() -> bytes:
+        items, n_open = await service.ask(known.wanted, limit)
+        says = None
+        if not items:
+            items, says = await run_in_threadpool(_without_gain, known, limit)
+        if format == "csv":
+            return _csv(items)
+        return as_json({"items": items, "open_items": n_open, "says": says})
+
+    body, age = await cached_body(request, known.name, ("ask", limit, format), make)
+    if format == "json":
+        return json_response(body, age)
+    headers = {"Content-Disposition": 'attachment; filename="ask-next.csv"'}
+    return Response(body, media_type="text/csv", headers=headers)
+
+
+def _without_gain(stream: Stream, limit: int) -> tuple[list[dict[str, Any]], str]:
+    """Items that wait for labels, then those of which we are least sure; and why."""
+    nothing = {"gain": None, "worker": None, "worker_gain": None}
+    waiting = find_undecided(stream, limit=limit).items
+    told = [{**told_item(one), **nothing, "open": True} for one in waiting]
+    doubted = stream.pending(limit=limit - len(told)) if len(told) < limit else []
+    told += [{**told_item(one), **nothing, "open": is_open} for one, is_open in doubted]
+    told = [{name: one[name] for name in ASK_COLUMNS} for one in told]
+    return told, NONE_OPEN if stream.rules.grace else CLOSES
+
+
+def _csv(items: list[dict[str, Any]]) -> bytes:
+    file = io.BytesIO()
+    write_rows(items, {name: set() for name in ASK_COLUMNS}, file, "csv")
+    return file.getvalue()
 
 
 def _reasons(stream: Stream, task: Hashable, found: Answer | Undecided) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from fastapi import APIRouter, Path, Request
 from starlette.concurrency import run_in_threadpool
 
 from labelquorum.server.auth import Guarded
-from labelquorum.server.context import read_shape, service_of
-from labelquorum.server.errors import Refusal, error_responses
+from labelquorum.server.context import service_of
+from labelquorum.server.errors import ApiError, error_responses
+from labelquorum.server.request_parsing import read_shape
 from labelquorum.server.schemas import KeyList, KeyMade, KeyShape, NewKey, json_body
 from labelquorum.store.api_keys import Key
 
@@ -38,7 +39,7 @@ def list_keys(request: Request) -> dict[str, Any]:
 async def make_key(request: Request) -> dict[str, Any]:
     """Make a key. Its secret is in the answer, and never told again."""
     service = service_of(request)
-    wanted = await read_shape(request, NewKey)
+    wanted = await read_shape(request, service_of(request).bodies, NewKey)
     key, secret = await run_in_threadpool(
         service.keys.make, wanted.name, wanted.scope, wanted.stream
     )
@@ -56,9 +57,9 @@ def revoke_key(request: Request, number: Annotated[int, Path(ge=1, le=2**31 - 1)
     """Let a key open nothing from now on."""
     service = service_of(request)
     if number == request.scope["key"].id:
-        raise Refusal(409, "A key cannot revoke itself. Use another one with the scope admin.")
+        raise ApiError(409, "A key cannot revoke itself. Use another one with the scope admin.")
     if not service.keys.revoke(number):
-        raise Refusal(404, f"There is no key {number} that opens anything. See GET /v1/keys.")
+        raise ApiError(404, f"There is no key {number} that opens anything. See GET /v1/keys.")
     service.keyring.refresh()
     service.log.write("key revoked", key=number)
     [key] = [key for key in service.keys.all() if key.id == number]

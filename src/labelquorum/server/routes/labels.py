@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from labelquorum.errors import LabelError, LimitError
+from labelquorum.errors import LabelError
 from labelquorum.ingest.frames import read_records
 from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.readers import iter_csv, iter_jsonl
@@ -16,9 +16,14 @@ from labelquorum.ingest.untrusted import MOST_ROWS, read_bounded_parquet
 from labelquorum.ingest.validate import check_names
 from labelquorum.server.auth import Guarded, bare
 from labelquorum.server.context import known_stream, service_of
-from labelquorum.server.errors import Refusal, error_responses
-from labelquorum.server.paging import spellings
-from labelquorum.server.request_body import SMALL, parse_json, refuse_long_texts
+from labelquorum.server.errors import ApiError, error_responses
+from labelquorum.server.request_parsing import (
+    SMALL_BYTES,
+    parse_json,
+    refuse_long_texts,
+    spellings,
+    too_many_labels,
+)
 from labelquorum.server.schemas import Gone, ReceiptShape, Told, gold_body, labels_body
 from labelquorum.store.batch import Batch, batch_of
 
@@ -66,7 +71,7 @@ async def send_labels(request: Request) -> Response:
         on_bad = request.query_params.get("on_bad", "error")
     space = known.spaces.get(on_bad)
     if space is None:
-        raise Refusal(422, f"`on_bad` must be error or skip. Got {on_bad[:40]!r}.")
+        raise ApiError(422, f"`on_bad` must be error or skip. Got {on_bad[:40]!r}.")
     kind = _kind_of(headers.get(b"content-type"))
     async with service.bodies.of(request) as body:
         if kind == _JSON:
@@ -75,7 +80,7 @@ async def send_labels(request: Request) -> Response:
             async with service.bodies.alone(body if kind == _PARQUET else b""):
                 table = await run_in_threadpool(_READERS[kind], body, space)
         else:
-            raise Refusal(
+            raise ApiError(
                 415, f"Labels are read from {[_JSON, *_READERS]}. Got {kind[:40]!r}. Send one."
             )
         key = _key_of(headers.get(_KEY))
@@ -84,7 +89,7 @@ async def send_labels(request: Request) -> Response:
         else:
             batch = _batch(table, space, key)
     receipt = await service.write_queue.accept(known.stream, batch)
-    service.metrics.sent(known.stream.name, receipt)
+    service.metrics.count_labels(known.stream.name, receipt)
     return Response(
         json.dumps(
             {
@@ -117,7 +122,7 @@ def retract_labels(
                 return {"gone": known.stream.retract(one, other)}
             except LabelError as error:
                 reason = str(error)
-    raise Refusal(404, reason)
+    raise ApiError(404, reason)
 
 
 @router.post(
@@ -147,14 +152,14 @@ async def _from_json(body: bytes, space: LabelSpace) -> LabelTable:
     if isinstance(said, dict):
         said = said.get("labels", [said])
     if not isinstance(said, list):
-        raise Refusal(
+        raise ApiError(
             422,
             "Labels are an object with task, worker and label, a list of these, or "
             f'{{"labels": […]}}. Got {type(said).__name__}.',
         )
     if len(said) > MOST_ROWS:
-        raise _too_many()
-    if len(body) > SMALL:
+        raise too_many_labels()
+    if len(body) > SMALL_BYTES:
         return await run_in_threadpool(read_records, said, space, "body")
     return read_records(said, space, "body")
 
@@ -177,7 +182,7 @@ def _from_text(
         tables = iterate(_Body(body), space, MOST_ROWS)
         first = next(tables)
         if next(tables, None) is not None:
-            raise _too_many()
+            raise too_many_labels()
         return first
 
     return read
@@ -198,14 +203,14 @@ def _truths(said: Any, space: LabelSpace) -> Mapping[Hashable, Hashable]:
     if isinstance(said, dict):
         said = [{"task": task, "label": label} for task, label in said.items()]
     if not isinstance(said, list) or not all(isinstance(one, dict) for one in said):
-        raise Refusal(422, 'Truths are {"task": "label"}, or a list of rows with both.')
+        raise ApiError(422, 'Truths are {"task": "label"}, or a list of rows with both.')
     if len(said) > MOST_ROWS:
-        raise _too_many()
+        raise too_many_labels()
     rows = [{**one, "worker": "truth"} for one in said]
     table = check_names(read_records(rows, space, "body"), space)
     truths = dict(zip(table.item_ids, table.labels, strict=True))
     if len(truths) != len(table.labels):
-        raise Refusal(422, "A task has one truth, and one of these tasks has two. Remove one.")
+        raise ApiError(422, "A task has one truth, and one of these tasks has two. Remove one.")
     return truths
 
 
@@ -219,8 +224,4 @@ def _key_of(header: bytes | None) -> str | None:
     try:
         return None if header is None else header.decode()
     except UnicodeError:
-        raise Refusal(422, "`Idempotency-Key` must be UTF-8. Send another.") from None
-
-
-def _too_many() -> LimitError:
-    return LimitError(f"At most {MOST_ROWS:,} labels are taken at once. Send them in parts.")
+        raise ApiError(422, "`Idempotency-Key` must be UTF-8. Send another.") from None

@@ -1,17 +1,27 @@
-"""Streams: which there are, how they learn and cut, what they hold."""
+"""Streams: created, listed, configured; their chunks, their model, their events."""
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
 
 from labelquorum.ingest.validate import fault_of_name
 from labelquorum.server.auth import Guarded
 from labelquorum.server.cache import as_json, json_response
-from labelquorum.server.context import Service, cached_body, known_stream, read_shape, service_of
-from labelquorum.server.errors import Refusal, error_responses
-from labelquorum.server.overview_schemas import StreamsShape
-from labelquorum.server.schemas import NewStream, RulesShape, StreamShape, json_body
+from labelquorum.server.context import Service, cached_body, known_stream, service_of
+from labelquorum.server.errors import ApiError, error_responses
+from labelquorum.server.request_parsing import Cursor, Limit, after_cursor, cursor_of, read_shape
+from labelquorum.server.schemas import (
+    ChunkPage,
+    NewStream,
+    RulesShape,
+    StreamShape,
+    StreamsShape,
+    json_body,
+    told_chunk,
+)
+from labelquorum.server.sse import EventStreamResponse
 from labelquorum.store.queries import all_counts
 from labelquorum.store.rules import Rules
 from labelquorum.store.stream import Stream
@@ -19,7 +29,8 @@ from labelquorum.store.stream import Stream
 __all__ = ["router"]
 
 router = APIRouter(route_class=Guarded)
-MOST_CLASSES = 1000
+MAX_CLASSES = 1000
+MAX_EVENT = 2**62  # an id of the database is below 2**63
 _NOT_SETTINGS = ("self", "name", "method", "rules")
 
 
@@ -53,8 +64,8 @@ async def list_streams(
 def _pace(service: Service, name: str) -> dict[str, Any]:
     return {
         "chunks_behind": service.write_queue.loop.behind(name),
-        "labels_per_second": service.pace.labels_per_second(name),
-        "spark": service.pace.spark(name),
+        "labels_per_second": service.throughput.labels_per_second(name),
+        "spark": service.throughput.spark(name),
     }
 
 
@@ -68,7 +79,7 @@ def _pace(service: Service, name: str) -> dict[str, Any]:
 async def create_stream(request: Request) -> dict[str, Any]:
     """Make a stream."""
     service = service_of(request)
-    wanted = await read_shape(request, NewStream)
+    wanted = await read_shape(request, service_of(request).bodies, NewStream)
     made = await service.ask(_create, service, wanted)
     service.discard(None)
     return made
@@ -93,7 +104,7 @@ def read_stream(request: Request, stream: str) -> dict[str, Any]:
 async def change_rules(request: Request, stream: str) -> dict[str, Any]:
     """Change some of the rules from now on."""
     known = known_stream(request)
-    wanted = await read_shape(request, RulesShape)
+    wanted = await read_shape(request, service_of(request).bodies, RulesShape)
     changes = wanted.model_dump(exclude_unset=True)
     await run_in_threadpool(lambda: known.stream.change(**changes))
     service_of(request).log.write("rules", stream=stream, changes=changes)
@@ -102,22 +113,87 @@ async def change_rules(request: Request, stream: str) -> dict[str, Any]:
     return await run_in_threadpool(_told, known.stream)
 
 
+@router.get(
+    "/v1/streams/{stream}/chunks",
+    response_model=ChunkPage,
+    responses=error_responses(401, 403, 404, 422, 429, 503),
+)
+def list_chunks(
+    request: Request, stream: str, cursor: Cursor = None, limit: Limit = 100
+) -> dict[str, Any]:
+    """Chunks that were cut, by number, and what became of each."""
+    known = known_stream(request).stream
+    after = after_cursor(cursor, int)
+    found = known.chunks(after or 0, limit + 1)
+    page = found[:limit]
+    return {
+        "chunks": [told_chunk(one) for one in page],
+        "next": cursor_of(page[-1]["id"]) if len(found) > limit else None,
+    }
+
+
+@router.get(
+    "/v1/streams/{stream}/model",
+    response_class=Response,
+    responses={
+        200: {
+            "content": {
+                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
+            },
+            "description": "A file that labelquorum.load reads.",
+        },
+        **error_responses(401, 403, 404, 422, 429, 503),
+    },
+)
+async def read_model(request: Request, stream: str) -> Response:
+    """The whole model as a file."""
+    file = await service_of(request).ask(known_stream(request).stream.model_file)
+    headers = {"Content-Disposition": 'attachment; filename="model.lq"'}
+    return Response(file, media_type="application/octet-stream", headers=headers)
+
+
+@router.get(
+    "/v1/streams/{stream}/events",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "description": "Events until either side ends it.",
+        },
+        **error_responses(401, 403, 404, 422, 429, 503),
+    },
+)
+async def follow_events(
+    request: Request,
+    stream: str,
+    after: Annotated[int | None, Query(ge=0, le=MAX_EVENT)] = None,
+    last_event_id: Annotated[
+        int | None, Header(ge=0, le=MAX_EVENT, description="Go on after this event.")
+    ] = None,
+) -> StreamingResponse:
+    """Follow what happens: chunks applied or quarantined, rules changed."""
+    service, known = service_of(request), known_stream(request)
+    key = request.scope["key"]
+    start = last_event_id if last_event_id is not None else after
+    return EventStreamResponse(service.hub, known.stream, start, lambda: service.keyring.holds(key))
+
+
 def _create(service: Service, wanted: NewStream) -> dict[str, Any]:
     fault = fault_of_name(wanted.name)
     if fault or "/" in wanted.name or not wanted.name.strip(". "):
-        raise Refusal(
+        raise ApiError(
             422,
             f"The name of a stream {fault or 'must be more than dots, and have no slash'}. "
             f"Got {wanted.name[:40]!r}. Choose another.",
         )
     for name in _NOT_SETTINGS:
         if name in wanted.settings:
-            raise Refusal(422, f"`settings` has no {name!r}. Leave it out.")
+            raise ApiError(422, f"`settings` has no {name!r}. Leave it out.")
     _check_classes(wanted.settings.get("classes"))
     rules = Rules().changed(**wanted.rules.model_dump(exclude_unset=True))
     with service.creating:
         if wanted.name in service.store.streams():
-            raise Refusal(409, f"There is a stream {wanted.name!r} already. Choose another name.")
+            raise ApiError(409, f"There is a stream {wanted.name!r} already. Choose another name.")
         stream = service.store.create(wanted.name, wanted.method, rules=rules, **wanted.settings)
         service.add(stream)
     service.log.write("created", stream=wanted.name)
@@ -127,12 +203,12 @@ def _create(service: Service, wanted: NewStream) -> dict[str, Any]:
 def _check_classes(classes: Any) -> None:
     if classes is None:
         return
-    if not isinstance(classes, list) or len(classes) > MOST_CLASSES:
-        raise Refusal(422, f"`classes` must be a list of at most {MOST_CLASSES} names.")
+    if not isinstance(classes, list) or len(classes) > MAX_CLASSES:
+        raise ApiError(422, f"`classes` must be a list of at most {MAX_CLASSES} names.")
     for one in classes:
         fault = fault_of_name(one) if isinstance(one, str | int | float) else "is no text or number"
         if fault or (isinstance(one, str) and not one.strip()):
-            raise Refusal(422, f"A class {fault or 'is empty'}. Got {str(one)[:40]!r}. Rename it.")
+            raise ApiError(422, f"A class {fault or 'is empty'}. Got {str(one)[:40]!r}. Rename it.")
 
 
 def _told(stream: Stream) -> dict[str, Any]:

@@ -7,13 +7,12 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from labelquorum.server.alerts import alarms
 from labelquorum.server.auth import Guarded
 from labelquorum.server.cache import WorkerTable, as_json, json_response
 from labelquorum.server.context import Known, Service, cached_body, known_stream, service_of
 from labelquorum.server.errors import error_responses
-from labelquorum.server.overview_schemas import Stopping, Summary
-from labelquorum.server.schemas import told_chunk
+from labelquorum.server.schemas import Stopping, Summary, told_chunk
+from labelquorum.server.telemetry import alerts
 from labelquorum.store.rules import Rules
 from labelquorum.store.stats import BINS, StreamStats
 
@@ -49,7 +48,7 @@ def _summary(service: Service, known: Known, table: WorkerTable) -> dict[str, An
             "name": name,
             "classes": stream.classes(),
             "counts": stream.count(),
-            "labels_per_second": service.pace.labels_per_second(name),
+            "labels_per_second": service.throughput.labels_per_second(name),
             "chunks_behind": behind,
             "update": _update(tally),
             "confidence": {
@@ -72,11 +71,11 @@ def _summary(service: Service, known: Known, table: WorkerTable) -> dict[str, An
                 for point in tally.points()
             ],
             "last_chunks": [told_chunk(row) for row in stream.last_chunks()],
-            "warnings": alarms(
+            "warnings": alerts(
                 tally,
                 rules,
                 behind,
-                service.pace.grew(name),
+                service.throughput.growth(name),
                 stream.quarantined(),
                 table.drifting(),
                 service.write_queue.healthy,

@@ -13,7 +13,7 @@ from labelquorum.ingest.validate import check_names, checked
 from labelquorum.server.auth import Guarded
 from labelquorum.server.context import known_stream, service_of
 from labelquorum.server.errors import error_responses
-from labelquorum.server.request_body import parse_json
+from labelquorum.server.request_parsing import parse_json
 from labelquorum.server.schemas import HookAnswer, hook_body
 from labelquorum.store.accept import Revised, Revision
 from labelquorum.store.batch import Submission

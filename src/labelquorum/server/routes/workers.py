@@ -11,10 +11,16 @@ from labelquorum.errors import LabelError
 from labelquorum.server.auth import Guarded
 from labelquorum.server.cache import WorkerTable, as_json, json_response
 from labelquorum.server.context import Service, cached_body, known_stream, service_of
-from labelquorum.server.errors import Refusal, error_responses
-from labelquorum.server.overview_schemas import WorkerPage, WorkerShape
-from labelquorum.server.paging import Cursor, Limit, Search, after_cursor, cursor_of, spellings
-from labelquorum.server.schemas import Gone
+from labelquorum.server.errors import ApiError, error_responses
+from labelquorum.server.request_parsing import (
+    Cursor,
+    Limit,
+    Search,
+    after_cursor,
+    cursor_of,
+    spellings,
+)
+from labelquorum.server.schemas import Gone, WorkerPage, WorkerShape
 from labelquorum.store.queries import Recent
 from labelquorum.store.stats import StreamStats
 from labelquorum.store.stream import Stream
@@ -97,7 +103,7 @@ async def read_worker(request: Request, stream: str, worker: str) -> Response:
         told["crowd_confusion"] = found["crowd_confusion"]
         told["confuses"] = _confuses(found)
         return json_response(as_json(told))
-    raise Refusal(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
+    raise ApiError(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
 
 
 @router.delete(
@@ -118,7 +124,7 @@ async def forget_worker(request: Request, stream: str, worker: str) -> dict[str,
         service.discard(stream)
         service.hub.ring(stream)
         return {"gone": gone}
-    raise Refusal(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
+    raise ApiError(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
 
 
 def _chosen(
@@ -141,7 +147,7 @@ def _start(rows: Sequence[Mapping[str, Any]], after: int | None) -> int:
     for k, row in enumerate(rows):
         if row["place"] == after:
             return k + 1
-    raise Refusal(
+    raise ApiError(
         422, "`cursor` names a worker who is not in this list any more. Begin with the first page."
     )
 
