@@ -111,7 +111,7 @@ def test_a_service_whose_store_refuses_is_not_ready(running, admin, monkeypatch)
 )
 def test_text_that_is_far_longer_than_any_name_is_refused_unread(admin, stream, kind, body):
     answer = admin.post(f"{stream}/labels", content=body, headers={"Content-Type": kind})
-    assert answer.status_code == 422 and "No name is so long" in answer.json()["error"]
+    assert answer.status_code == 422 and "No name is that long" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(

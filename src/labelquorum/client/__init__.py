@@ -1,7 +1,7 @@
 """The Python client of the service: labels in, consensus out, from another process or machine.
 
-It imports neither JAX nor the store. What is sent is cut into batches, each under a key of its own,
-and sent again until the service has acknowledged it, so nothing is lost and nothing counts twice,
+It imports neither JAX nor the store. Labels are sent in batches, each under an idempotency key, and
+retried until the service has acknowledged them, so nothing is lost and nothing counts twice,
 whatever becomes of a connection.
 """
 
@@ -52,7 +52,7 @@ class Client:
     key
         One that the service gave. It says what one may do, and with which stream.
     timeout
-        So many seconds a request is tried before it is given up, with pauses that grow.
+        Seconds for which a request is retried, with exponential backoff.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Client:
         self._wire = Wire(url, key, timeout)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._wire.close()
 
     def __enter__(self) -> Self:
@@ -137,7 +137,7 @@ class Client:
         return _frame(found, "id", ["name", "scope", "stream", "created_at", "revoked_at"])
 
     def make_key(self, name: str, scope: str, stream: str | None = None) -> str:
-        """Make a key, and give its secret, which is not told again.
+        """Make a key, and give its secret, which is not shown again.
 
         Parameters
         ----------
@@ -152,7 +152,7 @@ class Client:
         return str(self._ask("POST", "/v1/keys", json=body)["key"])
 
     def revoke_key(self, number: int) -> None:
-        """Have a key open nothing any more, by its id."""
+        """Revoke a key by its id."""
         self._remove(f"/v1/keys/{int(number)}")
 
     # ── in ───────────────────────────────────────────────────────────────────────────────
@@ -205,7 +205,7 @@ class Client:
                 reply = self._ask(
                     "POST",
                     _path(stream, "labels"),
-                    refusal=LabelError,
+                    invalid=LabelError,
                     params={"on_bad": on_bad},
                     content=content,
                     headers=headers,
@@ -241,7 +241,7 @@ class Client:
         """
         pairs = read_gold(true_labels).items()
         rows = [{"task": task, "label": label} for task, label in pairs]
-        reply = self._ask("POST", _path(stream, "gold"), refusal=LabelError, json=rows)
+        reply = self._ask("POST", _path(stream, "gold"), invalid=LabelError, json=rows)
         return int(reply["told"])
 
     # ── out ──────────────────────────────────────────────────────────────────────────────
@@ -265,7 +265,7 @@ class Client:
         confidence_below
             Only answers with less confidence.
         changed_since
-            Only answers given, or given anew, after the chunk of this number.
+            Only answers given or changed after the chunk of this number.
         """
         found = self.iter_items(
             stream,
@@ -299,11 +299,11 @@ class Client:
         """All workers: index worker; skill, low and high (its bounds), labels, agreed, flags."""
         columns = ["skill", "low", "high", "labels", "agreed", "flags"]
         found = self._pages(_path(stream, "workers"), "workers", {})
-        told = ({**one, "flags": ", ".join(f["flag"] for f in one["flags"])} for one in found)
-        return _frame(told, "worker", columns)
+        rows = ({**one, "flags": ", ".join(f["flag"] for f in one["flags"])} for one in found)
+        return _frame(rows, "worker", columns)
 
     def worker(self, stream: str, worker: Hashable) -> dict[str, Any]:
-        """One worker: also the classes, his confusion matrix by row, and how he changed of late."""
+        """One worker: also the classes, the confusion matrix by row, and the recent trend."""
         return self._ask("GET", _path(stream, "workers", worker))
 
     def forget(self, stream: str, worker: Hashable) -> int:
@@ -320,7 +320,7 @@ class Client:
         threshold
             Those that are less sure than this.
         limit
-            At most so many.
+            Maximum number of rows.
         """
         wanted = {"threshold": threshold, "limit": limit}
         found = self._ask("GET", _path(stream, "pending"), params=wanted)["items"]
@@ -333,7 +333,7 @@ class Client:
     def follow(self, stream: str, after: str | int | None = None) -> Iterator[Event]:
         """What happens in a stream, as it happens, for as long as one listens.
 
-        A connection that is lost is taken up where it was, so no event is missed or told twice.
+        A connection that is lost is taken up where it was, so no event is missed or rows twice.
 
         Parameters
         ----------

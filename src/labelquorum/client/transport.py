@@ -37,7 +37,7 @@ LATER = frozenset({429, 502, 503, 504, 507})
 FIRST_WAIT, LONGEST_WAIT = 0.1, 10.0
 CONNECT_SECONDS = 5.0
 SILENT_SECONDS = 60.0
-"""Events that are silent for so long have lost their connection."""
+"""Read timeout of events: the service sends a heartbeat every 15 seconds."""
 
 
 class AbsentError(StoreError):
@@ -75,7 +75,7 @@ class Wire:
         )
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._http.close()
 
     def call(
@@ -83,17 +83,17 @@ class Wire:
         verb: str,
         path: str,
         *,
-        refusal: type[LabelQuorumError] = StateError,
+        invalid: type[LabelQuorumError] = StateError,
         lost: list[str] | None = None,
         **request: Any,
     ) -> httpx.Response:
-        """Ask until there is an answer, or the time is over; refusals are raised.
+        """Ask until there is an answer, or the time is over; errors are raised.
 
         Parameters
         ----------
         verb, path
             What is asked for.
-        refusal
+        invalid
             What is raised where the service finds fault with what it was sent.
         lost
             Where to tell of answers that got lost: the service may have done what it was asked.
@@ -112,7 +112,7 @@ class Wire:
                     lost.append(said)
             else:
                 if reply.status_code not in LATER:
-                    return _checked(reply, self.url, refusal)
+                    return _checked(reply, self.url, invalid)
                 said, asked_to_wait = _sentence(reply), _retry_after(reply)
             wait = _pause(attempt, asked_to_wait)
             if time.monotonic() + wait > deadline:
@@ -171,20 +171,20 @@ def _pause(attempt: int, asked_to_wait: float | None) -> float:
 
 def _retry_after(reply: httpx.Response) -> float | None:
     """For how many seconds the service asked to be left alone."""
-    told = reply.headers.get("Retry-After")
-    if told is None:
+    header = reply.headers.get("Retry-After")
+    if header is None:
         return None
     try:
-        seconds = float(told)
+        seconds = float(header)
     except ValueError:
         try:
-            seconds = parsedate_to_datetime(told).timestamp() - time.time()
+            seconds = parsedate_to_datetime(header).timestamp() - time.time()
         except ValueError:
             return None
     return max(0.0, seconds) if isfinite(seconds) else None
 
 
-def _checked(reply: httpx.Response, url: str, refusal: type[LabelQuorumError]) -> httpx.Response:
+def _checked(reply: httpx.Response, url: str, invalid: type[LabelQuorumError]) -> httpx.Response:
     """The answer, or the error it stands for."""
     status = reply.status_code
     if reply.is_success:
@@ -196,7 +196,7 @@ def _checked(reply: httpx.Response, url: str, refusal: type[LabelQuorumError]) -
         409: ConflictError,
         413: LimitError,
     }
-    kind = kinds.get(status, refusal if 400 <= status < 500 else StoreError)
+    kind = kinds.get(status, invalid if 400 <= status < 500 else StoreError)
     raise kind(f"{url}: {_sentence(reply)}")
 
 

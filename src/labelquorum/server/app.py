@@ -1,4 +1,4 @@
-"""The app: all routes, behind the gate, in front of a store."""
+"""The app: all routes behind the middleware, over one store."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -55,11 +55,11 @@ def create_app(
     store
         Where the streams are.
     write_queue
-        Who takes labels in, cuts and learns; it is started and stopped with the app.
+        Accepts labels and learns; it is started and stopped with the app.
     settings
-        What the service is told at its start.
+        Of the service.
     log
-        Who writes down what happens; standard error unless given.
+        Where events are logged; standard error unless given.
     """
     service = Service(store, write_queue, settings or Settings(), log or Log())
     inner = FastAPI(

@@ -1,4 +1,4 @@
-"""Who may do what: keys, scopes, rates. What is not declared here is refused.
+"""Who may do what: keys, scopes, rates. What is not declared here is denied.
 
 A key is for one stream or for all, and has a scope: read, write or admin, each of which includes
 those before it. `ROUTES` says what every route asks for.
@@ -74,7 +74,7 @@ PUBLIC_BELOW = tuple(path.partition("{")[0] for path in PUBLIC if "{" in path)
 
 
 class Keyring:
-    """The keys that open, in memory, so that a request costs no query."""
+    """The valid keys, in memory, so that a request costs no query."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -83,13 +83,13 @@ class Keyring:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the keys again; one that was revoked opens nothing from now on."""
+        """Read the keys again; one that was revoked is invalid from now on."""
         with self._reading:
             found = self._keys.all()
             self._by_digest = {key.digest: key for key in found if key.revoked_at is None}
 
     def holds(self, key: Key) -> bool:
-        """Tell whether a key still opens what it did."""
+        """Tell whether a key is still valid."""
         return key.digest in self._by_digest
 
     def find(self, secret: str) -> Key | None:
@@ -101,14 +101,14 @@ class Keyring:
 
 
 class RateLimiter:
-    """How many requests each key may make: a bucket that fills steadily."""
+    """A rate limit per key: a token bucket."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._most, self._clock = rate, max(2 * rate, 1.0), clock
         self._buckets: dict[int, tuple[float, float]] = {}
 
     def take(self, key: int) -> float:
-        """Take one from a key's bucket; seconds to wait where it is empty, else 0."""
+        """Take a token of a key; seconds to wait if there is none, else 0."""
         now = self._clock()
         left, since = self._buckets.get(key, (self._most, now))
         left = min(self._most, left + (now - since) * self._rate)
@@ -139,8 +139,8 @@ class Guarded(APIRoute):
             _check(ROUTES.get((scope["method"], self.path)) or _UNDECLARED, scope)
             response = await self.endpoint(Request(scope, receive, send))
         except (LabelQuorumError, ApiError) as error:
-            refusal = api_error_of(error)
-            response = error_response(refusal.status, refusal.sentences, refusal.headers)
+            api_error = api_error_of(error)
+            response = error_response(api_error.status, api_error.sentences, api_error.headers)
         except Exception:
             await error_response(500, [BUG])(scope, receive, send)
             raise
@@ -172,18 +172,17 @@ def _check(need: Need, scope: Any) -> None:
     if key is None:
         raise ApiError(401, "This route needs a key.", headers={"WWW-Authenticate": "Bearer"})
     if need.scope not in SCOPES:
-        raise ApiError(403, "This route is open to nobody.")
+        raise ApiError(403, "This route is closed to every key.")
     if SCOPES.index(key.scope) < SCOPES.index(need.scope):
         raise ApiError(
             403,
             f"This takes a key with the scope {need.scope}. Yours has the scope {key.scope}. "
-            "Ask whoever gave you the key for another.",
+            "Ask the administrator for another.",
         )
     if key.stream is None or need.reach == "any":
         return
     if need.reach == "all" or scope["path_params"].get("stream") != key.stream:
         raise ApiError(
             403,
-            f"Your key is for the stream {key.stream!r} only. "
-            "Ask whoever gave you the key for another.",
+            f"Your key is for the stream {key.stream!r} only. Ask the administrator for another.",
         )

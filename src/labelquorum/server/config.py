@@ -20,7 +20,7 @@ __all__ = ["Log", "Settings", "log_config"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the service is told at its start.
+    """The settings of the service.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Settings:
     allow_origin
         Pages of other origins that may write, such as https://labels.example.org.
     rate
-        Requests a second that a key may make; twice as many at once.
+        Rate limit: requests per second per key; twice as many in a burst.
     viewers
         How many may follow events at a time.
     body_bytes
@@ -39,15 +39,15 @@ class Settings:
     unpacked_bytes
         The largest body once it is unpacked.
     waiting_bytes
-        The bodies of all requests together; who comes then is asked to come again.
+        The bodies of all requests together; beyond, clients are asked to retry.
     read_seconds
         How long a client may take to send its headers, and as long again for its body.
     keep_alive_seconds
         How long a connection may stay silent between two requests.
     stop_seconds
-        How long requests may take to end once the service is told to stop.
+        How long requests may take to end once the service is asked to stop.
     beat_seconds
-        Who follows events hears something at least so often.
+        Interval in seconds of the heartbeat to those who follow events.
     log_requests
         Write a line for every request, not only for those that were refused.
     """

@@ -1,4 +1,4 @@
-"""What all routes share: the store, who feeds it, and what is remembered of its streams."""
+"""What all routes share: the store, the write queue, the caches."""
 
 import asyncio
 import threading
@@ -82,7 +82,7 @@ class Service:
         self.creating = threading.Lock()
         self._asking = CapacityLimiter(MAX_QUESTIONS)
         self._searching = CapacityLimiter(MAX_SEARCHES)
-        # One process writes to a store, so nobody else makes streams.
+        # One process writes to a store, so no other process creates streams.
         self._known = {name: Known(store.stream(name)) for name in store.streams()}
 
     def start(self) -> None:
@@ -103,15 +103,13 @@ class Service:
     async def ask(self, question: Callable[..., Answer], *about: Any) -> Answer:
         """Ask what only the learner knows, in a thread; few at a time, so that reads go on."""
         if self._asking.statistics().tasks_waiting >= MAX_WAITING_QUESTIONS:
-            raise _later("Too many ask the model at the moment. Come back in a second.")
+            raise _later("Too many ask the model at the moment. Retry in a second.")
         try:
             return await to_thread.run_sync(question, *about, limiter=self._asking)
         except LabelQuorumError:
             raise
         except RuntimeError as error:  # the learner's process has died; there will be another
-            raise _later(
-                f"The model could not be asked ({error}). Come back in a second."
-            ) from error
+            raise _later(f"The model could not be asked ({error}). Retry in a second.") from error
 
     async def worker_table(self, stream: Stream) -> WorkerTable:
         """The worker table of a stream; events announce a new one as `workers`."""
@@ -130,7 +128,7 @@ class Service:
     async def search(self, look: Callable[..., Answer], *about: Any) -> Answer:
         """Look through many rows, in a thread; few at a time, so that other reads go on."""
         if self._searching.statistics().tasks_waiting >= MAX_WAITING_SEARCHES:
-            raise _later("Too many search at the moment. Come back in a second.")
+            raise _later("Too many search at the moment. Retry in a second.")
         return await to_thread.run_sync(look, *about, limiter=self._searching)
 
     def _gauged(self) -> Iterator[tuple[str, str, float]]:

@@ -1,4 +1,4 @@
-"""One shape for everything that is refused.
+"""Errors of the API, in one JSON shape.
 
 `{"ok": false, "error": "…", "errors": ["…"], "status": 422}`: the first sentence, and all.
 """
@@ -26,15 +26,15 @@ __all__ = [
     "api_error_of",
     "error_response",
     "error_responses",
-    "told",
+    "sentence_of",
 ]
 
 RETRY_SECONDS = 1
-BUG = "The service could not do this, and wrote down why. Ask whoever runs it."
+BUG = "The service could not do this; the reason is in its log. Ask its administrator."
 
 
 class ApiError(Exception):
-    """What a request is refused with."""
+    """An error response: its status and its sentences."""
 
     def __init__(
         self, status: int, *sentences: str, headers: Mapping[str, str] | None = None
@@ -46,7 +46,7 @@ class ApiError(Exception):
 def error_response(
     status: int, sentences: Sequence[str], headers: Mapping[str, str] | None = None
 ) -> Response:
-    """The answer to a request that is refused."""
+    """The response of an error."""
     plain = [sentence.encode("utf-8", "replace").decode() for sentence in sentences]
     body = {"ok": False, "error": plain[0], "errors": plain, "status": status}
     return Response(
@@ -55,7 +55,7 @@ def error_response(
 
 
 def api_error_of(error: Exception) -> ApiError:
-    """What an error means to the one who asked."""
+    """An error as the client sees it."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, LimitError):
@@ -73,9 +73,9 @@ def api_error_of(error: Exception) -> ApiError:
 def add_error_handlers(app: FastAPI) -> None:
     """Answer every error in the one shape, FastAPI's own included."""
 
-    async def on_refusal(_: Request, error: Exception) -> Response:
-        refusal = api_error_of(error)
-        return error_response(refusal.status, refusal.sentences, refusal.headers)
+    async def on_api_error(_: Request, error: Exception) -> Response:
+        api_error = api_error_of(error)
+        return error_response(api_error.status, api_error.sentences, api_error.headers)
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -88,19 +88,21 @@ def add_error_handlers(app: FastAPI) -> None:
 
     async def on_invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return error_response(422, [told(one, str(one["loc"][0])) for one in error.errors()[:20]])
+        return error_response(
+            422, [sentence_of(one, str(one["loc"][0])) for one in error.errors()[:20]]
+        )
 
-    async def on_bug(_: Request, __: Exception) -> Response:  # the gate writes it down
+    async def on_bug(_: Request, __: Exception) -> Response:  # the middleware logs it
         return error_response(500, [BUG])
 
     for kind in (ApiError, LabelQuorumError):
-        app.add_exception_handler(kind, on_refusal)
+        app.add_exception_handler(kind, on_api_error)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(Exception, on_bug)
 
 
-def told(error: Mapping[str, Any], place: str) -> str:
+def sentence_of(error: Mapping[str, Any], place: str) -> str:
     """One of pydantic's complaints as a sentence."""
     path = [str(part) for part in error["loc"]]
     if path[:1] == [place]:
@@ -139,7 +141,7 @@ def _is_full(error: BaseException | None) -> bool:
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI says of the refusals of a route."""
+    """The errors of a route, for OpenAPI."""
     return {
         status: {"model": ErrorShape, "description": HTTPStatus(status).phrase}
         for status in statuses

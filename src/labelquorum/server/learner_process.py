@@ -389,7 +389,7 @@ def _settle(reply: Future[Any], kind: str, rest: list[Any]) -> None:
 
 
 class _Program:
-    """What the subprocess does: replies to calls, and runs a learning loop if told to."""
+    """What the subprocess does: replies to calls, and runs a learning loop after `join`."""
 
     def __init__(self, replies: IO[bytes]) -> None:
         self._replies, self._one_frame = replies, threading.Lock()

@@ -75,16 +75,16 @@ class Middleware:
             self._check_host(headers)
             self._check_origin(scope["method"], headers, scope["scheme"])
             self._check_key(scope, headers)
-        except ApiError as refusal:
-            response = error_response(refusal.status, refusal.sentences, refusal.headers)
+        except ApiError as api_error:
+            response = error_response(api_error.status, api_error.sentences, api_error.headers)
             await response(scope, receive, answering)
         else:
             try:
                 await (self._express(scope) or self.inner)(scope, receive, answering)
             except Exception as error:  # answered by now, in our shape
-                told = "".join(traceback.format_exception(error))
+                report = "".join(traceback.format_exception(error))
                 path = getattr(scope.get("route"), "path", scope["path"])
-                self._log.write("error", path=path, error=told)
+                self._log.write("error", path=path, error=report)
         finally:
             self._write_down(scope, status, time.perf_counter() - started)
 

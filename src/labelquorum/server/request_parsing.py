@@ -21,7 +21,7 @@ from labelquorum.errors import LimitError
 from labelquorum.ingest.untrusted import MOST_ROWS, gunzip
 from labelquorum.ingest.validate import fault_of_name
 from labelquorum.server.config import Settings
-from labelquorum.server.errors import RETRY_SECONDS, ApiError, told
+from labelquorum.server.errors import RETRY_SECONDS, ApiError, sentence_of
 
 __all__ = [
     "SMALL_BYTES",
@@ -59,7 +59,7 @@ class BodyReader:
 
     @asynccontextmanager
     async def alone(self, packed: bytes) -> AsyncIterator[None]:
-        """While something packed is unpacked, whose size nobody knows before: one at a time."""
+        """Unpack one large body at a time: its size is unknown before."""
         if len(packed) <= SMALL_BYTES:
             yield
             return
@@ -117,7 +117,7 @@ class BodyReader:
         if self.held > self._settings.waiting_bytes:
             raise ApiError(
                 503,
-                "Too many large bodies are being read at the moment. Come back in a second.",
+                "Too many large bodies are being read at the moment. Retry in a second.",
                 headers={"Retry-After": str(RETRY_SECONDS)},
             )
 
@@ -157,7 +157,7 @@ def refuse_long_texts(body: bytes, mark: bytes) -> None:
     for start in range(0, len(body) - _WINDOW, _WINDOW):
         if body.find(mark, start, start + _WINDOW) < 0:
             raise ApiError(
-                422, f"The body has a text of more than {_WINDOW:,} bytes. No name is so long."
+                422, f"The body has a text of more than {_WINDOW:,} bytes. No name is that long."
             )
 
 
@@ -194,7 +194,7 @@ async def read_shape(request: Request, bodies: BodyReader, shape: type[Shape]) -
         return shape.model_validate(said, strict=True)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
-        raise ApiError(422, *(told(one, "body") for one in faults[:20])) from None
+        raise ApiError(422, *(sentence_of(one, "body") for one in faults[:20])) from None
 
 
 # ── ids and cursors ──────────────────────────────────────────────────────────────────────
@@ -234,7 +234,7 @@ def spellings(segment: str, what: str) -> list[Hashable]:
 
 
 def cursor_of(place: Any) -> str:
-    """Where a page ended, as it is told to the reader."""
+    """Where a page ended, as a cursor."""
     text = json.dumps(place, ensure_ascii=False)
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 

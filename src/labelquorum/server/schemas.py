@@ -34,12 +34,12 @@ __all__ = [
     "Told",
     "WorkerPage",
     "WorkerShape",
+    "chunk_body",
     "gold_body",
     "hook_body",
+    "item_body",
     "json_body",
     "labels_body",
-    "told_chunk",
-    "told_item",
 ]
 
 Id = str | int | float
@@ -53,7 +53,7 @@ class Fine(BaseModel):
 
 
 class ErrorShape(BaseModel):
-    """What is refused, and why."""
+    """An error."""
 
     ok: bool = Field(description="Always false.")
     error: str = Field(description="The first of the errors.")
@@ -77,10 +77,10 @@ class Gone(BaseModel):
 
 
 class Told(BaseModel):
-    """How many truths were told."""
+    """How many true labels were set."""
 
     told: int
-    late: int = Field(description="Their tasks were closed: the answers are put right, no more.")
+    late: int = Field(description="Their tasks were closed: only the answers are corrected.")
     repeated: bool
 
 
@@ -241,7 +241,7 @@ class KeyList(BaseModel):
 
 
 class StreamDetail(BaseModel):
-    """A stream at a glance."""
+    """A stream in a list."""
 
     name: str
     counts: dict[str, int]
@@ -281,11 +281,11 @@ class Balance(BaseModel):
     items: int
     share: float
     prior: float | None = Field(description="How frequent the model takes it to be.")
-    recent_share: float | None = Field(description="Among the answers of late.")
+    recent_share: float | None = Field(description="Among recent answers.")
 
 
 class GoldError(BaseModel):
-    """How often the answer to an item was wrong whose truth was told later."""
+    """How often an answer was wrong, among items whose true label came later."""
 
     items: int
     wrong: int
@@ -345,7 +345,7 @@ class Flag(BaseModel):
 
 
 class Trend(BaseModel):
-    """A worker's agreement of late beside that of all time."""
+    """A worker's recent agreement, and the overall one."""
 
     recent: float
     overall: float
@@ -373,7 +373,7 @@ class Change(BaseModel):
 
 
 class Confused(BaseModel):
-    """An answer he gives for a truth more often than the crowd."""
+    """A label that the worker gives for a truth more often than the crowd."""
 
     truth: Id
     says: Id
@@ -393,7 +393,8 @@ class WorkerRowShape(BaseModel):
     flags: list[Flag]
     classes: list[Id] | None = None
     confusion: list[list[float]] | None = Field(
-        default=None, description="P(he says z | truth c), by row c; not where `brief` is wanted."
+        default=None,
+        description="P(the worker says z | truth c), by row c; not where `brief` is wanted.",
     )
     trend: Trend | None = None
 
@@ -407,7 +408,7 @@ class WorkerPage(BaseModel):
 
 
 class WorkerShape(WorkerRowShape):
-    """A worker beside the crowd, and over time."""
+    """A worker compared with the crowd, and over time."""
 
     crowd_confusion: list[list[float]] = Field(description="The crowd's mean, by its labels.")
     track: list[Stretch]
@@ -433,7 +434,7 @@ class AskList(BaseModel):
 
     items: list[Wanted]
     open_items: int
-    says: str | None = Field(description="Why no gain is told, where none is.")
+    says: str | None = Field(description="Why no gain is given, where none is.")
 
 
 class StoppingPoint(BaseModel):
@@ -524,8 +525,8 @@ def json_body(shape: type[BaseModel]) -> dict[str, Any]:
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-def told_item(one: Answer | Undecided) -> dict[str, Any]:
-    """An item as it is told in lists."""
+def item_body(one: Answer | Undecided) -> dict[str, Any]:
+    """An item as lists show it."""
     if isinstance(one, Undecided):
         return {
             "task": one.item_id,
@@ -543,8 +544,8 @@ def told_item(one: Answer | Undecided) -> dict[str, Any]:
     }
 
 
-def told_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A chunk as it is told."""
+def chunk_body(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A chunk as the API shows it."""
     same = ("id", "state", "first_row", "last_row", "seed", "configuration", "cut_at")
-    told = {name: row[name] for name in (*same, "applied_at", "attempts", "error", "version")}
-    return told | {"items": row["n_items"], "labels": row["n_labels"]}
+    body = {name: row[name] for name in (*same, "applied_at", "attempts", "error", "version")}
+    return body | {"items": row["n_items"], "labels": row["n_labels"]}

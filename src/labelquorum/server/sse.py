@@ -1,4 +1,4 @@
-"""Who follows events: one reader of the store for all viewers of a stream."""
+"""Server-sent events: one reader of the store for all viewers of a stream."""
 
 import asyncio
 import json
@@ -17,19 +17,19 @@ from labelquorum.store.stream import Stream
 
 __all__ = ["EventStreamResponse", "Hub"]
 
-HELD = 1000
-"""So many of the last events are held for those who follow; older ones are read when asked for."""
+MAX_BUFFERED_EVENTS = 1000
+"""Per stream, in memory; older events are read from the store."""
 
 _AT_ONCE = 500
 
 
 class _Channel:
-    """The events of one stream: those of late in memory, and a bell for new ones."""
+    """The events of one stream: a buffer of recent ones, and a signal for new ones."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.bell = asyncio.Event()
-        self._held: deque[tuple[int, bytes]] = deque(maxlen=HELD)
+        self._held: deque[tuple[int, bytes]] = deque(maxlen=MAX_BUFFERED_EVENTS)
         self._newest: int | None = None
         self._stale = True
         self._reading = asyncio.Lock()
@@ -100,7 +100,7 @@ class Hub:
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
-        """Let all viewers go."""
+        """Disconnect all viewers."""
         self._closed.set()
         for channel in self._channels.values():
             channel.ring()
@@ -120,24 +120,24 @@ class Hub:
             self._channels[name].ring()
 
     def note(self, name: str, kind: str) -> None:
-        """Tell who follows a stream just now that something can be asked anew; in the loop."""
+        """Notify followers of a stream that something changed; in the event loop."""
         self._changes.update((name, None))
         if name in self._channels:
             self._channels[name].note(kind)
 
     def enter(self) -> None:
-        """Let one more viewer in, if there is room."""
+        """Count one more viewer, if there is room."""
         if self._viewers >= self._most:
             raise ApiError(
                 503,
-                f"There are {self._most:,} viewers already. Come back later, or ask for pages.",
+                f"There are {self._most:,} viewers already. Retry later, or poll.",
                 headers={"Retry-After": str(10 * RETRY_SECONDS)},
             )
         self._viewers += 1
         self._metrics.viewers.set(self._viewers)
 
     def leave(self) -> None:
-        """Let a viewer go."""
+        """Count a viewer who left."""
         self._viewers -= 1
         self._metrics.viewers.set(self._viewers)
 

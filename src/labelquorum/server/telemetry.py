@@ -28,7 +28,7 @@ GAUGES = {
 
 
 class Metrics:
-    """Counts requests, labels, streams and viewers in a Prometheus registry of its own."""
+    """Counts requests, labels, streams and viewers in a separate Prometheus registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

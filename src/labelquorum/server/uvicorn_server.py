@@ -1,4 +1,4 @@
-"""Serving: uvicorn with patience for nobody, and an orderly end."""
+"""uvicorn with read timeouts, header limits and graceful shutdown."""
 
 import asyncio
 import json
@@ -17,12 +17,12 @@ from labelquorum.server.middleware import Middleware
 
 __all__ = ["Server", "check_free", "serve"]
 
-HEADER_BYTES = 2**16
-"""No request line and headers are longer."""
+MAX_HEADER_BYTES = 2**16
+"""Of the request line and all headers together."""
 
 
 class _Impatient(HttpToolsProtocol):
-    """A connection whose requests have to be there in time, and their headers within bounds."""
+    """A connection with a timeout for requests, and a limit for their headers."""
 
     patience = 20.0
     _timer: TimerHandle | None = None
@@ -37,8 +37,8 @@ class _Impatient(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > HEADER_BYTES:
-            self._refuse(431, f"Headers may have {HEADER_BYTES:,} bytes. Send fewer.")
+        if self._in_head and self._head_bytes > MAX_HEADER_BYTES:
+            self._refuse(431, f"Headers may have {MAX_HEADER_BYTES:,} bytes. Send fewer.")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -75,11 +75,11 @@ class _Impatient(HttpToolsProtocol):
         self._refuse(408, f"The {part} took longer than {self.patience:g} seconds.")
 
     def _refuse(self, status: int, sentence: str) -> None:
-        """Answer in our shape, and hang up."""
+        """Send an error in our shape, and close the connection."""
         if self.transport.is_closing():
             return
-        told = {"ok": False, "error": sentence, "errors": [sentence], "status": status}
-        body = json.dumps(told).encode()
+        content = {"ok": False, "error": sentence, "errors": [sentence], "status": status}
+        body = json.dumps(content).encode()
         self.transport.write(
             b"HTTP/1.1 %d Refused\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
             b"Connection: close\r\n\r\n" % (status, len(body)) + body
@@ -88,7 +88,7 @@ class _Impatient(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """A server that lets its viewers go before it waits for its requests to end."""
+    """A server that disconnects viewers before it waits for requests to end."""
 
     def __init__(self, app: Middleware, settings: Settings) -> None:
         kind = type("Impatient", (_Impatient,), {"patience": settings.read_seconds})
@@ -135,7 +135,7 @@ class Server(uvicorn.Server):
 
 
 def check_free(settings: Settings) -> None:
-    """Refuse an address that cannot be listened on, before anything is begun."""
+    """Raise an error for an address that cannot be listened on, before anything is started."""
     host, port = settings.host, settings.port
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -152,7 +152,7 @@ def check_free(settings: Settings) -> None:
 
 
 def serve(app: Middleware, settings: Settings) -> None:
-    """Serve until told to stop."""
+    """Serve until a signal stops it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # viewers take a file each
     tune_garbage_collection()

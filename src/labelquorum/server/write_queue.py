@@ -2,7 +2,7 @@
 
 One thread stands between many clients and one store. It writes whatever has arrived in one
 transaction per stream, because a commit costs one fsync whether it holds one label or a thousand.
-The queue in memory is bounded; beyond that, clients are told to retry later. The learning loop is
+The queue in memory is bounded; beyond that, clients are asked to retry later. The learning loop is
 woken after each commit.
 """
 
@@ -138,8 +138,8 @@ class WriteQueue:
                     outcomes = [error] * len(some)
                 except Exception as error:
                     log.exception("accept failed", extra={"stream": name})
-                    refusal = StoreError(f"The labels could not be written ({error}).")
-                    outcomes = [refusal] * len(some)
+                    failure = StoreError(f"The labels could not be written ({error}).")
+                    outcomes = [failure] * len(some)
                 _resolve([one.future for one in some], outcomes)
                 self.loop.wake(name)
             if self._queued < GROUP_LABELS:

@@ -260,7 +260,7 @@ def test_a_worker_is_marked_of_late_only_where_the_doubt_allows_it(view, labels,
 
     view.alter("/workers/w03$", lately)
     view.sign_in("/s/birds/workers/w03")
-    late = view.page.locator(".figure:has-text('Agrees with the others, of late')")
+    late = view.page.locator(".figure:has-text('Agrees with the others, recently')")
     expect(late).to_have_attribute("data-tone", tone)
     view.check()
 
@@ -372,7 +372,7 @@ def test_numbers_and_rules_are_told_in_the_words_of_the_page(view):
         "< 0.1 pt",
         "0 pt",
         "+2.0 pt",
-        "“Labels an item” must be 1. “Answered items stay open” must be 0.",
+        "“Labels per item” must be 1. “Answered items stay open” must be 0.",
     ]
     view.check()
 
@@ -473,7 +473,7 @@ def test_rules_and_keys_are_changed_in_the_settings(view, service):
     page.fill("input[name=chunk_items]", "7")
     page.fill("input[name=max_wait]", "")
     page.click("text=Change rules")
-    page.wait_for_selector(".told:has-text('The new rules hold')")
+    page.wait_for_selector(".report:has-text('The new rules hold')")
     rules = service.client.stream("ruled")["rules"]
     assert rules["chunk_items"] == 7 and rules["max_wait"] is None
     page.fill(".keys input", "for a friend")

@@ -79,7 +79,7 @@ def test_events_are_followed_and_taken_up_again(running, admin, stream):
 def test_who_starts_far_back_reads_all_of_it_from_the_store(running, admin, stream, monkeypatch):
     from labelquorum.server import sse
 
-    monkeypatch.setattr(sse, "HELD", 2)
+    monkeypatch.setattr(sse, "MAX_BUFFERED_EVENTS", 2)
     monkeypatch.setattr(sse, "_AT_ONCE", 3)
     early = Viewer(running.client("read"), stream)  # so that a channel is there, and forgets
     until(lambda: early.comments)

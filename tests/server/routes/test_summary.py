@@ -247,11 +247,11 @@ def test_a_cursor_of_a_worker_who_is_gone_is_refused(admin, owls):
     params = {"sort": "labels", "search": "=spam", "cursor": first["next"]}
     assert first["workers"][-1]["worker"] != "=spam"
     answer = admin.get(f"{owls}/workers", params=params)
-    assert answer.status_code == 422 and "not in this list any more" in answer.json()["error"]
+    assert answer.status_code == 422 and "no longer in this list" in answer.json()["error"]
 
 
 def test_so_many_downloads_are_open_and_no_more(running, admin, owls, monkeypatch):
-    monkeypatch.setattr(export, "OPEN_OF_KEY", 1)
+    monkeypatch.setattr(export, "MAX_OPEN_PER_KEY", 1)
     may_end, write = threading.Event(), export._items
 
     def held_up(*about):
@@ -263,7 +263,7 @@ def test_so_many_downloads_are_open_and_no_more(running, admin, owls, monkeypatc
         refused = admin.get(f"{owls}/export")
         assert refused.status_code == 503 and "Retry-After" in refused.headers
         with running.client("read").stream("GET", f"{owls}/export") as other:
-            monkeypatch.setattr(export, "OPEN", 2)
+            monkeypatch.setattr(export, "MAX_OPEN", 2)
             assert running.client("read").get(f"{owls}/export").status_code == 503
             may_end.set()
             assert slow.read() == other.read()

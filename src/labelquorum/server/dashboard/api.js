@@ -19,7 +19,7 @@ export class Unreachable extends Error {
   }
 }
 
-/** Told of what happens on the wire: `lost`, `found`, `locked`. */
+/** Called with changes of the connection: `lost`, `found`, `locked`. */
 export const wire = new EventTarget();
 
 const tell = (kind) => wire.dispatchEvent(new Event(kind));
@@ -35,18 +35,18 @@ export function keep(secret) {
   return fits;
 }
 
-let owned = { secret: null, told: null };
+let owned = { secret: null, report: null };
 
 /** Tell whether the viewer's key has the scope admin: for this stream, or for all. */
 export async function mayRule(stream = null) {
   if (!key()) return false;
-  if (owned.secret !== key()) owned = { secret: key(), told: get("/v1/key") };
+  if (owned.secret !== key()) owned = { secret: key(), report: get("/v1/key") };
   const asked = owned;
   try {
-    const { scope, stream: only } = await asked.told;
+    const { scope, stream: only } = await asked.report;
     return scope === "admin" && (only === null || only === stream);
   } catch (error) {
-    if (owned === asked) owned = { secret: null, told: null }; // the next who asks tries again
+    if (owned === asked) owned = { secret: null, report: null }; // the next caller tries again
     throw error;
   }
 }
@@ -69,9 +69,9 @@ let aged = false;
  * Tells whether such was given since the last call.
  */
 export function hurry(on) {
-  const told = aged;
+  const report = aged;
   [hurried, aged] = [on, false];
-  return told;
+  return report;
 }
 
 /** Ask for something to read. */
@@ -155,8 +155,8 @@ async function request(method, address, { body, type, signal, headers = {} }) {
 
 async function refusalOf(response) {
   try {
-    const told = await response.json();
-    return new Refused(response.status, told.errors.slice(0, 3).join(" "));
+    const report = await response.json();
+    return new Refused(response.status, report.errors.slice(0, 3).join(" "));
   } catch {
     return new Refused(
       response.status,

@@ -152,7 +152,7 @@ function hear(event) {
       painting = null;
       showState("live");
     });
-  } else if (current.where.tab === "items") return; // a note that workers can be asked for anew
+  } else if (current.where.tab === "items") return; // the worker table was renewed
   if (current.view.hear) current.view.hear(event);
   else current.refresher.nudge();
 }
@@ -256,8 +256,8 @@ function showTheme() {
   recolour();
 }
 
-function showState(told) {
-  const state = lostSince === null ? told : "lost";
+function showState(report) {
+  const state = lostSince === null ? report : "lost";
   const words = {
     live: "Live",
     polling: "Live",

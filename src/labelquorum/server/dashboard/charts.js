@@ -17,7 +17,7 @@ export function colour(name, alpha = 1) {
   return alpha === 1 ? found : found.replace("rgb(", "rgba(").replace(")", `, ${alpha})`);
 }
 
-/** Draw all charts anew, in the colours of now. */
+/** Draw all charts again, in the current colours. */
 export function recolour() {
   for (const chart of drawn) chart.redraw(false, true);
   for (const canvas of document.querySelectorAll("canvas.heat-canvas"))
@@ -104,11 +104,11 @@ export function lines({
       readout.textContent = rest;
       return;
     }
-    const told = series
+    const report = series
       .map((one, n) => [one, data[n + 1][at]])
       .filter(([one, value]) => one.label && value !== null && value !== undefined)
       .map(([one, value]) => `${one.label} ${(one.format ?? yFormat)(value)}`);
-    readout.textContent = [xFormat(data[0][at]), ...told].join(" · ");
+    readout.textContent = [xFormat(data[0][at]), ...report].join(" · ");
   }
 
   function draw(u) {

@@ -46,7 +46,7 @@ export function fill(node, ...children) {
   return put(node, ...children);
 }
 
-/** A name that somebody gave, shown as it was typed and kept from turning what stands around it. */
+/** A name that a user gave, shown as it was typed and kept from turning what stands around it. */
 export function named(text, props = {}) {
   return el("bdi", { ...props, class: `name ${props.class ?? ""}`.trim() }, String(text));
 }

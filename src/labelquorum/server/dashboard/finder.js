@@ -21,7 +21,7 @@ export function asked(query, usual) {
  *
  * `wanted` holds `search`, `sort` and what else is chosen; `choices` are the selects by those names.
  * `source(wanted)` gives the pages of a table, `ordered(sort)` the column that holds. `words` are
- * {heading, one, searched, caption, fresh, unfit, none}; `onFirst(page)` is told of the page that came first.
+ * {heading, one, searched, caption, fresh, unfit, none}; `onFirst(page)` is called with the first page.
  */
 export function finder({
   stream,
@@ -55,7 +55,7 @@ export function finder({
       choices.sort.value = next;
       change();
     },
-    onCount: (...told) => fill(counter, tally(...told, words.one)),
+    onCount: (...report) => fill(counter, tally(...report, words.one)),
     none,
   });
   const filters = Object.entries(choices).filter(([name]) => name !== "sort");

@@ -55,7 +55,7 @@ export function points(value) {
   return `${value >= 0 ? "+" : "−"}${fixed.format(Math.abs(value * 100))}\u202fpt`;
 }
 
-/** Labels a second, with few digits. */
+/** Labels per second, with few digits. */
 export const rate = (value) =>
   missing(value) ? NONE : value >= 10 ? whole.format(value) : one.format(value);
 
@@ -89,7 +89,7 @@ const RULES = {
   chunk_items: "Items a chunk",
   days: "Days labels are kept",
   grace: "Answered items stay open",
-  labels_per_item: "Labels an item",
+  labels_per_item: "Labels per item",
   max_chunk_wait: "Longest wait of a chunk",
   max_wait: "Longest wait of an item",
   max_workers: "Most workers",

@@ -9,12 +9,12 @@ const MOST_IN_A_TABLE = 12;
 /**
  * A matrix of P(says z | truth c), by row c.
  *
- * `other` is a matrix to compare with; it is told of each cell in words.
+ * `other` is a matrix to compare with; the readout names both values of a cell.
  */
 export function heatmap({ caption, classes, matrix, other = null, tone = "accent" }) {
   const says = (c, z) => {
-    const told = `Truth ${classes[c]}, says ${classes[z]}: ${percent(matrix[c][z])}`;
-    return other ? `${told} (${percent(other[c][z])} on the other map)` : told;
+    const report = `Truth ${classes[c]}, says ${classes[z]}: ${percent(matrix[c][z])}`;
+    return other ? `${report} (${percent(other[c][z])} on the other map)` : report;
   };
   return classes.length <= MOST_IN_A_TABLE
     ? asTable({ caption, classes, matrix, tone, says })
@@ -74,7 +74,7 @@ function asCanvas({ caption, classes, matrix, tone, says }) {
     tabindex: "0",
     role: "img",
   });
-  const told = el("p", { class: "readout" }, "Point at a cell, or walk with the arrow keys.");
+  const report = el("p", { class: "readout" }, "Point at a cell, or walk with the arrow keys.");
   const at = { c: 0, z: 0, seen: false };
   canvas.setAttribute(
     "aria-label",
@@ -111,7 +111,7 @@ function asCanvas({ caption, classes, matrix, tone, says }) {
     const [row, column] = [c, z].map((one) => Math.max(0, Math.min(n - 1, one)));
     if (at.seen && at.c === row && at.z === column) return;
     Object.assign(at, { c: row, z: column, seen: true });
-    told.textContent = says(row, column);
+    report.textContent = says(row, column);
     drawCursor();
   }
 
@@ -132,5 +132,5 @@ function asCanvas({ caption, classes, matrix, tone, says }) {
   });
   canvas.addEventListener("recolour", drawCells);
   drawCells();
-  return el("figure", { class: "heat-figure" }, el("figcaption", {}, caption), canvas, told);
+  return el("figure", { class: "heat-figure" }, el("figcaption", {}, caption), canvas, report);
 }

@@ -11,7 +11,7 @@ const LONGEST_REST = 5_000;
 /**
  * Follow a stream until `stop()`; a connection that is lost is taken up where it was.
  *
- * A page that nobody sees holds no connection: browsers allow six to a host, over all tabs.
+ * A hidden page holds no connection: browsers allow six to a host, over all tabs.
  */
 export function follow(stream, { onEvent, onState }) {
   let last = null;

@@ -1,4 +1,4 @@
-// What a page shows when there is nothing to show: not yet, not at all, or not any more.
+// What a page shows when there is nothing to show: not yet, not at all, or no longer.
 
 import { el, icon, put, unseen } from "./dom.js";
 
@@ -76,7 +76,7 @@ export function figure(name) {
   };
 }
 
-/** A bar from 0 to 1, beside its number. */
+/** A bar from 0 to 1, with its number. */
 export function meter(share, tone = "") {
   const full = el("span", {
     class: "meter-full",

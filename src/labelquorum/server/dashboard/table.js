@@ -25,7 +25,7 @@ export function shortTable({ caption, heads, rows, kind = "plain", unseenHead = 
  * A table of any length.
  *
  * `columns` are {head, cell(row), class, sort, sorts, falls}. A sort is what the service calls it,
- * `sorts` are those that clicks go through; `ordered` is the one that holds, and `onSort(sort)` is told of a click. `onCount(loaded, total, done)` is told
+ * `sorts` are those that clicks go through; `ordered` is the one that holds, and `onSort(sort)` is called on a click. `onCount(loaded, total, done)` is called
  * what is here. `source(cursor, signal)` gives {rows, next, total}; `none()` what stands for no rows.
  */
 export function longTable({ caption, columns, none, onSort = null, onCount = () => {} }) {
@@ -183,7 +183,7 @@ export function longTable({ caption, columns, none, onSort = null, onCount = () 
 
   return {
     node,
-    /** Begin anew with another source; ends when its first page is here. */
+    /** Start again with another source; resolves when its first page is here. */
     async reset(source, ordered = null) {
       coming?.abort();
       const cut = new AbortController();

@@ -1,7 +1,7 @@
 """Downloads: the answers, or the workers, as a file.
 
 The rows go to a file of the system's own first, as fast as the store gives them, and from there to
-the reader as fast as he takes them, from the first row on. So a slow reader never holds up the
+the client as fast as it reads them, from the first row on. So a slow client never holds up the
 store.
 """
 
@@ -32,16 +32,16 @@ __all__ = ["router"]
 
 router = APIRouter(route_class=Guarded)
 PIECE = 2**16
-AT_ONCE = 4
-"""So many downloads are written at a time."""
+MAX_WRITING = 4
+"""Maximum number of downloads that are written at a time."""
 
-OPEN, OPEN_OF_KEY = 16, 4
-"""So many downloads are open at a time, each a file on the disk, and so many of one key."""
+MAX_OPEN, MAX_OPEN_PER_KEY = 16, 4
+"""Maximum number of open downloads, each a file on the disk: of all keys, and per key."""
 
-WORKERS = 500
-"""So many workers are asked about at a time."""
+WORKERS_PER_READ = 500
+"""Workers that are read from the store at a time."""
 
-_writing = CapacityLimiter(AT_ONCE)
+_writing = CapacityLimiter(MAX_WRITING)
 _open: Counter[int] = Counter()  # downloads, by the number of their key
 _TYPES = {
     "csv": "text/csv",
@@ -82,10 +82,10 @@ async def export(
         table = await service.worker_table(known)
         write = partial(_workers, known, table, kind)
     number: int = request.scope["key"].id
-    if _open.total() >= OPEN or _open[number] >= OPEN_OF_KEY:
+    if _open.total() >= MAX_OPEN or _open[number] >= MAX_OPEN_PER_KEY:
         raise ApiError(
             503,
-            "Too many downloads are open at the moment. Come back when one has ended.",
+            "Too many downloads are open at the moment. Retry when one has ended.",
             headers={"Retry-After": str(10 * RETRY_SECONDS)},
         )
     return _Download(
@@ -99,8 +99,8 @@ async def export(
 class _Download(StreamingResponse):
     """A file on its way to its reader; it counts as open until it has ended, however it ends."""
 
-    def __init__(self, number: int, pieces: AsyncGenerator[bytes], **told: Any) -> None:
-        super().__init__(pieces, **told)
+    def __init__(self, number: int, pieces: AsyncGenerator[bytes], **response: Any) -> None:
+        super().__init__(pieces, **response)
         self._number, self._pieces = number, pieces
         _open[number] += 1
 
@@ -128,7 +128,7 @@ def _workers(stream: Stream, table: WorkerTable, kind: Written, file: IO[bytes])
 
 def _worker_rows(stream: Stream, table: WorkerTable) -> Iterator[dict[str, Any]]:
     after = -1
-    while found := stream.workers(after, WORKERS, matrices=False):
+    while found := stream.workers(after, WORKERS_PER_READ, matrices=False):
         for one in found:
             known = table.by_place.get(one["place"], {"flags": []})
             names = ("worker", "labels", "agreed", "skill", "low", "high")
@@ -148,7 +148,7 @@ class _Growing:
     def write(self, data: bytes) -> int:
         """Add to its end."""
         if self.stopped:
-            raise StateError("Nobody reads this download any more.")
+            raise StateError("The client of this download is gone.")
         with self._turn:
             self._file.seek(self.size)
             self._file.write(data)

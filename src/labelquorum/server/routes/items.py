@@ -25,7 +25,7 @@ from labelquorum.server.schemas import (
     ItemPage,
     ItemShape,
     PendingList,
-    told_item,
+    item_body,
 )
 from labelquorum.store.queries import Answer, Undecided
 from labelquorum.store.search import Found, find_items, find_undecided
@@ -37,11 +37,11 @@ router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
 ASK_COLUMNS = ("task", "label", "confidence", "labels", "gain", "worker", "worker_gain", "open")
 CLOSES = (
-    "This stream closes a task with its answer (its rule `grace` is 0), so no gain can be told. "
+    "This stream closes a task with its answer (its rule `grace` is 0), so no gain is known. "
     "These wait for labels, or were answered with the least confidence."
 )
 NONE_OPEN = (
-    "No answered task is open at the moment, so no gain can be told. "
+    "No answered task is open at the moment, so no gain is known. "
     "These wait for labels, or were answered with the least confidence."
 )
 Share = Annotated[float | None, Query(ge=0, le=1)]
@@ -84,7 +84,7 @@ async def list_items(
         else:
             meant = None if label is None else _class(known, label)
             found = find_items(known, sort, after, limit, search, meant, *below)
-        return as_json(_told_page(found))
+        return as_json(_page_body(found))
 
     async def make() -> bytes:
         looks_through = bool(search) or label is not None
@@ -98,10 +98,10 @@ async def list_items(
     return json_response(*await cached_body(request, known.name, about, make))
 
 
-def _told_page(found: Found) -> dict[str, Any]:
+def _page_body(found: Found) -> dict[str, Any]:
     rest = found.next
     return {
-        "items": [told_item(one) for one in found.items],
+        "items": [item_body(one) for one in found.items],
         "next": None if rest is None else cursor_of(rest[1] if rest[0] is None else list(rest)),
         "total": found.total,
     }
@@ -142,7 +142,7 @@ async def read_item(request: Request, stream: str, task: str) -> dict[str, Any]:
         found = await run_in_threadpool(known.item, spelled)
         if found is not None:
             reasons = await service_of(request).ask(_reasons, known, spelled, found)
-            return told_item(found) | reasons
+            return item_body(found) | reasons
     raise ApiError(404, f"Stream {stream!r} has no task {task!r}. See its items.")
 
 
@@ -159,7 +159,7 @@ def list_pending(
 ) -> dict[str, Any]:
     """Items of which we are less sure than the threshold, the least sure first."""
     found = known_stream(request).stream.pending(threshold, limit)
-    return {"items": [{**told_item(given), "open": is_open} for given, is_open in found]}
+    return {"items": [{**item_body(given), "open": is_open} for given, is_open in found]}
 
 
 @router.get(
@@ -202,11 +202,11 @@ def _without_gain(stream: Stream, limit: int) -> tuple[list[dict[str, Any]], str
     """Items that wait for labels, then those of which we are least sure; and why."""
     nothing = {"gain": None, "worker": None, "worker_gain": None}
     waiting = find_undecided(stream, limit=limit).items
-    told = [{**told_item(one), **nothing, "open": True} for one in waiting]
-    doubted = stream.pending(limit=limit - len(told)) if len(told) < limit else []
-    told += [{**told_item(one), **nothing, "open": is_open} for one, is_open in doubted]
-    told = [{name: one[name] for name in ASK_COLUMNS} for one in told]
-    return told, NONE_OPEN if stream.rules.grace else CLOSES
+    rows = [{**item_body(one), **nothing, "open": True} for one in waiting]
+    doubted = stream.pending(limit=limit - len(rows)) if len(rows) < limit else []
+    rows += [{**item_body(one), **nothing, "open": is_open} for one, is_open in doubted]
+    rows = [{name: one[name] for name in ASK_COLUMNS} for one in rows]
+    return rows, NONE_OPEN if stream.rules.grace else CLOSES
 
 
 def _csv(items: list[dict[str, Any]]) -> bytes:

@@ -20,13 +20,13 @@ router = APIRouter(route_class=Guarded)
 @router.get("/v1/key", response_model=KeyShape, responses=error_responses(401, 403, 429, 503))
 def read_own_key(request: Request) -> dict[str, Any]:
     """The key of this very request: its scope, and the stream it is for."""
-    return _told(request.scope["key"])
+    return _body(request.scope["key"])
 
 
 @router.get("/v1/keys", response_model=KeyList, responses=error_responses(401, 403, 429, 503))
 def list_keys(request: Request) -> dict[str, Any]:
     """All keys, without their secrets."""
-    return {"keys": [_told(key) for key in service_of(request).keys.all()]}
+    return {"keys": [_body(key) for key in service_of(request).keys.all()]}
 
 
 @router.post(
@@ -37,7 +37,7 @@ def list_keys(request: Request) -> dict[str, Any]:
     openapi_extra={"requestBody": json_body(NewKey)},
 )
 async def make_key(request: Request) -> dict[str, Any]:
-    """Make a key. Its secret is in the answer, and never told again."""
+    """Make a key. Its secret is in the answer, and never shown again."""
     service = service_of(request)
     wanted = await read_shape(request, service_of(request).bodies, NewKey)
     key, secret = await run_in_threadpool(
@@ -45,7 +45,7 @@ async def make_key(request: Request) -> dict[str, Any]:
     )
     await run_in_threadpool(service.keyring.refresh)
     service.log.write("key made", key=key.id, scope=key.scope, stream=key.stream)
-    return {**_told(key), "key": secret}
+    return {**_body(key), "key": secret}
 
 
 @router.delete(
@@ -63,8 +63,8 @@ def revoke_key(request: Request, number: Annotated[int, Path(ge=1, le=2**31 - 1)
     service.keyring.refresh()
     service.log.write("key revoked", key=number)
     [key] = [key for key in service.keys.all() if key.id == number]
-    return _told(key)
+    return _body(key)
 
 
-def _told(key: Key) -> dict[str, Any]:
+def _body(key: Key) -> dict[str, Any]:
     return {name: value for name, value in key._asdict().items() if name != "digest"}

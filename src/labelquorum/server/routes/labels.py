@@ -1,4 +1,4 @@
-"""Labels in: sent, taken back, known to be true, or told by a tool's hook."""
+"""Labels in: sent, taken back, or known to be true."""
 
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -32,8 +32,8 @@ __all__ = ["router"]
 router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
 NAME = {"type": "string", "minLength": 1, "maxLength": 256}
-FEW = 500
-"""Up to so many labels are worked on at once; more go to a thread, so that others need not wait."""
+MAX_INLINE_LABELS = 500
+"""More labels are processed in a thread, so that other requests need not wait."""
 
 _KEY = b"idempotency-key"
 _PARAMETERS: list[dict[str, Any]] = [
@@ -84,7 +84,7 @@ async def send_labels(request: Request) -> Response:
                 415, f"Labels are read from {[_JSON, *_READERS]}. Got {kind[:40]!r}. Send one."
             )
         key = _key_of(headers.get(_KEY))
-        if len(table.labels) > FEW:
+        if len(table.labels) > MAX_INLINE_LABELS:
             batch = await run_in_threadpool(_batch, table, space, key)
         else:
             batch = _batch(table, space, key)
@@ -197,7 +197,7 @@ _READERS: dict[str, Callable[[bytes, LabelSpace], LabelTable]] = {
 
 
 def _truths(said: Any, space: LabelSpace) -> Mapping[Hashable, Hashable]:
-    """What was told, checked as labels are."""
+    """True labels, validated as labels are."""
     if isinstance(said, dict) and "gold" in said and isinstance(said["gold"], dict | list):
         said = said["gold"]
     if isinstance(said, dict):

@@ -18,8 +18,8 @@ from labelquorum.server.schemas import (
     RulesShape,
     StreamShape,
     StreamsShape,
+    chunk_body,
     json_body,
-    told_chunk,
 )
 from labelquorum.server.sse import EventStreamResponse
 from labelquorum.store.queries import all_counts
@@ -92,7 +92,7 @@ async def create_stream(request: Request) -> dict[str, Any]:
 )
 def read_stream(request: Request, stream: str) -> dict[str, Any]:
     """One stream: what it learns by, when it cuts, what it holds."""
-    return _told(known_stream(request).stream)
+    return _body(known_stream(request).stream)
 
 
 @router.patch(
@@ -110,7 +110,7 @@ async def change_rules(request: Request, stream: str) -> dict[str, Any]:
     service_of(request).log.write("rules", stream=stream, changes=changes)
     service_of(request).write_queue.loop.wake(stream)
     service_of(request).hub.ring(stream)
-    return await run_in_threadpool(_told, known.stream)
+    return await run_in_threadpool(_body, known.stream)
 
 
 @router.get(
@@ -127,7 +127,7 @@ def list_chunks(
     found = known.chunks(after or 0, limit + 1)
     page = found[:limit]
     return {
-        "chunks": [told_chunk(one) for one in page],
+        "chunks": [chunk_body(one) for one in page],
         "next": cursor_of(page[-1]["id"]) if len(found) > limit else None,
     }
 
@@ -197,7 +197,7 @@ def _create(service: Service, wanted: NewStream) -> dict[str, Any]:
         stream = service.store.create(wanted.name, wanted.method, rules=rules, **wanted.settings)
         service.add(stream)
     service.log.write("created", stream=wanted.name)
-    return _told(stream)
+    return _body(stream)
 
 
 def _check_classes(classes: Any) -> None:
@@ -211,7 +211,7 @@ def _check_classes(classes: Any) -> None:
             raise ApiError(422, f"A class {fault or 'is empty'}. Got {str(one)[:40]!r}. Rename it.")
 
 
-def _told(stream: Stream) -> dict[str, Any]:
+def _body(stream: Stream) -> dict[str, Any]:
     return {
         "name": stream.name,
         "method": stream.configuration.method,

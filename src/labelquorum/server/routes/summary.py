@@ -11,7 +11,7 @@ from labelquorum.server.auth import Guarded
 from labelquorum.server.cache import WorkerTable, as_json, json_response
 from labelquorum.server.context import Known, Service, cached_body, known_stream, service_of
 from labelquorum.server.errors import error_responses
-from labelquorum.server.schemas import Stopping, Summary, told_chunk
+from labelquorum.server.schemas import Stopping, Summary, chunk_body
 from labelquorum.server.telemetry import alerts
 from labelquorum.store.rules import Rules
 from labelquorum.store.stats import BINS, StreamStats
@@ -70,7 +70,7 @@ def _summary(service: Service, known: Known, table: WorkerTable) -> dict[str, An
                 }
                 for point in tally.points()
             ],
-            "last_chunks": [told_chunk(row) for row in stream.last_chunks()],
+            "last_chunks": [chunk_body(row) for row in stream.last_chunks()],
             "warnings": alerts(
                 tally,
                 rules,

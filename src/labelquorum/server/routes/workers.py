@@ -1,4 +1,4 @@
-"""Workers: how good each is, how sure that is, and what is odd about him."""
+"""Workers: how good each is, how sure that is, and what is odd about them."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Annotated, Any
@@ -30,11 +30,11 @@ __all__ = ["router"]
 router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
 
-ENOUGH_LATELY = 10
-"""Labels without which no trend is told."""
+MIN_RECENT_LABELS = 10
+"""With fewer recent labels no trend is given."""
 
-EXCESS, CONFUSED = 0.05, 5
-"""So much likelier than of the crowd, an answer is one he confuses; so many are told."""
+MIN_EXCESS, MAX_CONFUSED = 0.05, 5
+"""Confused labels are 5 points likelier than of the crowd; at most 5 are listed."""
 
 _BRIEF = ("worker", "labels", "agreed", "skill", "low", "high")
 
@@ -75,8 +75,8 @@ async def list_workers(
             places = [row["place"] for row in chosen[start : start + limit]]
             page, total = await _at(service, known, places, not brief), len(chosen)
             rest = cursor_of(places[-1]) if len(chosen) > start + limit else None
-        told = await _told(known, page, table, brief)
-        return as_json({"workers": told, "next": rest, "total": total})
+        bodies = await _worker_bodies(known, page, table, brief)
+        return as_json({"workers": bodies, "next": rest, "total": total})
 
     if not brief:
         return json_response(await make())
@@ -90,7 +90,7 @@ async def list_workers(
     responses=error_responses(401, 403, 404, 422, 429, 503),
 )
 async def read_worker(request: Request, stream: str, worker: str) -> Response:
-    """One worker: skill with an interval, matrix beside the crowd's, over time, flags."""
+    """One worker: skill with an interval, matrix and the crowd's, over time, flags."""
     service, known = service_of(request), known_stream(request)
     for spelled in spellings(worker, "worker"):
         try:
@@ -98,11 +98,11 @@ async def read_worker(request: Request, stream: str, worker: str) -> Response:
         except LabelError:
             continue
         table = await service.worker_table(known.stream)
-        [told] = await _told(known.stream, [found], table, brief=False)
-        told |= await run_in_threadpool(_over_time, found, known.tally)
-        told["crowd_confusion"] = found["crowd_confusion"]
-        told["confuses"] = _confuses(found)
-        return json_response(as_json(told))
+        [bodies] = await _worker_bodies(known.stream, [found], table, brief=False)
+        bodies |= await run_in_threadpool(_over_time, found, known.tally)
+        bodies["crowd_confusion"] = found["crowd_confusion"]
+        bodies["confuses"] = _confuses(found)
+        return json_response(as_json(bodies))
     raise ApiError(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
 
 
@@ -148,25 +148,25 @@ def _start(rows: Sequence[Mapping[str, Any]], after: int | None) -> int:
         if row["place"] == after:
             return k + 1
     raise ApiError(
-        422, "`cursor` names a worker who is not in this list any more. Begin with the first page."
+        422, "`cursor` names a worker who is no longer in this list. Begin with the first page."
     )
 
 
 async def _at(
     service: Service, stream: Stream, places: list[int], matrices: bool
 ) -> list[dict[str, Any]]:
-    """The workers at these places, in this order; who was forgotten meanwhile is left out."""
+    """The workers at these places, in this order; a worker who was forgotten since is left out."""
     about = (-1, len(places), places, matrices)
     found = await service.ask(stream.workers, *about) if places else []
     by_place = {one["place"]: one for one in found}
     return [by_place[place] for place in places if place in by_place]
 
 
-async def _told(
+async def _worker_bodies(
     stream: Stream, page: Sequence[Mapping[str, Any]], table: WorkerTable, brief: bool
 ) -> list[dict[str, Any]]:
-    """Workers as they are told."""
-    told = []
+    """Workers as the API shows them."""
+    bodies = []
     lately: Mapping[Hashable, Recent] = {}
     if not brief:
         names = [one["worker"] for one in page]
@@ -178,12 +178,12 @@ async def _told(
         if not brief:
             row |= {"classes": one["classes"], "confusion": one["confusion"]}
             row["trend"] = _trend(one, lately.get(one["worker"]))
-        told.append(row)
-    return told
+        bodies.append(row)
+    return bodies
 
 
 def _trend(one: Mapping[str, Any], recent: Recent | None) -> dict[str, Any] | None:
-    if recent is None or recent.labels < ENOUGH_LATELY or not one["labels"]:
+    if recent is None or recent.labels < MIN_RECENT_LABELS or not one["labels"]:
         return None
     return {
         "recent": recent.agreed / recent.labels,
@@ -199,15 +199,15 @@ def _over_time(found: Mapping[str, Any], tally: StreamStats) -> dict[str, Any]:
 
 
 def _confuses(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The answers he gives for a truth more often than the crowd."""
+    """The labels that the worker gives for a truth more often than the crowd."""
     classes, own, crowd = found["classes"], found["confusion"], found["crowd_confusion"]
     excess = [
         (own[c][z] - crowd[c][z], c, z)
         for c in range(len(own))
         for z in range(len(own))
-        if c != z and own[c][z] - crowd[c][z] >= EXCESS
+        if c != z and own[c][z] - crowd[c][z] >= MIN_EXCESS
     ]
     return [
         {"truth": classes[c], "says": classes[z], "prob": own[c][z], "crowd": crowd[c][z]}
-        for _, c, z in sorted(excess, key=lambda one: -one[0])[:CONFUSED]
+        for _, c, z in sorted(excess, key=lambda one: -one[0])[:MAX_CONFUSED]
     ]

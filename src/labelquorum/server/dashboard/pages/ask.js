@@ -60,9 +60,9 @@ export function page({ stream }) {
           ? inOurWords(next.says)
           : `${counted(next.open_items, "item")} open; those where one more label helps most come first.`,
       );
-      const told = JSON.stringify(next.items);
-      if (list.dataset.told === told || list.contains(document.activeElement)) return;
-      list.dataset.told = told;
+      const report = JSON.stringify(next.items);
+      if (list.dataset.report === report || list.contains(document.activeElement)) return;
+      list.dataset.report = report;
       fill(
         list,
         next.items.length
@@ -132,7 +132,7 @@ function askTable(stream, items) {
   });
 }
 
-/** A slider: stop at confidence x, save so many labels, err so often. */
+/** A slider: stop at confidence x: labels saved and expected error. */
 function stoppingPanel() {
   const slider = el("input", { type: "range", id: "stop-at", class: "slider" });
   const at = el("output", { for: "stop-at", class: "stop-at" });

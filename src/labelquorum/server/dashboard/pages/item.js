@@ -15,9 +15,9 @@ export function page({ stream, name }) {
   let shown = "";
 
   function show(data) {
-    const told = JSON.stringify(data);
-    if (told === shown) return;
-    shown = told;
+    const report = JSON.stringify(data);
+    if (report === shown) return;
+    shown = report;
     if (data.label === null) {
       fill(
         node,
@@ -67,7 +67,7 @@ async function item(stream, name, signal) {
 
 function verdict(stream, data) {
   const state = data.why?.truth_given
-    ? "Its truth was told"
+    ? "Its true label was given"
     : data.open === null
       ? "Whether it is open is not known"
       : data.open
@@ -93,7 +93,7 @@ function because(stream, { why, open, label }) {
     return open !== false
       ? "Why is not known."
       : "Its labels were deleted once it was answered, so the reasons are gone. A longer grace keeps them.";
-  if (why.truth_given) return "Because its truth was told.";
+  if (why.truth_given) return "Because its true label was given.";
   const reasons = why.workers.map((one) => [whoSaid(stream, one, label), one.log_odds]);
   if (why.prior_log_odds !== null)
     reasons.push(["how frequent the classes are", why.prior_log_odds]);
@@ -115,7 +115,7 @@ function because(stream, { why, open, label }) {
   return ["Because ", listed(pros), verb, cons.length ? listed(cons) : "", "."];
 }
 
-/** The worker; and what was said, where it speaks for the other side. */
+/** The worker; and what was said, where it supports another class. */
 function whoSaid(stream, one, label) {
   const surprising = (String(one.label) === String(label)) !== one.log_odds > 0;
   const who = link(["s", stream, "workers", one.worker], named(one.worker));
@@ -226,7 +226,7 @@ function nextLabel(stream, { gain, open, why, confidence }) {
   return panel(
     "One more label",
     { note: "what it would likely do" },
-    lines.length ? lines : el("p", { class: "muted" }, "What it would do cannot be told."),
+    lines.length ? lines : el("p", { class: "muted" }, "Its effect is unknown."),
   );
 }
 

@@ -39,7 +39,7 @@ export function page({ stream, query }) {
       label,
       sort: select(SORTS, wanted.sort, { "aria-label": "Order" }),
     },
-    source: (now) => told(stream, now, label.options.length > 0),
+    source: (now) => report(stream, now, label.options.length > 0),
     columns: columns(stream),
     words: WORDS,
     ordered: (sort) => sort || "confidence",
@@ -60,7 +60,7 @@ function showClasses(host, classes, chosen) {
 }
 
 /** The source, whose first page also tells the classes and, of all items, how many there are. */
-function told(stream, wanted, classesKnown) {
+function report(stream, wanted, classesKnown) {
   const rows = source(stream, wanted);
   const plain = !wanted.search && !wanted.label && !wanted.show;
   return async (cursor, signal) => {

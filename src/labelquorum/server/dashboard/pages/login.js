@@ -13,14 +13,14 @@ export function page({ again }) {
     spellcheck: "false",
     placeholder: "lq_…",
   });
-  const told = el("p", { class: "form-error", role: "alert" });
+  const report = el("p", { class: "form-error", role: "alert" });
   const button = el("button", { class: "button primary", type: "submit" }, "Sign in");
 
   async function tryKey(event) {
     event.preventDefault();
-    fill(told);
+    fill(report);
     if (!api.keep(input.value)) {
-      fill(told, icon("alert"), "This is no key: it has a space or a letter that no key has.");
+      fill(report, icon("alert"), "This is no key: it has a space or a letter that no key has.");
       input.focus();
       return;
     }
@@ -31,10 +31,10 @@ export function page({ again }) {
     } catch (error) {
       api.drop();
       fill(
-        told,
+        report,
         icon("alert"),
         error.status === 401
-          ? "This key opens nothing. Check it, or ask whoever gave it to you for another."
+          ? "This key opens nothing. Check it, or ask the administrator for another."
           : error.message,
       );
       input.focus();
@@ -47,7 +47,7 @@ export function page({ again }) {
     "form",
     { class: "panel login", on: { submit: tryKey } },
     field("Key", input, "It is kept in this tab only, and forgotten when you close it."),
-    told,
+    report,
     button,
     el(
       "p",

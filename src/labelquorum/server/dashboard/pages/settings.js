@@ -21,9 +21,9 @@ const RETENTIONS = [
   ["keep", "Keep for ever"],
 ];
 const RULES = [
-  ["labels_per_item", "", "So many make an item ready.", 1],
+  ["labels_per_item", "", "Labels that make an item ready.", 1],
   ["max_wait", "seconds", "Then it is ready with fewer. Empty: never.", 0],
-  ["chunk_items", "", "So many ready items are cut and learned together.", 1],
+  ["chunk_items", "", "Ready items that are cut and learned together.", 1],
   ["max_chunk_wait", "seconds", "Then it is cut with fewer. Empty: never.", 0],
   ["grace", "seconds", "For late labels, reasons and “Ask next”.", 0],
   ["days", "", "Where they are kept for some days.", 0],
@@ -66,7 +66,7 @@ export function page({ stream }) {
 
 /** Say how something went, in the place of what was said before. */
 function telling() {
-  const node = el("p", { class: "told", role: "status" });
+  const node = el("p", { class: "report", role: "status" });
   return {
     node,
     good: (text) => fill(node, text),
@@ -77,14 +77,14 @@ function telling() {
 }
 
 function exportPanel(stream) {
-  const told = telling();
+  const report = telling();
   const get = async (path, params, name, button) => {
     button.disabled = true;
     try {
       await api.download(path, params, fileName(stream, name));
-      told.good(`${fileName(stream, name)} is on its way.`);
+      report.good(`${fileName(stream, name)} is on its way.`);
     } catch (error) {
-      told.bad(error);
+      report.bad(error);
     } finally {
       button.disabled = false;
     }
@@ -122,7 +122,7 @@ function exportPanel(stream) {
     ),
     el("div", { class: "buttons" }, model),
   );
-  return panel("Take the results away", {}, rows, last, told.node);
+  return panel("Take the results away", {}, rows, last, report.node);
 }
 
 function thresholdPanel() {
@@ -158,7 +158,7 @@ function thresholdPanel() {
 }
 
 function rulesPanel(stream) {
-  const told = telling();
+  const report = telling();
   const inputs = Object.fromEntries(
     RULES.map(([name, , , least]) => [
       name,
@@ -177,14 +177,14 @@ function rulesPanel(stream) {
       Object.entries(wanted).filter(([name, value]) => value !== held[name]),
     );
     if (!Object.keys(changed).length) {
-      told.good("Nothing was changed.");
+      report.good("Nothing was changed.");
       return;
     }
     try {
       show((await api.send("PATCH", api.pathOf(stream), changed)).rules);
-      told.good("The new rules hold from now on.");
+      report.good("The new rules hold from now on.");
     } catch (error) {
-      told.bad(error);
+      report.bad(error);
     }
   }
 
@@ -211,27 +211,27 @@ function rulesPanel(stream) {
       "form",
       { class: "rules", on: { submit: change } },
       inner,
-      el("div", { class: "actions left" }, save, told.node),
+      el("div", { class: "actions left" }, save, report.node),
     ),
   );
 
   function allow(may) {
     inner.disabled = save.hidden = !may;
-    if (!may) told.good("Rules are changed with a key of the scope admin. Yours is another.");
+    if (!may) report.good("Rules are changed with a key of the scope admin. Yours is another.");
   }
 
   async function again() {
     const { rules } = await api.get(api.pathOf(stream));
     if (JSON.stringify(rules) === JSON.stringify(held)) return; // we did it ourselves
     show(rules);
-    told.good("Somebody else changed the rules just now.");
+    report.good("The rules were changed elsewhere just now.");
   }
 
   return { node, show, allow, again };
 }
 
 function keysPanel(stream) {
-  const told = telling();
+  const report = telling();
   const secret = el("div");
   const body = el("div");
   const parts = {
@@ -274,20 +274,20 @@ function keysPanel(stream) {
         ),
       );
       parts.name.value = "";
-      told.good("");
+      report.good("");
       show((await api.get("/v1/keys")).keys);
     } catch (error) {
-      told.bad(error);
+      report.bad(error);
     }
   }
 
   async function revoke(key) {
-    told.good("");
+    report.good("");
     try {
       await api.send("DELETE", `/v1/keys/${key.id}`);
       show((await api.get("/v1/keys")).keys);
     } catch (error) {
-      told.bad(error);
+      report.bad(error);
     }
   }
 
@@ -303,7 +303,7 @@ function keysPanel(stream) {
     fill(
       dialog,
       el("h2", { id: "revoke" }, "Revoke ", named(key.name), "?"),
-      el("p", {}, "Whoever uses this key is refused from now on. It cannot be taken back."),
+      el("p", {}, "Requests with this key are rejected from now on. This cannot be undone."),
       el(
         "div",
         { class: "actions" },
@@ -367,7 +367,7 @@ function keysPanel(stream) {
     field("For", parts.reach),
     el("button", { class: "button primary", type: "submit" }, "Make key"),
   );
-  const node = panel("Keys", { flush: true }, body, secret, form, told.node, dialog);
+  const node = panel("Keys", { flush: true }, body, secret, form, report.node, dialog);
   node.classList.add("keys");
   return { node, show };
 }

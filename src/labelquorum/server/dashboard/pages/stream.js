@@ -1,4 +1,4 @@
-// One stream at a glance: how much, how sure, how fast, and what needs a person.
+// One stream in figures: how much, how sure, how fast, and what needs a person.
 
 import * as api from "../api.js";
 import { histogram, lines } from "../charts.js";
@@ -14,7 +14,7 @@ export function page({ stream }) {
   const warnings = el("div", { class: "warnings" });
   const figures = {
     decided: figure("Items decided"),
-    rate: figure("Labels a second"),
+    rate: figure("Labels per second"),
     waiting: figure("Waiting"),
     update: figure("Update takes"),
     lag: figure("Chunks behind"),
@@ -104,9 +104,9 @@ export function page({ stream }) {
 }
 
 function showWarnings(host, stream, warnings) {
-  const told = JSON.stringify(warnings);
-  if (host.dataset.told === told) return; // nothing new: leave the focus where it is
-  host.dataset.told = told;
+  const report = JSON.stringify(warnings);
+  if (host.dataset.report === report) return; // nothing new: leave the focus where it is
+  host.dataset.report = report;
   fill(
     host,
     warnings.map((one) => {
@@ -163,7 +163,7 @@ function showFigures(
       percent(gold.error),
       `${percent(gold.low)} to ${percent(gold.high)} · ${count(gold.items)} items`,
     );
-  else figures.gold.set("–", "no truths told");
+  else figures.gold.set("–", "no true labels given");
   figures.workers.set(
     count(workers),
     flagged ? `${count(flagged)} flagged` : "none flagged",

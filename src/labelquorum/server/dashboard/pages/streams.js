@@ -23,7 +23,7 @@ export function page({ go }) {
     "New stream",
   );
   const figures = {
-    rate: figure("Labels a second"),
+    rate: figure("Labels per second"),
     decided: figure("Items decided"),
     waiting: figure("Labels waiting"),
     undecided: figure("Items undecided"),
@@ -196,7 +196,7 @@ function unfit(name, classes) {
 
 /** A dialog in which a stream is made. */
 function creation(go) {
-  const told = el("p", { class: "form-error", role: "alert" });
+  const report = el("p", { class: "form-error", role: "alert" });
   const parts = {
     name: el("input", { name: "name", required: true, autocomplete: "off" }),
     classes: el("textarea", { rows: 3, spellcheck: "false", placeholder: "owl\nwren" }),
@@ -221,7 +221,7 @@ function creation(go) {
       .map((one) => one.trim())
       .filter(Boolean);
     const amiss = unfit(parts.name.value, classes);
-    fill(told, amiss && [icon("alert"), amiss]);
+    fill(report, amiss && [icon("alert"), amiss]);
     if (amiss) return;
     const rules = {
       labels_per_item: Number(parts.labels.value),
@@ -234,7 +234,7 @@ function creation(go) {
       close();
       go(["s", made.name]);
     } catch (error) {
-      fill(told, icon("alert"), inOurWords(error.message));
+      fill(report, icon("alert"), inOurWords(error.message));
     }
   }
 
@@ -254,7 +254,7 @@ function creation(go) {
       el(
         "div",
         { class: "pair" },
-        field("Labels an item", parts.labels),
+        field("Labels per item", parts.labels),
         field("Items a chunk", parts.items),
       ),
       field(
@@ -262,7 +262,7 @@ function creation(go) {
         parts.grace,
         "While an item is open you see why it was answered so, and whom to ask next.",
       ),
-      told,
+      report,
       el(
         "div",
         { class: "actions" },

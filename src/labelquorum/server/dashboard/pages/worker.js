@@ -1,4 +1,4 @@
-// One worker: what they confuse beside what the crowd does, how they changed, and what is odd.
+// One worker: what they confuse compared with the crowd, how they changed, and what is odd.
 
 import * as api from "../api.js";
 import { lines } from "../charts.js";
@@ -8,14 +8,14 @@ import { heatmap } from "../heatmap.js";
 import { figure, panel } from "../states.js";
 import { shortTable } from "../table.js";
 
-const ENOUGH = 10; // labels of late, with fewer of which nobody is marked
+const ENOUGH = 10; // recent labels; with fewer, nothing is marked
 
 export function page({ stream, name, go }) {
   const figures = {
     skill: figure("Skill"),
     labels: figure("Labels given"),
     agreed: figure("Agrees with the answers"),
-    crowd: figure("Agrees with the others, of late"),
+    crowd: figure("Agrees with the others, recently"),
   };
   const flags = el("div", { class: "warnings" });
   const maps = el("div", { class: "maps" });
@@ -92,9 +92,9 @@ export function page({ stream, name, go }) {
         isBehind(last) ? "warn" : "",
       );
     else figures.crowd.set("–", "too few labels");
-    const told = JSON.stringify([data.confusion, data.crowd_confusion]);
-    if (told !== drawn) {
-      drawn = told;
+    const report = JSON.stringify([data.confusion, data.crowd_confusion]);
+    if (report !== drawn) {
+      drawn = report;
       const { classes, confusion: matrix, crowd_confusion: crowd } = data;
       fill(
         maps,
@@ -115,7 +115,7 @@ export function page({ stream, name, go }) {
     if (!chart.node.isConnected) fill(overTime, chart.node, story);
     const column = (key) => track.map((one) => one[key]);
     const last = track.at(-1);
-    const told = changes.map(
+    const report = changes.map(
       (one) =>
         `From chunk ${count(one.chunk)} on they agree on ${percent(one.after)}, before on ${percent(one.before)}.`,
     );
@@ -124,12 +124,12 @@ export function page({ stream, name, go }) {
       : `since chunk ${count(track[0].chunk)}`;
     chart.set(
       [column("chunk"), column("high"), column("low"), column("agreement"), column("crowd")],
-      `Agreement with the others over ${counted(track.length, "stretch", "stretches")}, last ${percent(last.agreement)}, the crowd ${percent(last.crowd)}. ${told.join(" ")}`,
+      `Agreement with the others over ${counted(track.length, "stretch", "stretches")}, last ${percent(last.agreement)}, the crowd ${percent(last.crowd)}. ${report.join(" ")}`,
       since,
     );
     fill(
       story,
-      told.map((one) => el("p", { class: "small" }, one)),
+      report.map((one) => el("p", { class: "small" }, one)),
     );
   }
 
@@ -174,9 +174,9 @@ async function worker(stream, name, signal) {
 }
 
 function showFlags(host, stream, flags) {
-  const told = JSON.stringify(flags);
-  if (host.dataset.told === told) return;
-  host.dataset.told = told;
+  const report = JSON.stringify(flags);
+  if (host.dataset.report === report) return;
+  host.dataset.report = report;
   fill(
     host,
     flags.map((one) => {
@@ -220,7 +220,7 @@ function forgetting(stream, name, go) {
       asked,
       el("pre", { class: "code" }, `labelquorum forget ${name} --stream … --store …`),
     );
-  const told = el("p", { class: "form-error", role: "alert" });
+  const report = el("p", { class: "form-error", role: "alert" });
   const close = () => dialog.close();
 
   async function forget() {
@@ -229,7 +229,7 @@ function forgetting(stream, name, go) {
       close();
       go(["s", stream, "workers"]);
     } catch (error) {
-      fill(told, icon("alert"), error.message);
+      fill(report, icon("alert"), error.message);
     }
   }
 
@@ -242,7 +242,7 @@ function forgetting(stream, name, go) {
       {},
       "The id, the matrix, the history and all labels that are still held go for good. Answers stay: they name nobody.",
     ),
-    told,
+    report,
     el(
       "div",
       { class: "actions" },

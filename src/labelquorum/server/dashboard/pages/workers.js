@@ -26,7 +26,7 @@ const WORDS = {
   searched: "workers",
   caption: "Workers, their skill and what is odd about them",
   fresh: "New figures",
-  unfit: ["Nobody matches", "No worker fits this search and this flag."],
+  unfit: ["No match", "No worker fits this search and this flag."],
   none: ["No workers yet", "Workers appear once a chunk with their labels is learned."],
 };
 
