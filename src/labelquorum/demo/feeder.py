@@ -13,10 +13,9 @@ from labelquorum.errors import LabelQuorumError
 __all__ = ["Feeder"]
 
 TICK_SECONDS = 0.25
-GOLD_EVERY = 20
-"""Of so many tasks, the truth of one is told."""
+GOLD_EVERY = 20  # the truth of one task in 20 is sent
 GOLD_SECONDS = 6.0
-"""So long after the task was opened: it is answered by then, and we see whether it was right."""
+"""Delay of a truth after its task opens: the task is answered by then, so its error shows."""
 
 
 class Feeder:

@@ -239,12 +239,12 @@ def take_items(chunk: Chunk, kept: NDArray[np.bool_]) -> Chunk:
 
 def withdrawn(chunk: Chunk, worker: int) -> Chunk:
     """The chunk once a worker's labels count for nothing, which corrects those they were."""
-    his = chunk.worker == worker
+    theirs = chunk.worker == worker
     return chunk._replace(
-        weight=np.where(his, np.float32(0), chunk.weight),
-        known=chunk.known & ~his,
-        replaced=np.where(his, chunk.label, chunk.replaced),
-        replaced_weight=np.where(his, chunk.weight, chunk.replaced_weight),
+        weight=np.where(theirs, np.float32(0), chunk.weight),
+        known=chunk.known & ~theirs,
+        replaced=np.where(theirs, chunk.label, chunk.replaced),
+        replaced_weight=np.where(theirs, chunk.weight, chunk.replaced_weight),
     )
 
 

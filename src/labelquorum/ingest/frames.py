@@ -1,7 +1,7 @@
 """Labels in memory → a checked `LabelTable`: frames, Arrow tables, matrices, dicts, records.
 
-No frame library is imported here: pandas, polars and pyarrow frames are told by their types,
-which are there once somebody has made one. The keys of a record are the names of its columns, by
+No frame library is imported here: pandas, polars and pyarrow frames are recognised by their
+types, which are imported once a frame exists. The keys of a record are the names of its columns, by
 any alias and in any case. Records need not be alike, though most are, and then they are read as
 columns.
 """
@@ -57,7 +57,7 @@ _FRAMES = (
 
 
 def read_table(table: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
-    """Read a table in memory: one row a label, columns task, worker and label.
+    """Read a table in memory: one row per label, columns task, worker and label.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def read_gold(true_labels: Any) -> dict[Hashable, Hashable]:
 
 
 def read_matrix(matrix: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
-    """Read a matrix of labels in memory: one row a task, one column a worker.
+    """Read a matrix of labels in memory: one row per task, one column per worker.
 
     None, NaN, −1 and empty text stand for "no label" and are no error here.
 

@@ -81,7 +81,7 @@ _Parser = Callable[[str, Iterator[str]], _Parsed]
 
 
 def read_csv(source: TextSource, space: LabelSpace = ANY_LABEL) -> LabelTable:
-    """Read a CSV file: a header, then one row a label.
+    """Read a CSV file: a header, then one row per label.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def iter_csv(
 
 
 def read_jsonl(source: TextSource, space: LabelSpace = ANY_LABEL) -> LabelTable:
-    """Read a file with one JSON object a line, each a label; an empty file has no labels.
+    """Read a file with one JSON object per line, each a label; an empty file has no labels.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def read_wide(source: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
     Parameters
     ----------
     source
-        A path, an open stream, an iterable of lines, or what `tables.read_matrix` takes.
+        A path, an open stream, an iterable of lines, or what `frames.read_matrix` takes.
     space
         What a label may be, and what happens to bad rows.
 
@@ -167,7 +167,7 @@ def iter_wide(
 
 
 def read_parquet(source: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
-    """Read a Parquet file, one row a label; this takes pyarrow.
+    """Read a Parquet file, one row per label; needs pyarrow.
 
     Parameters
     ----------

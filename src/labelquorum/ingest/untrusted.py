@@ -18,13 +18,13 @@ from labelquorum.ingest.validate import ANY_LABEL, checked, find_columns
 __all__ = ["MOST_BYTES", "MOST_RATIO", "MOST_ROWS", "gunzip", "read_bounded_parquet"]
 
 MOST_BYTES = 256 * 2**20
-"""Nothing is unpacked to more."""
+"""Maximum unpacked size."""
 
 MOST_RATIO = 100
-"""Nor to so many times its packed size, once it is more than `FREE_BYTES`."""
+"""Maximum ratio of unpacked to packed size, above `FREE_BYTES` unpacked."""
 
 MOST_ROWS = 100_000
-"""So many labels are taken at once."""
+"""Maximum number of labels per body."""
 
 MOST_MEMBERS = 10_000
 """Gzip may be several in a row, and each costs something even if there is nothing in it."""

@@ -18,7 +18,7 @@ A file of one's own may hold any text. What comes over a network is kept, logged
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from heapq import nsmallest
 from itertools import compress
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 ANY_LABEL = LabelSpace()
-"""Any class, and the first bad row is an error: what holds unless a reader is told otherwise."""
+"""Any class, and the first bad row is an error: the default of every reader."""
 
 COLUMNS = {
     "task": "item_ids",
@@ -65,7 +65,7 @@ NEEDED = ("task", "worker", "label")
 """The roles no table can do without."""
 
 MOST_WEIGHT = 1e6
-"""A label may count for this many; more would drown all others, and float32 with them."""
+"""Maximum weight; more would outweigh all other labels, and lose them in float32."""
 
 SKIP = "Correct it, or choose on_bad='skip' to leave such rows out and count them."
 """The next step after most bad rows."""
@@ -74,7 +74,7 @@ CLASSES = SKIP.replace(",", ", add it to the classes if they are yours to choose
 """The next step after a label of no class."""
 
 NAMED_ROWS = 20
-"""So many bad rows are named by one error."""
+"""Maximum number of bad rows that one error names."""
 
 _ROLES = {alias: role for role, aliases in COLUMN_ALIASES.items() for alias in aliases}
 _UNUSABLE = object()  # stands for a cell that cannot be an id, such as a list
@@ -275,12 +275,8 @@ def _raise_bad(
     found = [Fault(lines[row], bad[row], _sentence(raw, space, row, bad[row])) for row in rows]
     if found or faults:
         first = nsmallest(NAMED_ROWS, [*faults, *found])
-        raise LabelError(*_told(f"{raw.source} {raw.unit} {f.line}: {f.sentence}" for f in first))
-
-
-def _told(sentences: Iterable[str]) -> tuple[str, list[str]]:
-    first, *others = sentences
-    return first, others
+        sentences = [f"{raw.source} {raw.unit} {f.line}: {f.sentence}" for f in first]
+        raise LabelError(sentences[0], sentences[1:])
 
 
 def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str) -> str:
@@ -375,12 +371,12 @@ def check_names(table: LabelTable, space: LabelSpace) -> LabelTable:
     if not bad:
         return table
     if space.on_bad == "error":
-        told = []
+        sentences = []
         for row in sorted(bad)[:NAMED_ROWS]:
             role, why = bad[row]
             got = shown(getattr(table, COLUMNS[role])[row])
-            told.append(f"{table.where(row)}: the {role} {why}. Got {got}. {SKIP}")
-        raise LabelError(told[0], told[1:])
+            sentences.append(f"{table.where(row)}: the {role} {why}. Got {got}. {SKIP}")
+        raise LabelError(sentences[0], sentences[1:])
     good = [row not in bad for row in range(len(table.labels))]
     kept: dict[str, Any] = {
         name: list(compress(column, good))
