@@ -29,7 +29,7 @@ from labelquorum.evaluation.simulate.crowds import HONEST
 HERE = Path(__file__).parent
 LONG = 20  # seconds; such cells come last
 MEASURING = ("metrics", "replay", "datasets/load")
-MEASURING += tuple(f"simulate/{name}" for name in ("draws", "oracle", "crowds", "roles"))
+MEASURING += tuple(f"simulate/{name}" for name in ("oracle", "crowds", "roles"))
 """Modules of `labelquorum.evaluation` that a figure depends on."""
 
 

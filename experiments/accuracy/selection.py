@@ -29,7 +29,7 @@ from labelquorum.evaluation import (
     with_drifters,
     with_judges,
 )
-from labelquorum.evaluation.simulate.draws import draw_labels, draw_workers
+from labelquorum.evaluation.simulate.crowds import draw_labels, draw_workers
 from labelquorum.ingest.chunks import cut_chunks
 from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.vocabulary import Roster

@@ -19,7 +19,7 @@ from labelquorum.evaluation import (
     ordinal_crowd,
     with_judges,
 )
-from labelquorum.evaluation.simulate.draws import draw_labels, generator
+from labelquorum.evaluation.simulate.crowds import draw_labels, generator
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.ingest.labels import LabelTable
 from labelquorum.learn.analysis.posterior import fisher_rows, matrices

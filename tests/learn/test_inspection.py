@@ -9,7 +9,7 @@ import pytest
 import labelquorum as lq
 from labelquorum.errors import LabelError, StateError
 from labelquorum.evaluation import chunks, class_conditional_crowd, label_table, one_coin_crowd
-from labelquorum.evaluation.simulate.draws import draw_labels
+from labelquorum.evaluation.simulate.crowds import draw_labels
 from labelquorum.ingest.chunks import cut_chunks
 from labelquorum.ingest.labels import LabelTable
 from labelquorum.learn.estimators import method_names

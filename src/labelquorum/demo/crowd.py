@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labelquorum.evaluation.simulate.arrivals import Arrivals, trickle
-from labelquorum.evaluation.simulate.crowds import Crowd
-from labelquorum.evaluation.simulate.draws import draw_labels, draw_workers
+from labelquorum.evaluation.simulate.crowds import Crowd, draw_labels, draw_workers
 from labelquorum.evaluation.simulate.roles import with_ring, with_sleepers
 
 __all__ = ["CLASSES", "KINDS", "LABELS_PER_ITEM", "WORKERS", "Kind", "Scene", "simulate"]

@@ -5,8 +5,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from labelquorum.evaluation.simulate import draws
-from labelquorum.evaluation.simulate.draws import draw_workers, generator
+from labelquorum.evaluation.simulate import crowds
+from labelquorum.evaluation.simulate.crowds import draw_workers, generator
 
 N_ROWS = 60_000
 
@@ -26,8 +26,8 @@ def chance_of_sets(weight: np.ndarray, size: int) -> dict[tuple[int, ...], float
 
 @pytest.mark.parametrize("tries", [50, 1], ids=["by trying again", "by a race"])
 def test_every_set_of_workers_is_as_likely_as_its_weights_say(tries, monkeypatch):
-    monkeypatch.setattr(draws, "TRIES", tries)
-    monkeypatch.setattr(draws, "RACERS", 1000)  # many blocks
+    monkeypatch.setattr(crowds, "TRIES", tries)
+    monkeypatch.setattr(crowds, "RACERS", 1000)  # many blocks
     drawn = draw_workers(np.random.default_rng(1), N_ROWS, 5, 3, participation=1.3)
     # The ranks are the first thing that is drawn.
     ranks = np.random.default_rng(1).permutation(np.arange(1.0, 6.0))

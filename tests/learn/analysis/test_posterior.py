@@ -4,8 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from labelquorum.evaluation.simulate.crowds import class_conditional_crowd, one_coin_crowd
-from labelquorum.evaluation.simulate.draws import draw_labels
+from labelquorum.evaluation.simulate.crowds import (
+    class_conditional_crowd,
+    draw_labels,
+    one_coin_crowd,
+)
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.learn.analysis import posterior
 from labelquorum.learn.analysis.posterior import (

@@ -14,7 +14,7 @@ import numpy as np
 
 from labelquorum._types import Floats, Ints
 from labelquorum.errors import StateError
-from labelquorum.evaluation.simulate.draws import check_count, generator
+from labelquorum.evaluation.simulate.crowds import check_count, generator
 from labelquorum.evaluation.simulate.oracle import Crowd
 from labelquorum.ingest.labels import LabelTable
 

@@ -15,8 +15,14 @@ from numpy.typing import ArrayLike
 from labelquorum._types import Floats, Ints
 from labelquorum.errors import StateError
 from labelquorum.evaluation.simulate.arrivals import names
-from labelquorum.evaluation.simulate.crowds import HONEST, Cast, Crowd
-from labelquorum.evaluation.simulate.draws import check_share, draw_labels, generator
+from labelquorum.evaluation.simulate.crowds import (
+    HONEST,
+    Cast,
+    Crowd,
+    check_share,
+    draw_labels,
+    generator,
+)
 
 __all__ = [
     "effective_workers",
