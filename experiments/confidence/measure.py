@@ -22,9 +22,9 @@ from labelquorum.evaluation import (
 from labelquorum.evaluation.simulate.crowds import draw_labels, generator
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.ingest.labels import LabelTable
-from labelquorum.learn.analysis.posterior import fisher_rows, matrices
+from labelquorum.learn.analysis.posterior import fisher_rows
 from labelquorum.learn.bila import PRESETS, bila
-from labelquorum.learn.bila.hierarchical import Recipe, crowd_matrix
+from labelquorum.learn.bila.hierarchical import Recipe, crowd_matrix, matrices
 
 RESULTS = Path(__file__).parent / "results"
 COMMAND = "python3 run.py python experiments/confidence/measure.py"

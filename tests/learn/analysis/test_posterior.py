@@ -17,12 +17,11 @@ from labelquorum.learn.analysis.posterior import (
     draw_matrices,
     fisher_rows,
     how_known,
-    matrices,
     observed_rows,
     variance_factor,
 )
 from labelquorum.learn.bila import PRESETS, bila
-from labelquorum.learn.bila.hierarchical import Recipe, confusion, curvature
+from labelquorum.learn.bila.hierarchical import Recipe, confusion, curvature, matrices
 
 PRECISION = {n: np.r_[1.0, np.full(n, 0.4**-2)] for n in (2, 3, 4)}
 

@@ -12,9 +12,11 @@ from labelquorum.learn.bila.hierarchical import (
     curvature,
     diagonal_curvature,
     gradient,
-    log_confusion,
+    label_log_probs,
     loss,
+    matrices,
     pool,
+    right,
     step,
 )
 
@@ -46,13 +48,28 @@ def softmax_matrix(crowd, theta):
 
 
 @by_classes
-def test_a_workers_matrix_is_the_softmax_of_the_crowds_with_his_tilt_and_biases(n_classes):
-    crowd, theta, _ = crowd_of(n_classes)
-    matrix, logs = (jax.jit(each)(crowd, theta) for each in (confusion, log_confusion))
+def test_every_form_of_a_workers_matrix_is_the_same_softmax(
+    n_classes,
+):
+    crowd, theta, counts = crowd_of(n_classes)
+    matrix = jax.jit(confusion)(crowd, theta)
+    recipe = Recipe(own_weight=0.0)
+    diagonal = right(theta, counts, crowd, recipe)
+    worker, label = (each.ravel() for each in np.indices((theta.shape[1], n_classes)))
+    arrays = [np.asarray(each) for each in (theta, counts, crowd)]
+    logs, numpy_logs = (
+        label_log_probs(*each, worker, label, recipe).reshape(-1, n_classes, n_classes)
+        for each in ((theta, counts, crowd), arrays)
+    )
+    assert isinstance(numpy_logs, np.ndarray)
+    workers_first = matrices(np.asarray(crowd), np.asarray(theta).T)
     for k in range(theta.shape[1]):
         expected = softmax_matrix(np.asarray(crowd), np.asarray(theta)[:, k])
         np.testing.assert_allclose(matrix[:, :, k], expected, rtol=1e-10)
+        np.testing.assert_allclose(workers_first[k], expected, rtol=1e-10)
+        np.testing.assert_allclose(diagonal[:, k], np.diag(expected), rtol=1e-10)
         np.testing.assert_allclose(logs[k].T, np.log(expected), atol=1e-10)
+        np.testing.assert_allclose(numpy_logs[k].T, np.log(expected), atol=1e-10)
 
 
 @jax.jit

@@ -10,7 +10,8 @@ from labelquorum.evaluation.simulate.crowds import class_conditional_crowd
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.learn.bila import PRESETS, bila, solver
 from labelquorum.learn.bila.hierarchical import Recipe, confusion, crowd_matrix, gradient
-from labelquorum.learn.bila.solver import solve_workers, worker_room, workers_last
+from labelquorum.learn.bila.minibatch import worker_room, workers_last
+from labelquorum.learn.bila.solver import solve_workers
 
 METHOD = bila(**PRESETS["recipe"])
 

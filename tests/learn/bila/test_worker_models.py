@@ -18,17 +18,21 @@ from labelquorum.evaluation.simulate.crowds import (
 )
 from labelquorum.ingest.chunks import make_chunk, take_rows
 from labelquorum.learn.aggregator import Part
-from labelquorum.learn.bila import bila, one_coin
+from labelquorum.learn.bila import bila
 from labelquorum.learn.bila.counts import _reselected, selected
 from labelquorum.learn.bila.dependence import N_SUMS, correlation, temperature
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe
-from labelquorum.learn.bila.solver import pack, solve_workers, workers_last
+from labelquorum.learn.bila.minibatch import pack_counted, workers_last
+from labelquorum.learn.bila.solver import solve_workers
 from labelquorum.learn.bila.worker_models import (
     DROP,
     MIN_EVIDENCE_GAIN,
     NOISE,
     WORKER_MODELS,
+    crowd_odds,
     log_skill,
+    one_coin_derivatives,
+    one_coin_loss,
     select_worker_model,
 )
 from labelquorum.learn.model_file import state_arrays, state_from_arrays
@@ -113,12 +117,12 @@ def test_the_plain_gradient_and_curvature_are_those_of_the_loss():
     theta, hits = rng.normal(size=(1, 6)), rng.exponential(9, size=(3, 6))
     counts = np.stack([hits, hits + rng.exponential(4, size=(3, 6))])
     with jax.enable_x64(True):
-        odds = one_coin.crowd_odds(counts.sum(axis=2), RECIPE)
+        odds = crowd_odds(counts.sum(axis=2), RECIPE)
 
         def total(tilt):
-            return one_coin.loss(tilt[None], counts, odds, RECIPE).sum()
+            return one_coin_loss(tilt[None], counts, odds, RECIPE).sum()
 
-        slope, curvature = one_coin.gradient_and_curvature(theta, counts, odds, RECIPE)
+        slope, curvature = one_coin_derivatives(theta, counts, odds, RECIPE)
         np.testing.assert_allclose(slope, -jax.jit(jax.grad(total))(theta[0]), rtol=1e-9)
         hessian = jax.jit(jax.hessian(total))(theta[0])
         np.testing.assert_allclose(curvature, jnp.diag(hessian), rtol=1e-9)
@@ -147,10 +151,8 @@ def test_a_plain_worker_is_solved_where_his_gradient_is_zero():
     theta = solve_workers(ONE_COIN, counts, pooled, RECIPE)
     assert theta.shape == (7, 1) and theta[3] == 0
     with jax.enable_x64(True):
-        odds = one_coin.crowd_odds(pooled, RECIPE)
-        slope, curvature = one_coin.gradient_and_curvature(
-            theta.T, np.moveaxis(counts, 0, -1), odds, RECIPE
-        )
+        odds = crowd_odds(pooled, RECIPE)
+        slope, curvature = one_coin_derivatives(theta.T, np.moveaxis(counts, 0, -1), odds, RECIPE)
     assert np.abs(slope / curvature).max() < 1e-9
 
 
@@ -161,7 +163,7 @@ def test_both_ways_to_count_agree(name):
     model, (chunk,) = WORKER_MODELS[name], chunks_of(crowd, 60)
     probs = np.random.default_rng(0).dirichlet(np.ones(3), size=60)
     exactly = model.count_exactly(probs, chunk)
-    packed = pack(chunk, chunk.weight, np.ones(60))
+    packed = pack_counted(chunk, chunk.weight, np.ones(60))
     padded = np.zeros((len(packed.gold), 3))
     padded[:60] = probs
     compiled = np.asarray(model.count_labels(padded, packed, 9))

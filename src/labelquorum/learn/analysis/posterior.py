@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum._types import Floats
-from labelquorum.learn.bila.hierarchical import Recipe, class_prior
+from labelquorum.learn.bila.hierarchical import Recipe, class_prior, matrices, normalised
 from labelquorum.learn.bila.worker_models import WORKER_MODELS
 
 __all__ = [
@@ -37,8 +37,6 @@ __all__ = [
     "draws",
     "fisher_rows",
     "how_known",
-    "matrices",
-    "normalised",
     "observed_rows",
     "row_spread",
     "surroundings",
@@ -85,21 +83,6 @@ class Surroundings(NamedTuple):
 
 
 # ── matrices, and what a label tells of θ ────────────────────────────────────────────────
-
-
-def matrices(centre: NDArray[Any], theta: NDArray[Any]) -> NDArray[Any]:
-    """m[c, z] = softmax_z( log G[c, z] + a 1[c = z] + b_z ), (…, C, C); no b, no biases."""
-    logits = np.log(centre) + theta[..., :1, None] * np.eye(len(centre), dtype=centre.dtype)
-    if theta.shape[-1] > 1:
-        logits = logits + theta[..., None, 1:]
-    # No exponent overflows: the priors hold θ to logarithms of counts.
-    return normalised(np.exp(logits))
-
-
-def normalised(rows: NDArray[Any]) -> NDArray[Any]:
-    """Divide by the sum along the last axis, in place; this is faster than a short `sum`."""
-    rows /= np.einsum("...z->...", rows)[..., None]
-    return rows
 
 
 def fisher_rows(matrix: Floats, n_params: int) -> Floats:

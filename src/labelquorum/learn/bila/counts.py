@@ -33,15 +33,13 @@ from labelquorum.learn.aggregator import (
 from labelquorum.learn.analysis.posterior import draws
 from labelquorum.learn.bila.dependence import N_SUMS, temperature
 from labelquorum.learn.bila.hierarchical import ONE_COIN, Recipe, class_prior
+from labelquorum.learn.bila.minibatch import pack_counted, worker_room, workers_last
 from labelquorum.learn.bila.solver import (
     Fitted,
-    Standing,
+    Known,
     fit_chunk,
-    pack,
     past_unexplained,
     solve_workers,
-    worker_room,
-    workers_last,
 )
 from labelquorum.learn.bila.training import keep_compiled_code
 from labelquorum.learn.bila.worker_models import WORKER_MODELS, select_worker_model
@@ -118,8 +116,8 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
         for position, name in enumerate(recipe.worker_models)
     }
     room = worker_room(len(chunk.workers), chunk.n_classes)
-    standings = {
-        name: Standing(
+    known_before = {
+        name: Known(
             workers_last(past.counts, room),
             workers_last(known[f"{name}_theta"], room),
             past.others,
@@ -127,8 +125,8 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
         )
         for name, past in before.items()
     }
-    packed = pack(chunk, tally.labels.weight, tally.items)
-    fitted = fit_chunk(packed, standings, label_shares, recipe=recipe)
+    packed = pack_counted(chunk, tally.labels.weight, tally.items)
+    fitted = fit_chunk(packed, known_before, label_shares, recipe=recipe)
     # (4) commit, and drop the labels
     following, counted = _commit(state, tally, before, fitted, recipe)
     following = _reselected(following._replace(label_shares=label_shares), recipe)
@@ -143,8 +141,11 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
     name = selected(state, recipe)
     theta, counts = _rows_of(state, chunk.workers, name)
     crowd = WORKER_MODELS[name].crowd(state.pooled[name], recipe)
-    evidence = WORKER_MODELS[name].evidence(theta, counts, crowd, chunk, recipe)
-    evidence *= chunk.weight[:, None]
+    by_class = theta.T, np.moveaxis(counts, 0, -1), crowd
+    evidence: Floats = WORKER_MODELS[name].label_log_probs(
+        *by_class, chunk.local_worker, chunk.label, recipe
+    )
+    evidence = evidence * chunk.weight[:, None]
     # q(y = c | l_i) ∝ π_c Π_k m_k[c, l_ik]
     prior = class_prior(state.label_shares, state.class_counts[name], recipe)
     log_scores = np.log(prior) + _sum_by_item(evidence, chunk)
@@ -319,18 +320,18 @@ def _before(
     known_then = np.where(probs.max(axis=1) == 1, probs.argmax(axis=1), MISSING)
     past = past._replace(gold=known_then.astype(np.int32))
     counted = (probs.sum(axis=1) > 0).astype(np.float64)
-    packed = pack(past, past.weight, counted)
+    packed = pack_counted(past, past.weight, counted)
     padded = np.zeros((len(packed.gold), past.n_classes), np.float32)
     padded[: len(probs)] = probs
     room = worker_room(len(theta), past.n_classes)
-    standing = Standing(
+    before_chunk = Known(
         workers_last(counts, room),
         workers_last(theta, room),
         state.pooled[name].astype(np.float32),
         before.class_counts.astype(np.float32),
     )
     label_shares = state.label_shares.astype(np.float32)
-    seen = past_unexplained(packed, padded, standing, label_shares, name=name, recipe=recipe)
+    seen = past_unexplained(packed, padded, before_chunk, label_shares, name=name, recipe=recipe)
     return _Before(
         np.maximum(counts - model.count_exactly(probs, past), 0),
         others,

@@ -1,8 +1,8 @@
-"""The hierarchical p: a matrix the crowd shares, and how each worker leans away from it.
+"""The hierarchical worker model: a matrix the crowd shares, and how each worker departs from it.
 
     m_k[c, z] = softmax_z( log G[c, z] + a_k 1[c = z] + b_k[z] )
 
-G is the crowd's matrix, a_k the tilt of worker k towards the truth, b_k[z] his liking for label
+G is the crowd's matrix, a_k the tilt of worker k towards the truth, b_k[z] their bias for label
 z; a_k ~ N(0, σ_a²) and b_k[z] ~ N(0, σ_b²). `docs/hierarchical.md` derives every line of this file.
 
 Of all labels ever seen the loss needs only the counts N_k[c, z]: labels z of worker k on items
@@ -17,8 +17,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
-from labelquorum.learn.bila.minibatch import Leaf
+from labelquorum._types import Floats
+from labelquorum.ingest.chunks import Chunk
+from labelquorum.learn.bila.minibatch import CountedBatch, Leaf, array_namespace
 
 __all__ = [
     "COUNTED_PRIORS",
@@ -28,25 +31,37 @@ __all__ = [
     "Recipe",
     "class_prior",
     "confusion",
+    "count_exactly",
+    "count_labels",
     "crowd_matrix",
     "curvature",
     "diagonal_curvature",
     "gradient",
-    "log_confusion",
+    "label_log_probs",
+    "log_powers",
     "loss",
+    "matrices",
+    "normalised",
     "pool",
+    "pool_exactly",
+    "right",
     "row_sums",
     "step",
+    "sum_shares",
     "with_own",
+    "worker_matrices",
     "worker_weight",
 ]
 
-WRITTEN_OUT = 16
-"""Sums over at most so many classes are written out term by term, for the compiler's sake."""
+MAX_UNROLLED_CLASSES = 16
+"""Sums over at most this many classes are written out term by term: XLA vectorises those better."""
 
 DAMPING = 1e-5
-"""By so much the Hessian's diagonal is enlarged: in float32 no pivot can then come out negative,
+"""Relative enlargement of the Hessian's diagonal: in float32 no pivot can then come out negative,
 be it after 10⁹ labels of one worker."""
+
+MAX_CELLS = 1 << 22
+"""Numbers laid out at a time when labels are counted: 32 MiB in float64."""
 
 
 HIERARCHICAL, ONE_COIN = "rich", "plain"
@@ -154,17 +169,63 @@ def confusion(crowd: Leaf, theta: Leaf) -> Leaf:
     return crowd[:, :, None] * bias_factor * jnp.where(same, tilt_factor, 1.0) * share[:, None]
 
 
-def log_confusion(crowd: Leaf, theta: Leaf) -> Leaf:
-    """What each label of a worker says: log m_k[c, z] as an array [k, z, c], (K, C, C)."""
-    log_sums = jnp.log(row_sums(crowd, jnp.exp(theta[0]), jnp.exp(theta[1:])))
+def label_log_probs(
+    theta: Leaf, counts: Leaf, crowd: Leaf, worker: Leaf, label: Leaf, recipe: Recipe
+) -> Leaf:
+    """What labels say: log m_k[c, l] by worker and label, (B, C)."""
+    xp, n_classes = array_namespace(crowd), len(crowd)
+    log_sums = xp.log(row_sums(crowd, xp.exp(theta[0]), xp.exp(theta[1:])))
     tilt, bias = theta[0][:, None, None], theta[1:].T[:, :, None]
-    # log m_k[c, z] = log G[c, z] + a 1[c = z] + b_z − log R_k[c]
-    same = np.eye(len(crowd), dtype=np.float32)
-    return jnp.log(crowd).T + tilt * same + bias - log_sums.T[:, None]
+    # log m_k[c, z] = log G[c, z] + a 1[c = z] + b_z − log R_k[c], as an array [k, z, c]
+    same = np.eye(n_classes, dtype=np.float32)
+    table = xp.log(crowd).T + tilt * same + bias - log_sums.T[:, None]
+    cell = worker * n_classes + label
+    said = table.reshape(-1, n_classes)[cell]
+    if not recipe.own_weight:
+        return said
+    known = counts.transpose(2, 1, 0).reshape(-1, n_classes)[cell]  # N_k[c, l]
+    totals = counts.sum(axis=1).T[worker]  # n_k[c]
+    return xp.log(with_own(xp.exp(said), known, totals, recipe))
+
+
+def right(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
+    """P(k says c | c), the diagonal of m, (C, K)."""
+    tilt_factor, bias_factor = jnp.exp(theta[0]), jnp.exp(theta[1:])
+    # m_k[c, c] = G[c, c] e^{a + b_c} / R_k[c]
+    own = _diagonal(crowd)[:, None] * bias_factor * tilt_factor
+    share = own / row_sums(crowd, tilt_factor, bias_factor)
+    return with_own(share, _diagonal(counts), counts.sum(axis=1), recipe)
+
+
+def log_powers(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe, power: float) -> Leaf:
+    """Compute log Σ_z m_k[c, z]^λ, (C, K)."""
+    matrix = confusion(crowd, theta)
+    matrix = with_own(matrix, counts, counts.sum(axis=1, keepdims=True), recipe)
+    return jnp.log((matrix**power).sum(axis=1))
+
+
+def matrices(centre: NDArray[Any], theta: NDArray[Any]) -> NDArray[Any]:
+    """`confusion` in NumPy with the workers first, (…, C, C), from θ (…, D); D is 1 without b."""
+    logits = np.log(centre) + theta[..., :1, None] * np.eye(len(centre), dtype=centre.dtype)
+    if theta.shape[-1] > 1:
+        logits = logits + theta[..., None, 1:]
+    return normalised(np.exp(logits))
+
+
+def worker_matrices(theta: Floats, counts: Floats, crowd: Floats, recipe: Recipe) -> Floats:
+    """M with the worker's own counts, (P, C, C), from θ (P, C + 1) and counts (P, C, C)."""
+    totals = counts.sum(axis=2, keepdims=True)
+    return np.asarray(with_own(matrices(crowd, theta), counts, totals, recipe))
+
+
+def normalised(rows: NDArray[Any]) -> NDArray[Any]:
+    """Divide by the sum along the last axis, in place; this is faster than a short `sum`."""
+    rows /= np.einsum("...z->...", rows)[..., None]
+    return rows
 
 
 def with_own(matrix: Leaf, counts: Leaf, totals: Leaf, recipe: Recipe) -> Leaf:
-    """Entries of m, moved towards what the worker himself was counted to do.
+    """Entries of m, moved towards the worker's own counts.
 
     Parameters
     ----------
@@ -235,10 +296,56 @@ def step(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
     return jnp.concatenate([theta[:1], theta[1:] - _sum(theta[1:], 0) / len(crowd)])
 
 
+# ── counting ─────────────────────────────────────────────────────────────────────────────
+# In float32 inside compiled code, with the workers last; then in float64, with the workers first.
+
+
+def count_labels(class_probs: Leaf, batch: CountedBatch, n_workers: int) -> Leaf:
+    """ΔN of q (M, C), (C, C, K)."""
+    n_classes = class_probs.shape[1]
+    # ΔN_k[c, z] = Σ_i q_i(c) 1[l_ik = z]
+    rows = class_probs[batch.item] * batch.counted_weight[:, None]
+    cell = batch.worker * n_classes + batch.label
+    total = jax.ops.segment_sum(rows, cell, num_segments=n_workers * n_classes)
+    return total.reshape(n_workers, n_classes, n_classes).transpose(2, 1, 0)
+
+
+def count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
+    """ΔN of q (N, C), (P, C, C)."""
+    n_classes, n_workers = labels.n_classes, len(labels.workers)
+    cell = labels.local_worker.astype(np.intp) * n_classes + labels.label
+    total = sum_shares(class_probs, cell, labels, n_workers * n_classes)
+    return np.ascontiguousarray(total.reshape(n_workers, n_classes, n_classes).swapaxes(1, 2))
+
+
+def sum_shares(
+    class_probs: Floats, place: NDArray[np.intp], labels: Chunk, n_places: int
+) -> Floats:
+    """Add up q (N, C) of each label, times its weight, by place, (n_places, C)."""
+    n_classes = class_probs.shape[1]
+    sums = np.empty((n_places, n_classes))
+    together = max(1, MAX_CELLS // max(len(place), n_places))  # classes at a time
+    for first in range(0, n_classes, together):
+        some = class_probs[:, first : first + together]
+        width = some.shape[1]
+        where = place[:, None] * width + np.arange(width)
+        shares = some.take(labels.item, axis=0) * labels.weight[:, None]
+        total = np.bincount(where.ravel(), shares.ravel(), n_places * width)
+        sums[:, first : first + together] = total.reshape(n_places, width)
+    return sums
+
+
 def pool(counts: Leaf, recipe: Recipe) -> Leaf:
     """These workers' share of P, (C, C)."""
     # Σ_k N_k[c, z] κ/(κ + n_k[c])
     return jnp.einsum("czk,ck->cz", counts, worker_weight(_sum(counts, 1), recipe))
+
+
+def pool_exactly(counts: Floats, recipe: Recipe) -> Floats:
+    """The same of counts (P, C, C)."""
+    n_classes = counts.shape[2]
+    totals = (counts.reshape(-1, n_classes) @ np.ones(n_classes)).reshape(-1, n_classes)
+    return np.asarray(np.einsum("kcz,kc->cz", counts, worker_weight(totals, recipe)))
 
 
 def _precision(theta: Leaf, recipe: Recipe) -> Any:
@@ -268,7 +375,7 @@ def _diagonal(square: Leaf) -> Leaf:
 
 def _sum(values: Leaf, axis: int) -> Leaf:
     """Add up along an axis of classes."""
-    if values.shape[axis] > WRITTEN_OUT:
+    if values.shape[axis] > MAX_UNROLLED_CLASSES:
         return values.sum(axis=axis)
     parts = [jax.lax.index_in_dim(values, c, axis, False) for c in range(values.shape[axis])]
     return sum(parts[1:], parts[0])

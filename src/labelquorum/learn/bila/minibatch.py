@@ -1,7 +1,7 @@
-"""Batches: a chunk padded to a few sizes, and minibatches taken from it inside compiled code.
+"""Batches: chunks padded to a few sizes, and minibatches taken from them inside compiled code.
 
-XLA compiles once per shape. Every count is therefore rounded up to a power of two, and the
-padding carries weight 0, so that it changes no result.
+XLA compiles once per shape. Every count is therefore rounded up to one of a few sizes; padding has
+weight 0, so that it changes no result.
 """
 
 from typing import Any, NamedTuple
@@ -11,19 +11,26 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
+from labelquorum.ingest.labels import MISSING
 
 __all__ = [
     "Batch",
+    "CountedBatch",
     "Leaf",
     "Packed",
+    "array_namespace",
     "bucket",
     "labels_in_minibatch",
     "minibatch",
     "minibatch_order",
     "pack",
+    "pack_counted",
     "sum_by_item",
     "whole",
+    "worker_room",
+    "workers_last",
 ]
 
 
@@ -43,7 +50,7 @@ class Batch(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A chunk padded to its bucket; rows sorted by item."""
+    """A chunk padded to be cut into minibatches; rows sorted by item."""
 
     item: Leaf  # (B,)
     worker: Leaf  # (B,)
@@ -55,6 +62,24 @@ class Packed(NamedTuple):
     n_items: Leaf  # () items that are no padding
 
 
+class CountedBatch(NamedTuple):
+    """A chunk padded to be solved as a whole, and what of it is counted; rows sorted by item."""
+
+    item: Leaf  # (B,)
+    worker: Leaf  # (B,) position among the chunk's workers
+    label: Leaf  # (B,)
+    weight: Leaf  # (B,) what a label counts for in q
+    item_mask: Leaf  # (M,)
+    counted_weight: Leaf  # (B,) what a label counts for in the counts
+    counted_item: Leaf  # (M,) 1 where an item counts in ν
+    gold: Leaf  # (M,) the true class where it was given, or MISSING
+
+
+def array_namespace(leaf: Leaf) -> Any:
+    """The module of functions for an array: `numpy`, or `jax.numpy`."""
+    return np if isinstance(leaf, np.ndarray) else jnp
+
+
 def bucket(count: int, smallest: int) -> int:
     """Round up to a power of two, at least `smallest`.
 
@@ -64,6 +89,14 @@ def bucket(count: int, smallest: int) -> int:
     return max(smallest, 1 << max(count - 1, 0).bit_length())
 
 
+def _coarse_bucket(count: int, smallest: int) -> int:
+    """Round up in fours at first, then to a power of two: every size is compiled."""
+    if count <= 16 * smallest:
+        four = 4 * smallest
+        return smallest if count <= smallest else four if count <= four else 16 * smallest
+    return bucket(count, smallest)
+
+
 def pack(chunk: Chunk, workers: NDArray[np.integer[Any]]) -> Packed:
     """Pad a chunk; `workers` are those the parameters have rows of, ascending."""
     n_labels = bucket(chunk.n_labels, 64)
@@ -71,17 +104,49 @@ def pack(chunk: Chunk, workers: NDArray[np.integer[Any]]) -> Packed:
     edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1)).astype(np.int32)
     return Packed(
         item=_pad(chunk.item, n_labels, n_items - 1),
-        worker=_pad(np.searchsorted(workers, chunk.worker).astype(np.int32), n_labels, 0),
-        label=_pad(chunk.label, n_labels, 0),
-        weight=_pad(chunk.weight, n_labels, 0),
-        start=_pad(edges[:-1], n_items, 0),
-        length=_pad(np.diff(edges), n_items, 0),
-        worker_mask=_pad(np.ones(len(workers), np.float32), bucket(len(workers), 32), 0),
+        worker=_pad(np.searchsorted(workers, chunk.worker).astype(np.int32), n_labels),
+        label=_pad(chunk.label, n_labels),
+        weight=_pad(chunk.weight, n_labels),
+        start=_pad(edges[:-1], n_items),
+        length=_pad(np.diff(edges), n_items),
+        worker_mask=_pad(np.ones(len(workers), np.float32), bucket(len(workers), 32)),
         n_items=np.int32(chunk.n_items),
     )
 
 
-def _pad(values: NDArray[Any], length: int, filler: int) -> NDArray[Any]:
+def pack_counted(
+    chunk: Chunk, counted_weight: NDArray[np.float32], counted_item: Floats
+) -> CountedBatch:
+    """Pad a chunk; the two other arrays are as in `CountedBatch`."""
+    n_labels, n_items = _coarse_bucket(chunk.n_labels, 128), _coarse_bucket(chunk.n_items, 16)
+    no_gold = np.full(chunk.n_items, MISSING, np.int32)
+    return CountedBatch(
+        item=_pad(chunk.item, n_labels, n_items - 1),
+        worker=_pad(chunk.local_worker, n_labels),
+        label=_pad(chunk.label, n_labels),
+        weight=_pad(chunk.weight, n_labels),
+        item_mask=_pad(np.ones(chunk.n_items, np.float32), n_items),
+        counted_weight=_pad(counted_weight, n_labels),
+        counted_item=_pad(counted_item.astype(np.float32), n_items),
+        gold=_pad(no_gold if chunk.gold is None else chunk.gold, n_items, MISSING),
+    )
+
+
+def worker_room(n_workers: int, n_classes: int) -> int:
+    """For how many workers code is compiled where there are `n_workers`."""
+    # from 128 workers on, but from no more than 2¹³ cells of their matrices
+    few = min(128, max(4, bucket((1 << 13) // max(n_classes, 1) ** 2, 1)))
+    return _coarse_bucket(n_workers, few)
+
+
+def workers_last(rows: Floats, room: int, kind: type = np.float32) -> NDArray[Any]:
+    """Rows (K, …) as compiled code takes them: (…, room), padded with zeros."""
+    padded = np.zeros((*rows.shape[1:], room), kind)
+    padded[..., : len(rows)] = np.moveaxis(rows, 0, -1)
+    return padded
+
+
+def _pad(values: NDArray[Any], length: int, filler: int = 0) -> NDArray[Any]:
     padded = np.full((length, *values.shape[1:]), filler, values.dtype)
     padded[: len(values)] = values
     return padded
@@ -124,7 +189,7 @@ def minibatch_order(key: jax.Array, n_slots: int, n_items: jax.Array | int) -> j
     return jnp.lexsort((bits, slots >= n_items))
 
 
-def sum_by_item(values: jax.Array, batch: Batch) -> jax.Array:
+def sum_by_item(values: jax.Array, batch: Batch | CountedBatch) -> jax.Array:
     """Add up rows (B, …) of the same item, times their weight, (M, …)."""
     weight = batch.weight.reshape(-1, *[1] * (values.ndim - 1))
     n_items = len(batch.item_mask)

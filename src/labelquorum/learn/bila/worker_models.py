@@ -7,35 +7,33 @@ clearly less skilled than the second does, and its evidence does not settle the 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
-from labelquorum.learn.bila import hierarchical, one_coin
+from labelquorum.learn.bila import hierarchical
 from labelquorum.learn.bila.dependence import evidence_gain, is_contradicted
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, worker_weight
-from labelquorum.learn.bila.minibatch import Leaf
+from labelquorum.learn.bila.minibatch import CountedBatch, Leaf, array_namespace
 
 __all__ = [
     "DROP",
     "MIN_EVIDENCE_GAIN",
     "NOISE",
     "WORKER_MODELS",
-    "Packed",
     "WorkerModel",
+    "crowd_odds",
     "hierarchical_evidence_gain",
     "log_skill",
+    "one_coin_derivatives",
+    "one_coin_loss",
+    "one_coin_right",
     "select_worker_model",
-    "sum_by_item",
 ]
-
-MOST_CELLS = 1 << 22
-"""Numbers that are laid out at a time when labels are counted."""
 
 DROP, NOISE = 0.10, 4.0
 """By so much the log skill may fall, and by so much / items more, before the hierarchical model is
@@ -44,19 +42,6 @@ distrusted: chosen on the development sets (`docs/accuracy.md`)."""
 MIN_EVIDENCE_GAIN = 0.03
 """Nats per label by which the hierarchical model must explain labels better to be selected whatever
 the skill: chosen on simulated crowds (`experiments/accuracy/selection.py`)."""
-
-
-class Packed(NamedTuple):
-    """A chunk padded to its bucket; padding has weight 0."""
-
-    item: Leaf  # (B,)
-    worker: Leaf  # (B,) position among the chunk's workers
-    label: Leaf  # (B,)
-    weight: Leaf  # (B,) what a label counts for in q
-    counted_weight: Leaf  # (B,) and in the counts
-    counted_item: Leaf  # (M,) 1 where an item counts in ν
-    gold: Leaf  # (M,) the true class where it was given, or MISSING
-    n_items: Leaf  # () items that are no padding
 
 
 class WorkerModel(NamedTuple):
@@ -71,16 +56,17 @@ class WorkerModel(NamedTuple):
     theta_size: Callable[[int], int]  # D, by the number of classes
     crowd: Callable[[Leaf, Recipe], Leaf]  # of pooled counts
 
-    count_labels: Callable[[Leaf, Packed, int], Leaf]  # ΔN of q (M, C) and so many workers
+    count_labels: Callable[[Leaf, CountedBatch, int], Leaf]  # ΔN of q (M, C) and K workers
     pool: Callable[[Leaf, Recipe], Leaf]  # P, of counts
     step: Callable[[Leaf, Leaf, Leaf, Recipe], Leaf]  # θ, of θ, counts and crowd
-    log_likelihood: Callable[[Leaf, Leaf, Leaf, Packed, Recipe], Leaf]  # (M, C), of the same
     right: Callable[[Leaf, Leaf, Leaf, Recipe], Leaf]  # P(k says c | c), (C, K), of the same
     log_powers: Callable[[Leaf, Leaf, Leaf, Recipe, float], Leaf]  # log Σ_z m[c, z]^λ, (C, K)
 
+    # log m_k[c, l] by θ, counts, crowd, worker and label, (B, C), with workers last; NumPy too
+    label_log_probs: Callable[[Leaf, Leaf, Leaf, Leaf, Leaf, Recipe], Leaf]
+
     count_exactly: Callable[[Floats, Chunk], Floats]  # ΔN of q (N, C), (P, …)
     pool_exactly: Callable[[Floats, Recipe], Floats]  # P, of counts (P, …)
-    evidence: Callable[[Floats, Floats, Floats, Chunk, Recipe], Floats]  # log m_k[c, l], (B, C)
     confusion: Callable[[Floats, Floats, Floats, Recipe], Floats]  # m, (P, C, C)
     from_matrix: Callable[[Floats], Floats]  # counts of labels z on items of class c, (P, C, C)
     hits: Callable[[Floats], Floats]  # the diagonal of P and its row sums, (2, C)
@@ -136,7 +122,7 @@ def _is_established(
 
 def log_skill(hits: Floats, recipe: Recipe) -> Floats:
     """Log J: how far above chance the average worker is, all classes alike, (A,) by (A, 2, C)."""
-    odds = one_coin.crowd_odds(hits, recipe)
+    odds = crowd_odds(hits, recipe)
     crowd_accuracy = (odds / (1 + odds))[:, None]  # ā
     # J = (mean_c G¹[c, c] − 1/C) / (1 − 1/C),  G¹ = (P + S) with rows divided by their sums
     chance = 1 / hits.shape[2]
@@ -145,122 +131,86 @@ def log_skill(hits: Floats, recipe: Recipe) -> Floats:
     return np.log(np.maximum(skill, 1e-12))
 
 
-# ── the hierarchical model ───────────────────────────────────────────────────────────────
-
-
-def _hierarchical_count(class_probs: Leaf, packed: Packed, n_workers: int) -> Leaf:
-    n_classes = class_probs.shape[1]
-    # ΔN_k[c, z] = Σ_i q_i(c) 1[l_ik = z]
-    rows = class_probs[packed.item] * packed.counted_weight[:, None]
-    cell = packed.worker * n_classes + packed.label
-    total = jax.ops.segment_sum(rows, cell, num_segments=n_workers * n_classes)
-    return total.reshape(n_workers, n_classes, n_classes).transpose(2, 1, 0)
-
-
-def _hierarchical_log_likelihood(
-    theta: Leaf, counts: Leaf, crowd: Leaf, packed: Packed, recipe: Recipe
-) -> Leaf:
-    n_classes = len(crowd)
-    cell = packed.worker * n_classes + packed.label
-    said = hierarchical.log_confusion(crowd, theta).reshape(-1, n_classes)[cell]
-    if recipe.own_weight:
-        known = counts.transpose(2, 1, 0).reshape(-1, n_classes)[cell]  # N_k[c, l]
-        total = counts.sum(axis=1).T[packed.worker]  # n_k[c]
-        said = jnp.log(hierarchical.with_own(jnp.exp(said), known, total, recipe))
-    # Σ_k log m_k[c, l_ik]
-    return sum_by_item(said * packed.weight[:, None], packed)
-
-
-def _hierarchical_right(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
-    tilt_factor, bias_factor = jnp.exp(theta[0]), jnp.exp(theta[1:])
-    index = np.arange(len(crowd))
-    # m_k[c, c] = G[c, c] e^{a + b_c} / R_k[c]
-    own = crowd[index, index][:, None] * bias_factor * tilt_factor
-    right = own / hierarchical.row_sums(crowd, tilt_factor, bias_factor)
-    return hierarchical.with_own(right, counts[index, index], counts.sum(axis=1), recipe)
-
-
-def _hierarchical_log_powers(
-    theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe, power: float
-) -> Leaf:
-    matrix = hierarchical.confusion(crowd, theta)
-    matrix = hierarchical.with_own(matrix, counts, counts.sum(axis=1, keepdims=True), recipe)
-    return jnp.log((matrix**power).sum(axis=1))
-
-
-def _hierarchical_count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
-    n_classes, n_workers = labels.n_classes, len(labels.workers)
-    cell = labels.local_worker.astype(np.intp) * n_classes + labels.label
-    counts = np.empty((n_workers, n_classes, n_classes))
-    together = max(1, MOST_CELLS // max(len(cell), n_workers * n_classes))  # classes at a time
-    for first in range(0, n_classes, together):
-        some = class_probs[:, first : first + together]
-        total = _sum_rows(some, cell, labels, n_workers * n_classes)
-        total = total.reshape(n_workers, n_classes, some.shape[1])
-        counts[:, first : first + together] = total.swapaxes(1, 2)
-    return counts
-
-
-def _hierarchical_pool_exactly(counts: Floats, recipe: Recipe) -> Floats:
-    # Σ_k N_k[c, z] κ/(κ + n_k[c])
-    n_classes = counts.shape[2]
-    totals = (counts.reshape(-1, n_classes) @ np.ones(n_classes)).reshape(-1, n_classes)
-    return np.asarray(np.einsum("kcz,kc->cz", counts, worker_weight(totals, recipe)))
-
-
-def _hierarchical_evidence(
-    theta: Floats, counts: Floats, crowd: Floats, chunk: Chunk, recipe: Recipe
-) -> Floats:
-    worker, label = chunk.local_worker, chunk.label
-    log_sums = np.log(hierarchical.row_sums(crowd, np.exp(theta[:, 0]), np.exp(theta[:, 1:].T)))
-    # log m_k[c, z] = log G[c, z] + a 1[c = z] + b_z − log R_k[c]
-    evidence: Floats = np.log(crowd).T.take(label, axis=0) - log_sums.T.take(worker, axis=0)
-    evidence += theta[worker, 1 + label][:, None]
-    evidence[np.arange(chunk.n_labels), label] += theta[:, 0].take(worker)
-    if recipe.own_weight:
-        cell, n_classes = worker * np.int32(len(crowd)) + label, len(crowd)
-        known = counts.swapaxes(1, 2).reshape(-1, n_classes).take(cell, axis=0)  # N_k[c, l]
-        total = (counts @ np.ones(n_classes)).take(worker, axis=0)  # n_k[c]
-        evidence = np.log(hierarchical.with_own(np.exp(evidence), known, total, recipe))
-    return evidence
-
-
-def _hierarchical_confusion(theta: Floats, counts: Floats, crowd: Floats, recipe: Recipe) -> Floats:
-    # softmax_z( log G[c, z] + a 1[c = z] + b_z )
-    logits = np.log(crowd) + theta[:, :1, None] * np.eye(len(crowd)) + theta[:, None, 1:]
-    matrix = np.exp(logits - logits.max(axis=2, keepdims=True, initial=-np.inf))
-    matrix /= matrix.sum(axis=2, keepdims=True)
-    totals = counts.sum(axis=2, keepdims=True)
-    return np.asarray(hierarchical.with_own(matrix, counts, totals, recipe))
-
-
 # ── the one-coin model ───────────────────────────────────────────────────────────────────
+#
+#   m_k[c, z] = r_k if z = c, else (1 − r_k) / (C − 1),  r_k = σ(logit ā + a_k),  a_k ~ N(0, σ_a²)
+#
+# It is the hierarchical model with nothing but the tilt: softmax_z( log S[c, z] + a_k 1[c = z] ).
+# The loss needs two counts per class: N_k[c, c], how often worker k was right on items expected to
+# be c, and n_k[c], how many of those they labelled. They are stored one after the other, (2, C, K),
+# classes before workers as in `hierarchical.py`; θ is (1, K).
 
 
-def _one_coin_count(class_probs: Leaf, packed: Packed, n_workers: int) -> Leaf:
+def crowd_odds(pooled: Leaf, recipe: Recipe) -> Leaf:
+    """ā / (1 − ā), how much oftener the crowd is right than wrong, (…), by P as (…, 2, C)."""
+    hits, labels = pooled[..., 0, :].sum(axis=-1), pooled[..., 1, :].sum(axis=-1)
+    # ā = (Σ_c P[c, c] + s ā₀) / (Σ P + s), as odds, which no crowd makes infinite
+    prior = recipe.accuracy_strength * recipe.crowd_accuracy
+    return (hits + prior) / (labels - hits + recipe.accuracy_strength - prior)
+
+
+def one_coin_right(odds: Leaf, tilt_factor: Leaf) -> Leaf:
+    """r_k, how often each worker is right, (K,); the factor is e^a."""
+    return odds * tilt_factor / (1 + odds * tilt_factor)
+
+
+def one_coin_loss(theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe) -> Leaf:
+    """−J_k, but for what no θ changes: minus the expected log-likelihood, and the prior, (K,)."""
+    hits, labels = counts.sum(axis=1)
+    often = one_coin_right(odds, jnp.exp(theta[0]))
+    # J_k = h log r + (n − h) log(1 − r) − a²/2σ_a²;  h = Σ_c N_k[c, c], n = Σ_c n_k[c]
+    fit = hits * jnp.log(often) + (labels - hits) * jnp.log1p(-often)
+    return theta[0] ** 2 / (2 * recipe.tilt_scale**2) - fit
+
+
+def one_coin_derivatives(
+    theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe
+) -> tuple[Leaf, Leaf]:
+    """∂J/∂a and −∂²J/∂a², (K,) each."""
+    hits, labels = counts.sum(axis=1)
+    often = one_coin_right(odds, jnp.exp(theta[0]))
+    # ∂J/∂a = h − n r − a/σ_a²;  −∂²J/∂a² = n r (1 − r) + 1/σ_a²
+    slope = hits - labels * often - theta[0] / recipe.tilt_scale**2
+    return slope, labels * often * (1 - often) + 1 / recipe.tilt_scale**2
+
+
+def _one_coin_step(theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe) -> Leaf:
+    """One Newton step of every worker, (1, K)."""
+    slope, curvature = one_coin_derivatives(theta, counts, odds, recipe)
+    # a ← a + clip(g / H, −1, 1)
+    return theta + jnp.clip(slope / curvature, -recipe.step_limit, recipe.step_limit)
+
+
+def _one_coin_pool(counts: Leaf, recipe: Recipe) -> Leaf:
+    """These workers' share of P, its diagonal and its row sums, (2, C)."""
+    # Σ_k N_k[c, c] κ/(κ + n_k[c]) and Σ_k n_k[c] κ/(κ + n_k[c])
+    return (counts * worker_weight(counts[1], recipe)).sum(axis=-1)
+
+
+def _one_coin_count(class_probs: Leaf, batch: CountedBatch, n_workers: int) -> Leaf:
     n_classes = class_probs.shape[1]
-    rows = class_probs[packed.item] * packed.counted_weight[:, None]
+    rows = class_probs[batch.item] * batch.counted_weight[:, None]
     # ΔN_k[c, c] = Σ_i q_i(c) 1[l_ik = c];  Δn_k[c] = Σ_i q_i(c)
-    own = jnp.where(packed.label[:, None] == np.arange(n_classes), rows, 0.0)
+    own = jnp.where(batch.label[:, None] == np.arange(n_classes), rows, 0.0)
     total = jax.ops.segment_sum(
-        jnp.concatenate([own, rows], axis=1), packed.worker, num_segments=n_workers
+        jnp.concatenate([own, rows], axis=1), batch.worker, num_segments=n_workers
     )
     return total.T.reshape(2, n_classes, n_workers)
 
 
-def _one_coin_log_likelihood(
-    theta: Leaf, counts: Leaf, odds: Leaf, packed: Packed, recipe: Recipe
+def _one_coin_label_log_probs(
+    theta: Leaf, counts: Leaf, odds: Leaf, worker: Leaf, label: Leaf, recipe: Recipe
 ) -> Leaf:
     n_classes = counts.shape[1]
-    right, wrong = _one_coin_logs(odds, jnp.exp(theta[0]), n_classes)
-    # Σ_k log m_k[c, l_ik]: log r_k where the label is c, log (1 − r_k)/(C − 1) where it is not
-    is_label = packed.label[:, None] == np.arange(n_classes)
-    rows = jnp.where(is_label, right[packed.worker][:, None], wrong[packed.worker][:, None])
-    return sum_by_item(rows * packed.weight[:, None], packed)
+    xp = array_namespace(theta)
+    right, wrong = _one_coin_logs(odds, xp.exp(theta[0]), n_classes)
+    # log r_k where the label is c, log (1 − r_k)/(C − 1) where it is not
+    is_label = label[:, None] == np.arange(n_classes)
+    return xp.where(is_label, right[worker][:, None], wrong[worker][:, None])
 
 
 def _one_coin_right(theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe) -> Leaf:
-    return jnp.broadcast_to(one_coin.right(odds, jnp.exp(theta[0])), counts.shape[1:])
+    return jnp.broadcast_to(one_coin_right(odds, jnp.exp(theta[0])), counts.shape[1:])
 
 
 def _one_coin_log_powers(
@@ -278,62 +228,29 @@ def _one_coin_count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
     worker = labels.local_worker.astype(np.intp)
     own = class_probs[labels.item, labels.label] * labels.weight
     hits = np.bincount(worker * n_classes + labels.label, own, n_workers * n_classes)
-    counts = np.empty((n_workers, 2, n_classes))
-    counts[:, 0] = hits.reshape(n_workers, n_classes)
-    together = max(1, MOST_CELLS // max(len(worker), n_workers))  # classes at a time
-    for first in range(0, n_classes, together):
-        some = class_probs[:, first : first + together]
-        total = _sum_rows(some, worker, labels, n_workers)
-        counts[:, 1, first : first + together] = total.reshape(n_workers, some.shape[1])
-    return counts
+    totals = hierarchical.sum_shares(class_probs, worker, labels, n_workers)
+    return np.stack([hits.reshape(n_workers, n_classes), totals], axis=1)
 
 
 def _one_coin_pool_exactly(counts: Floats, recipe: Recipe) -> Floats:
     return np.asarray((counts * worker_weight(counts[:, 1:], recipe)).sum(axis=0))
 
 
-def _one_coin_evidence(
-    theta: Floats, counts: Floats, odds: Floats, chunk: Chunk, recipe: Recipe
-) -> Floats:
-    right, wrong = _one_coin_logs(odds, np.exp(theta[:, 0]), chunk.n_classes)
-    evidence = np.repeat(wrong[chunk.local_worker, None], chunk.n_classes, axis=1)
-    evidence[np.arange(chunk.n_labels), chunk.label] = right[chunk.local_worker]
-    return evidence
-
-
 def _one_coin_confusion(theta: Floats, counts: Floats, odds: Floats, recipe: Recipe) -> Floats:
     n_classes = counts.shape[2]
     if n_classes == 1:
         return np.ones((len(theta), 1, 1))
-    often = one_coin.right(odds, np.exp(theta[:, 0]))[:, None, None]
+    often = one_coin_right(odds, np.exp(theta[:, 0]))[:, None, None]
     same = np.eye(n_classes)
     return np.asarray(often * same + (1 - often) / (n_classes - 1) * (1 - same))
 
 
 def _one_coin_logs(odds: Leaf, tilt_factor: Leaf, n_classes: int) -> tuple[Leaf, Leaf]:
     """What a label says for its class, log r_k, and for any other, log (1 − r_k)/(C − 1), (K,)."""
-    arrays: Any = np if isinstance(tilt_factor, np.ndarray) else jnp
+    xp = array_namespace(tilt_factor)
     often = odds * tilt_factor
-    against = -arrays.log1p(often)  # log (1 − r)
-    return arrays.log(often) + against, against - np.log(max(n_classes - 1, 1))
-
-
-# ── both ─────────────────────────────────────────────────────────────────────────────────
-
-
-def sum_by_item(rows: Leaf, packed: Packed) -> Leaf:
-    """Add up rows (B, C) of the same item, (M, C)."""
-    return jax.ops.segment_sum(
-        rows, packed.item, num_segments=len(packed.gold), indices_are_sorted=True
-    )
-
-
-def _sum_rows(class_probs: Floats, place: NDArray[np.intp], labels: Chunk, n_places: int) -> Floats:
-    """Add up q (N, D) of each label, times its weight, by place, (n_places · D,)."""
-    width = class_probs.shape[1]
-    where = place[:, None] * width + np.arange(width)
-    shares = class_probs.take(labels.item, axis=0) * labels.weight[:, None]
-    return np.asarray(np.bincount(where.ravel(), shares.ravel(), n_places * width), np.float64)
+    against = -xp.log1p(often)  # log (1 − r)
+    return xp.log(often) + against, against - np.log(max(n_classes - 1, 1))
 
 
 def _own_and_all(matrix: Floats) -> Floats:
@@ -347,32 +264,30 @@ WORKER_MODELS: Mapping[str, WorkerModel] = {
         count_axes=(None, None),
         theta_size=lambda n_classes: 1 + n_classes,
         crowd=hierarchical.crowd_matrix,
-        count_labels=_hierarchical_count,
+        count_labels=hierarchical.count_labels,
         pool=hierarchical.pool,
         step=hierarchical.step,
-        log_likelihood=_hierarchical_log_likelihood,
-        right=_hierarchical_right,
-        log_powers=_hierarchical_log_powers,
-        count_exactly=_hierarchical_count_exactly,
-        pool_exactly=_hierarchical_pool_exactly,
-        evidence=_hierarchical_evidence,
-        confusion=_hierarchical_confusion,
+        label_log_probs=hierarchical.label_log_probs,
+        right=hierarchical.right,
+        log_powers=hierarchical.log_powers,
+        count_exactly=hierarchical.count_exactly,
+        pool_exactly=hierarchical.pool_exactly,
+        confusion=hierarchical.worker_matrices,
         from_matrix=lambda counts: counts,
         hits=_own_and_all,
     ),
     ONE_COIN: WorkerModel(
         count_axes=(2, None),
         theta_size=lambda n_classes: 1,
-        crowd=one_coin.crowd_odds,
+        crowd=crowd_odds,
         count_labels=_one_coin_count,
-        pool=one_coin.pool,
-        step=one_coin.step,
-        log_likelihood=_one_coin_log_likelihood,
+        pool=_one_coin_pool,
+        step=_one_coin_step,
+        label_log_probs=_one_coin_label_log_probs,
         right=_one_coin_right,
         log_powers=_one_coin_log_powers,
         count_exactly=_one_coin_count_exactly,
         pool_exactly=_one_coin_pool_exactly,
-        evidence=_one_coin_evidence,
         confusion=_one_coin_confusion,
         from_matrix=_own_and_all,
         hits=lambda pooled: pooled,
