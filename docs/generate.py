@@ -6,7 +6,7 @@
 A generated table stands between `<!-- name -->` and `<!-- /name -->`. A `python` block is run,
 all blocks of a page one after the other in one namespace and one empty folder, and what it prints
 stands in the `text` block after it. A `console` block is run by the shell in that folder, and what
-it prints stands below its `$` lines. `tests/test_docs.py` makes every page anew and compares.
+it prints stands below its `$` lines. `tests/test_docs.py` makes every page again and compares.
 """
 
 import argparse
@@ -79,7 +79,7 @@ FENCE = re.compile(
 
 
 def render(page: str) -> str:
-    """Make a page anew from itself: its tables filled in, its code run."""
+    """Make a page again from itself: its tables filled in, its code run."""
     text = fill_tables((ROOT / page).read_text(encoding="utf-8"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -184,15 +184,15 @@ def results() -> str:
         "**BiLA()**": "default",
     }
     lines = [["error in %", "paper: BiLA", *columns, "oracle"], ["---", *["---:"] * 6]]
-    told = set()
+    seen = set()
     for row in (*online["rows"], *offline["rows"]):
         name = ", ".join(filter(None, (row["title"], row.get("variant"))))
         how = f"chunks of {row['chunk']}" if "chunk" in row else "offline"
         # The small chunks stand first, and rows that change more than the order are left out.
         usual = row.get("variant", "") in ("", "structured crowd", "file order", "random orders")
-        if not row["available"] or not usual or (name, "chunk" in row) in told:
+        if not row["available"] or not usual or (name, "chunk" in row) in seen:
             continue
-        told.add((name, "chunk" in row))
+        seen.add((name, "chunk" in row))
         cells = {cell["method"]: cell for cell in row["cells"]}
         errors = [cells[method].get("mean") for method in columns.values()]
         limit = (row.get("oracle") or {}).get("mean")
@@ -365,9 +365,7 @@ def benchmark_memory() -> str:
     rows = Results(ROOT / "benchmarks" / "memory").rows()
     measured = [row for row in rows if row.get("peak_memory_mb") is not None]
     measured.sort(key=lambda row: row["peak_memory_mb"])
-    lines = [
-        [f"`{row['method']}`", row["kind"], f"{row['peak_memory_mb']:.0f}"] for row in measured
-    ]
+    lines = [[f"`{row['method']}`", row["kind"], f"{row['peak_memory_mb']:.0f}"] for row in data]
     made = "python3 run.py python -m labelquorum evaluate web --orders 1 --memory"
     return _table([["method", "kind", "MB"], ["---", "---", "---:"], *lines]) + (
         f"\nMade by `{made} -o benchmarks/memory`.\n"
@@ -389,8 +387,8 @@ def benchmark_missing() -> str:
 
 def _measured(part: str) -> tuple[list[dict[str, Any]], str]:
     """Rows that `experiments/confidence` measured, and what made them."""
-    told = json.loads(CONFIDENCE.read_text(encoding="utf-8"))
-    return told[part], f"\nMade by `{told['made']['command']}`.\n"
+    data = json.loads(CONFIDENCE.read_text(encoding="utf-8"))
+    return data[part], f"\nMade by `{data['made']['command']}`.\n"
 
 
 def _crowd(row: dict[str, Any]) -> str:
@@ -480,11 +478,11 @@ def asking() -> str:
 
 def flags() -> str:
     """How often flags are right, crowd by crowd."""
-    told = json.loads(CROWD.read_text(encoding="utf-8"))
-    kinds = list(told["flags"][0]["by_flag"])
+    data = json.loads(CROWD.read_text(encoding="utf-8"))
+    kinds = list(data["flags"][0]["by_flag"])
     names = ["workers", "labels per task", "precision", "recall", *(f"`{kind}`" for kind in kinds)]
     lines = [["crowd", *names], ["---", *["---:"] * len(names)]]
-    for row in told["flags"]:
+    for row in data["flags"]:
         sizes = [str(row["workers"]), str(row["labels_per_item"])]
         shares = [f"{100 * row[name]:.0f}" for name in ("precision", "recall")]
         each = []
@@ -495,43 +493,43 @@ def flags() -> str:
         lines.append([row["crowd"], *sizes, *shares, *each])
     return (
         _table(lines)
-        + f"\nPrecision and recall in %, of {told['flags'][0]['seeds']} crowds each; then how many "
-        f"workers got the flag they should have.\n\nMade by `{told['made']['command']}`.\n"
+        + f"\nPrecision and recall in %, of {data['flags'][0]['seeds']} crowds each; then how many "
+        f"workers got the flag they should have.\n\nMade by `{data['made']['command']}`.\n"
     )
 
 
 def flags_summary() -> str:
     """Precision and recall of flags, crowd by crowd."""
-    told = json.loads(CROWD.read_text(encoding="utf-8"))
+    data = json.loads(CROWD.read_text(encoding="utf-8"))
     lines = [["crowd", "workers", "labels per task", "precision, %", "recall, %"]]
     lines.append(["---", *["---:"] * 4])
-    for row in told["flags"]:
+    for row in data["flags"]:
         sizes = [str(row["workers"]), str(row["labels_per_item"])]
         shares = [f"{100 * row[name]:.0f}" for name in ("precision", "recall")]
         lines.append([row["crowd"], *sizes, *shares])
-    dense = [row["by_flag"]["drifting"] for row in told["flags"] if row["labels_per_item"] >= 6]
+    dense = [row["by_flag"]["drifting"] for row in data["flags"] if row["labels_per_item"] >= 6]
     found, wanted = (sum(counted[name] for counted in dense) for name in ("found", "wanted"))
     return (
         _table(lines)
-        + f"\n{told['flags'][0]['seeds']} crowds each. Where tasks have six labels or more, "
+        + f"\n{data['flags'][0]['seeds']} crowds each. Where tasks have six labels or more, "
         f"{found} of {wanted} sleepers were found within ten chunks, "
-        f"{100 * found / wanted:.0f} %.\n\nMade by `{told['made']['command']}`.\n"
+        f"{100 * found / wanted:.0f} %.\n\nMade by `{data['made']['command']}`.\n"
     )
 
 
 def calm() -> str:
     """How many honest workers are flagged where all are, crowd by crowd."""
-    told = json.loads(CROWD.read_text(encoding="utf-8"))
-    kinds = list(told["calm"][0]["ever"])
+    data = json.loads(CROWD.read_text(encoding="utf-8"))
+    kinds = list(data["calm"][0]["ever"])
     names = ["labels per task", "workers", *(f"`{kind}`" for kind in kinds)]
     lines = [["crowd", *names], ["---", *["---:"] * len(names)]]
-    for row in told["calm"]:
+    for row in data["calm"]:
         counts = [row["labels_per_item"], row["workers"], *row["ever"].values()]
         lines.append([row["crowd"], *map(str, counts)])
     return (
         _table(lines)
-        + f"\nWorkers who were ever flagged in {told['calm'][0]['chunks']} chunks, looking at "
-        f"every fifth.\n\nMade by `{told['made']['command']}`.\n"
+        + f"\nWorkers who were ever flagged in {data['calm'][0]['chunks']} chunks, looking at "
+        f"every fifth.\n\nMade by `{data['made']['command']}`.\n"
     )
 
 
@@ -548,20 +546,20 @@ def calm_summary() -> str:
 
 def stopping() -> str:
     """What stopping at a confidence saved and cost, crowd by crowd."""
-    told = json.loads(CROWD.read_text(encoding="utf-8"))
+    data = json.loads(CROWD.read_text(encoding="utf-8"))
     names = ["saved", "error", "closed", "error of those", "predicted: saved", "predicted: error"]
     head = ["crowd", "labels per task", "error with all", "confidence", *names]
     columns = ("saved", "error", "closed", "closed_error", "said_saved", "said_error")
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
-    for row in told["stopping"]:
+    for row in data["stopping"]:
         first = [row["crowd"], str(row["labels_per_item"]), f"{100 * row['fixed_error']:.1f}"]
         shares = [f"{100 * row[column]:.1f}" for column in columns]
         lines.append([*first, f"{row['confidence']:g}", *shares])
     return (
         _table(lines)
-        + f'\nIn %, of {told["stopping"][0]["items"]} tasks each. "Closed" are those that became '
+        + f'\nIn %, of {data["stopping"][0]["items"]} tasks each. "Closed" are those that became '
         'sure enough before their labels ran out; "predicted" is what `stopping()` says from all '
-        f"labels.\n\nMade by `{told['made']['command']}`.\n"
+        f"labels.\n\nMade by `{data['made']['command']}`.\n"
     )
 
 
@@ -592,8 +590,8 @@ def encoder_answers() -> str:
     lines = [["", "by q alone", "by p"], ["---", "---:", "---:"]]
     for name, (method, settings) in rows.items():
         by_p = {**settings, "predict_by": "likelihood"} if settings or method == "network" else {}
-        told = error(method, {**settings, "predict_by": "encoder"}), error(method, by_p)
-        lines.append([name, *told])
+        data = error(method, {**settings, "predict_by": "encoder"}), error(method, by_p)
+        lines.append([name, *data])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -622,15 +620,15 @@ def reported(folder: Path, part: str, command: str) -> str:
 
 def label_studio() -> str:
     """What a run with a real Label Studio showed."""
-    told = json.loads(STUDIO.read_text(encoding="utf-8"))
-    rows = [[what, "held" if held else "**failed**"] for what, held in told["checks"].items()]
-    did = ", ".join(f"{count} {what}" for what, count in told["annotations"].items())
+    data = json.loads(STUDIO.read_text(encoding="utf-8"))
+    rows = [[what, "held" if held else "**failed**"] for what, held in data["checks"].items()]
+    did = ", ".join(f"{count} {what}" for what, count in data["annotations"].items())
     return (
         _table([["check", ""], ["---", "---"], *rows])
-        + f"\nAnnotations: {did} while the hook was off. {told['events']} events came by the hook, "
-        f"the slowest was answered in {told['slowest_event_ms']} ms; {told['answered']} tasks have "
-        f"their consensus. With Label Studio {told['label_studio']}, labelquorum "
-        f"{told['labelquorum']}, Python {told['python']}.\n\nMade by `{told['command']}`.\n"
+        + f"\nAnnotations: {did} while the hook was off. {data['events']} events came by the hook, "
+        f"the slowest was answered in {data['slowest_event_ms']} ms; {data['answered']} tasks have "
+        f"their consensus. With Label Studio {data['label_studio']}, labelquorum "
+        f"{data['labelquorum']}, Python {data['python']}.\n\nMade by `{data['command']}`.\n"
     )
 
 

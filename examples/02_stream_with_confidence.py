@@ -15,7 +15,7 @@ from labelquorum.evaluation import class_conditional_crowd
 n_tasks = int(sys.argv[1]) if sys.argv[1:] else 2000
 sure_enough = 0.9
 
-# A simulated crowd: 30 workers of mixed skill, five labels a task, and the truth to score with.
+# A simulated crowd: 30 workers of mixed skill, five labels per task, and the truth to score with.
 crowd = class_conditional_crowd(n_tasks, 30, 3, labels_per_item=5, seed=7)
 labels = pd.DataFrame({"task": crowd.item, "worker": crowd.worker, "label": crowd.label})
 

@@ -2,7 +2,7 @@
 
 Three click at random, one always gives the same answer, one has two classes mixed up. All five are
 found. What is special about one of them is seen soonest by the preset "network", which gives every
-worker a matrix of his own from the start; the default needs hundreds of his labels for that.
+worker a matrix of their own from the start; the default needs hundreds of their labels for that.
 
     python examples/03_find_bad_workers.py [TASKS]
 """
@@ -22,11 +22,11 @@ crowd = class_conditional_crowd(n_tasks, 25, 3, labels_per_item=6, skill=(0.7, 0
 label = crowd.label.copy()
 random = np.random.default_rng(0)
 for worker in (20, 21, 22):
-    his = crowd.worker == worker
-    label[his] = random.integers(3, size=his.sum())
+    rows = crowd.worker == worker
+    label[rows] = random.integers(3, size=rows.sum())
 label[crowd.worker == 23] = 1  # always "dog"
-his = crowd.worker == 24
-label[his] = np.array([0, 2, 1])[label[his]]  # calls a dog a fox, and a fox a dog
+rows = crowd.worker == 24
+label[rows] = np.array([0, 2, 1])[label[rows]]  # calls a dog a fox, and a fox a dog
 
 names = [f"honest {k:02}" for k in range(20)]
 names += ["random 1", "random 2", "random 3", "always dog", "mixed up"]

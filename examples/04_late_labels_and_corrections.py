@@ -36,9 +36,9 @@ model.partial_fit({"new": {best: 1}})
 show("another late one", "new")
 
 model.partial_fit({"new": {third: 1}})
-show("the first worker corrects himself", "new")
+show("the first worker corrects it", "new")
 
 # Push the task out: a hundred newer ones take its place.
 model.partial_fit({f"newer {n}": {best: n % 2, second: n % 2} for n in range(100)})
 model.partial_fit({"new": {third: 0}})
-show("once closed, it starts anew", "new")
+show("once closed, it starts again", "new")

@@ -1,8 +1,8 @@
 """BiLA with a p of your own: a dozen lines, and everything else stays as it is.
 
 The preset "network" learns any p that can be differentiated, by gradient steps. Its own p is a
-confusion matrix, C × C numbers a worker. Where a worker has few labels, one number, his skill, with
-the mistakes spread as the crowd spreads them, can be learned better.
+confusion matrix, C × C numbers per worker. Where a worker has few labels, one number, the skill,
+with the mistakes spread as the crowd spreads them, can be learned better.
 
     python examples/05_your_own_generative_model.py [TASKS]
 """

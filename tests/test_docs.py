@@ -179,13 +179,13 @@ def test_the_result_table_is_made_of_the_measured_and_the_printed_figures(tmp_pa
     ]
     (tmp_path / "results").mkdir()
     for name, rows in (("table2", online), ("table3", [])):
-        told = {"made": {"command": "measure it"}, "rows": rows}
-        (tmp_path / "results" / f"{name}.json").write_text(json.dumps(told))
+        given = {"made": {"command": "measure it"}, "rows": rows}
+        (tmp_path / "results" / f"{name}.json").write_text(json.dumps(given))
     monkeypatch.setattr(generate, "RESULTS", tmp_path)
-    told = generate.results()
-    assert "| RTE, chunks of 25 | 7.75 | – | – | – | 5.68 | 1.23 |" in told
-    assert "`measure it`" in told
-    assert not any(left_out in told for left_out in ("10.00", "8.89", "7.78"))
+    given = generate.results()
+    assert "| RTE, chunks of 25 | 7.75 | – | – | – | 5.68 | 1.23 |" in given
+    assert "`measure it`" in given
+    assert not any(left_out in given for left_out in ("10.00", "8.89", "7.78"))
 
 
 # ── links and pictures ───────────────────────────────────────────────────────────────────────
@@ -279,9 +279,9 @@ def test_the_reference_names_every_entry_of_a_registry(registry):
 
 
 def test_the_reference_gives_every_setting_of_bila_its_default():
-    told = {row[0]: row[1] for row in rows(section("docs/reference.md", "Settings"))}
+    given = {row[0]: row[1] for row in rows(section("docs/reference.md", "Settings"))}
     settings = inspect.signature(BiLA).parameters
-    assert told == {name: repr(setting.default) for name, setting in settings.items()}
+    assert given == {name: repr(setting.default) for name, setting in settings.items()}
 
 
 def test_majority_vote_takes_the_settings_from_seed_on():
@@ -293,9 +293,10 @@ def test_the_reference_names_every_method_and_attribute():
     model = BiLA().fit({"q": {"a": 0, "b": 1}})
     public = {name for name in dir(model) if not name.startswith("_")}
     methods = rows(section("docs/reference.md", "Methods"))
-    told = {name for row in methods for name in re.findall(r"(\w+)\(", row[0])}
-    told |= {row[0] for row in rows(section("docs/reference.md", "Attributes"))}
-    assert public - set(model.get_params()) == told
+    given = {name for row in methods for name in re.findall(r"(\w+)\(", row[0])}
+    attributes = rows(section("docs/reference.md", "Attributes"))
+    given |= {name for row in attributes for name in re.findall(r"\w+", row[0])}
+    assert public - set(model.get_params()) == given
 
 
 def test_the_reference_names_every_method_of_the_client_with_its_parameters():
@@ -303,11 +304,11 @@ def test_the_reference_names_every_method_of_the_client_with_its_parameters():
     for name, method in inspect.getmembers(labelquorum.Client, inspect.isfunction):
         if name.startswith("_"):
             continue
-        told = re.search(rf"`{name}\((.*?)\)`", text)
-        assert told, name
-        if "…" not in told[1]:
+        given = re.search(rf"`{name}\((.*?)\)`", text)
+        assert given, name
+        if "…" not in given[1]:
             names = list(inspect.signature(method).parameters)[1:]
-            assert re.findall(r"(?:^|, |\*\*)(\w+)", told[1].replace("*, ", "")) == names
+            assert re.findall(r"(?:^|, |\*\*)(\w+)", given[1].replace("*, ", "")) == names
 
 
 def test_the_reference_names_every_choice_of_a_setting():
@@ -328,9 +329,9 @@ def test_the_reference_names_every_column_of_the_report():
 
     table = pd.DataFrame({"task": [1, 1], "worker": ["a", "b"], "label": [0, 1]})
     report = BiLA().fit(table.assign(group="g", timestamp=[1, 2])).report()
-    told = {row[1] for row in rows(section("docs/reference.md", "The report"))} - {""}
+    given = {row[1] for row in rows(section("docs/reference.md", "The report"))} - {""}
     frames = (report.items, report.workers, report.class_agreement)
-    assert told == {column for frame in frames for column in frame.columns}
+    assert given == {column for frame in frames for column in frame.columns}
     assert set(report._fields) <= words_in_code("docs/reference.md")
 
 
@@ -340,16 +341,16 @@ def test_the_reference_tells_every_field_of_an_explanation():
 
 
 def test_the_reference_tells_every_field_of_the_tally():
-    told = [row[0] for row in rows(section("docs/reference.md", "The tally"))]
-    assert told == list(Tally._fields)
+    given = [row[0] for row in rows(section("docs/reference.md", "The tally"))]
+    assert given == list(Tally._fields)
 
 
 def test_the_reference_tells_every_name_a_column_may_have():
-    told = {
+    given = {
         row[0]: tuple(re.findall(r"\w+", row[1]))
         for row in rows(section("docs/reference.md", "Columns"))
     }
-    assert told == {role: aliases[1:] for role, aliases in COLUMN_ALIASES.items()}
+    assert given == {role: aliases[1:] for role, aliases in COLUMN_ALIASES.items()}
 
 
 def test_the_reference_names_every_reader():
@@ -476,10 +477,10 @@ def test_every_line_of_algorithm_1_has_a_row():
 
 
 def test_a_line_of_algorithm_1_named_in_the_code_is_where_the_page_says():
-    told = {row[0]: row[2] for row in rows(section("docs/paper.md", "Algorithm 1"))}
+    given = {row[0]: row[2] for row in rows(section("docs/paper.md", "Algorithm 1"))}
     for path in (ROOT / "src" / "labelquorum" / "learn").rglob("*.py"):
         for line in re.findall(r"# Alg\. 1 line (\d+):", path.read_text(encoding="utf-8")):
-            assert f".{path.stem}." in told[line] or "same function" in told[line], (path, line)
+            assert f".{path.stem}." in given[line] or "same function" in given[line], (path, line)
 
 
 def test_notes_are_numbered_and_name_settings_that_exist():
