@@ -365,7 +365,9 @@ def benchmark_memory() -> str:
     rows = Results(ROOT / "benchmarks" / "memory").rows()
     measured = [row for row in rows if row.get("peak_memory_mb") is not None]
     measured.sort(key=lambda row: row["peak_memory_mb"])
-    lines = [[f"`{row['method']}`", row["kind"], f"{row['peak_memory_mb']:.0f}"] for row in data]
+    lines = [
+        [f"`{row['method']}`", row["kind"], f"{row['peak_memory_mb']:.0f}"] for row in measured
+    ]
     made = "python3 run.py python -m labelquorum evaluate web --orders 1 --memory"
     return _table([["method", "kind", "MB"], ["---", "---", "---:"], *lines]) + (
         f"\nMade by `{made} -o benchmarks/memory`.\n"
