@@ -136,8 +136,8 @@ def measure_event(n_events: int) -> Result:
                 send(number)
                 page.wait_for_timeout(200)
             seen = page.evaluate("window.seen")
-        told = told_at(client, "/v1/streams/event/events?after=0", n_events + 3)
-    took = [1000 * (seen[name] - told[name]) for name in seen]
+        reply = told_at(client, "/v1/streams/event/events?after=0", n_events + 3)
+    took = [1000 * (seen[name] - reply[name]) for name in seen]
     p50, p99, worst = np.quantile(took, [0.5, 0.99, 1.0]).tolist()
     return {
         "events": len(took),
@@ -274,17 +274,17 @@ def measure_long(n_items: int, n_workers: int, seconds: float) -> Result:
                 page.evaluate(f"location.hash = '/s/long/{place}'")
                 page.wait_for_selector(".rows tr")
                 first_row = time.monotonic() - begin
-                told = page.evaluate(SCROLL, seconds)
-            p50, p99, worst = np.quantile(told["gaps"], [0.5, 0.99, 1.0]).tolist()
+                reply = page.evaluate(SCROLL, seconds)
+            p50, p99, worst = np.quantile(reply["gaps"], [0.5, 0.99, 1.0]).tolist()
             found[kind] = {
                 "first_row_s": round(first_row, 2),
-                "frames": len(told["gaps"]),
+                "frames": len(reply["gaps"]),
                 "frame_p50_ms": round(p50, 1),
                 "frame_p99_ms": round(p99, 1),
                 "frame_max_ms": round(worst, 1),
-                "rows_in_the_page": told["rows"],
-                "blank_frames": told["blank"],
-                "rows_passed": round(told["at"] / 44),
+                "rows_in_the_page": reply["rows"],
+                "blank_frames": reply["blank"],
+                "rows_passed": round(reply["at"] / 44),
             }
     return found
 

@@ -27,8 +27,8 @@ def measure(*arguments):
 
 
 def targets(folder):
-    told = json.loads((folder / "results" / "targets.json").read_text(encoding="utf-8"))
-    return told["targets"]
+    reply = json.loads((folder / "results" / "targets.json").read_text(encoding="utf-8"))
+    return reply["targets"]
 
 
 def lines(folder):
@@ -126,8 +126,8 @@ def test_a_stopped_run_goes_on_and_cells_of_other_code_or_data_are_run_again(smo
     def figures(line):
         record = json.loads(line)
         timed = ("seconds", "chunk_ms")
-        told = {name: v for name, v in record["result"].items() if name not in timed}
-        return record["cell"], told
+        reply = {name: v for name, v in record["result"].items() if name not in timed}
+        return record["cell"], reply
 
     assert list(map(figures, lines(tmp_path))) == list(map(figures, whole))
 

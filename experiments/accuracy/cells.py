@@ -186,9 +186,9 @@ def _digest(name: str) -> str:
     return digest(_read(name))
 
 
-def draw_crowd(told: Mapping[str, Any], seed: int) -> Crowd:
+def draw_crowd(reply: Mapping[str, Any], seed: int) -> Crowd:
     """Draw a crowd as the plan tells."""
-    given = dict(told)
+    given = dict(reply)
     kind, roles = given.pop("kind"), given.pop("roles", [])
     given.pop("title", None)
     if kind == "bimodal":
@@ -206,15 +206,15 @@ def draw_crowd(told: Mapping[str, Any], seed: int) -> Crowd:
     return crowd
 
 
-def _with_role(crowd: Crowd, told: Mapping[str, Any], seed: int) -> Crowd:
-    given = {name: value for name, value in told.items() if name not in ("title", "role", "extra")}
-    changed: Crowd = getattr(evaluation, f"with_{told['role']}")(crowd, seed=seed, **given)
+def _with_role(crowd: Crowd, reply: Mapping[str, Any], seed: int) -> Crowd:
+    given = {name: value for name, value in reply.items() if name not in ("title", "role", "extra")}
+    changed: Crowd = getattr(evaluation, f"with_{reply['role']}")(crowd, seed=seed, **given)
     return changed
 
 
 @lru_cache(maxsize=2)
-def _crowd(told: str, trouble: str, without: bool, seed: int) -> Crowd:
-    crowd = draw_crowd(json.loads(told), seed)
+def _crowd(reply: str, trouble: str, without: bool, seed: int) -> Crowd:
+    crowd = draw_crowd(json.loads(reply), seed)
     if trouble == "null":
         return crowd
     crowd = _with_role(crowd, json.loads(trouble), seed)

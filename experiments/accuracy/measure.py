@@ -32,11 +32,11 @@ def run_plan(plan: Plan, cells: list[Cell], file: Path, jobs: int, keep_old: boo
     latest = {Cell(**record["cell"]): record["result"] for record in read_records(file)}
 
     def is_done(cell: Cell) -> bool:
-        told = latest.get(cell)
-        if told is None:
+        reply = latest.get(cell)
+        if reply is None:
             return False
         now = plan.digests(cell)
-        return bool(told["data"] == now["data"] and (keep_old or told["code"] == now["code"]))
+        return bool(reply["data"] == now["data"] and (keep_old or reply["code"] == now["code"]))
 
     todo = [cell for cell in cells if not is_done(cell)]
     old = sum(cell in latest for cell in todo)

@@ -56,9 +56,9 @@ def ten_sets(scores: Scores) -> Part:
         paired[name] = row["difference"]
         rows.append(row)
     differences = [value for value in paired.values() if value is not None]
-    told = [written(means["vote"]), written(means["recipe"]), written(final["recipe"])]
-    told += [written(means["bila"]), written(final["bila"]), plus_minus(differences, "+.2f")]
-    lines.append(["**mean**", *told])
+    reply = [written(means["vote"]), written(means["recipe"]), written(final["recipe"])]
+    reply += [written(means["bila"]), written(final["bila"]), plus_minus(differences, "+.2f")]
+    lines.append(["**mean**", *reply])
     head = ["set", TITLES["vote"], TITLES["recipe"], "final", TITLES["bila"], "final"]
     part.add("sets", table([*head, "`bila` − `bila:recipe`"], lines), rows)
     return part
@@ -66,21 +66,21 @@ def ten_sets(scores: Scores) -> Part:
 
 def _row(scores: Scores, name: str) -> dict[str, Any]:
     pairs = scores.pairs(name, "bila", "recipe", **RANDOM)
-    told: dict[str, Any] = {"set": name, "family": family(name)}
+    reply: dict[str, Any] = {"set": name, "family": family(name)}
     for method in ("vote", "recipe", "bila"):
         for score in ("emitted", "final", "log_loss", "ece"):
-            told[f"{method}_{score}"] = _rounded(scores.mean(name, method, score, **RANDOM))
+            reply[f"{method}_{score}"] = _rounded(scores.mean(name, method, score, **RANDOM))
     difference = less(*(scores.mean(name, m, **RANDOM) for m in ("bila", "recipe")))
-    return told | {"paired": [round(d, 4) for d in pairs], "difference": _rounded(difference)}
+    return reply | {"paired": [round(d, 4) for d in pairs], "difference": _rounded(difference)}
 
 
 def _errors(scores: Scores, name: str) -> list[str]:
     runs = {m: scores.runs(name, m, **RANDOM) for m in ("vote", "recipe", "bila")}
-    told = [plus_minus(runs["vote"].values() if runs["vote"] else [])]
+    reply = [plus_minus(runs["vote"].values() if runs["vote"] else [])]
     for method in ("recipe", "bila"):
         run = runs[method]
-        told += [plus_minus(run.values()), f"{run.mean('final'):.2f}"] if run else ["–", "–"]
-    return told
+        reply += [plus_minus(run.values()), f"{run.mean('final'):.2f}"] if run else ["–", "–"]
+    return reply
 
 
 # ── the benchmark ────────────────────────────────────────────────────────────────────────────
@@ -140,9 +140,9 @@ def benchmark(scores: Scores) -> Part:
     )
     lines = []
     for name in sorted(names, key=lambda name: (family(name), name)):
-        told = [family(name), *_errors(scores, name)]
-        told.append(plus_minus(scores.pairs(name, "bila", "recipe", **RANDOM), "+.2f"))
-        lines.append([name, *told, written(against[name], "+.2f")])
+        reply = [family(name), *_errors(scores, name)]
+        reply.append(plus_minus(scores.pairs(name, "bila", "recipe", **RANDOM), "+.2f"))
+        lines.append([name, *reply, written(against[name], "+.2f")])
     for title, mean in (("mean over sets", over_sets), ("mean over families", over_families)):
         lines.append([f"**{title}**", "", *_mean_line(scores, names, mean)])
     head = ["set", "family", TITLES["vote"], TITLES["recipe"], "final", TITLES["bila"], "final"]
@@ -155,12 +155,12 @@ def benchmark(scores: Scores) -> Part:
 def _mean_line(scores: Scores, names: list[str], mean: Any) -> list[str]:
     values = {(m, s): scores.means(names, m, s) for m in ("recipe", "bila") for s in BOTH}
     vote = scores.means(names, "vote")
-    told = [mean(vote), *(mean(values[m, s]) for m in ("recipe", "bila") for s in BOTH)]
+    reply = [mean(vote), *(mean(values[m, s]) for m in ("recipe", "bila") for s in BOTH)]
     emitted = {m: values[m, "emitted"] for m in ("recipe", "bila")}
     gap = {name: less(emitted["bila"][name], emitted["recipe"][name]) for name in names}
     gaps = by_family(gap) if mean is over_families else [g for g in gap.values() if g is not None]
     against = mean({name: less(emitted["bila"][name], vote[name]) for name in names})
-    return [*map(written, told), plus_minus(gaps, "+.2f"), written(against, "+.2f")]
+    return [*map(written, reply), plus_minus(gaps, "+.2f"), written(against, "+.2f")]
 
 
 BOTH = ("emitted", "final")
@@ -202,9 +202,9 @@ def _method_table(
     for method, gaps in sorted(compared.items(), key=lambda pair: -(pair[1][1] or 0)):
         title = {"recipe": "bila:recipe", "vote": "majority_vote"}.get(method, method)
         means = over_sets(errors[method]), over_families(errors[method])
-        told = [written(means[0]), written(gaps[0], "+.2f")]
-        told += [written(means[1]), written(gaps[1], "+.2f")]
-        lines.append([f"`{title}`", kinds[method], str(len(errors[method])), *told])
+        reply = [written(means[0]), written(gaps[0], "+.2f")]
+        reply += [written(means[1]), written(gaps[1], "+.2f")]
+        lines.append([f"`{title}`", kinds[method], str(len(errors[method])), *reply])
         rows.append(
             {
                 "method": title,
@@ -259,18 +259,18 @@ def chunk_sizes(scores: Scores) -> Part:
     ]
     ways += [(f"{size} items" if size else "whole", {"chunk": size}) for size in SIZES]
     for title, others in ways:
-        told = {(m, s): mean(m, s, **others) for m in ("recipe", "bila") for s in BOTH}
-        lines.append([title, *map(written, told.values()), scores.orders(names, "bila", **others)])
-        figures = {f"{m}_{s}": _rounded(value) for (m, s), value in told.items()}
+        reply = {(m, s): mean(m, s, **others) for m in ("recipe", "bila") for s in BOTH}
+        lines.append([title, *map(written, reply.values()), scores.orders(names, "bila", **others)])
+        figures = {f"{m}_{s}": _rounded(value) for (m, s), value in reply.items()}
         rows.append({"chunks": title, **others, **figures})
     head = ["chunks of", TITLES["recipe"], "final", TITLES["bila"], "final", "orders"]
     part.add("sizes", table(head, lines), rows)
     part.say("Set by set, emitted error of `bila`, and the final error after single labels:")
     lines = []
     for name in names:
-        told = [scores.mean(name, "bila", chunk=size, **RANDOM) for size in (1, *SIZES)]
+        reply = [scores.mean(name, "bila", chunk=size, **RANDOM) for size in (1, *SIZES)]
         ends = [scores.mean(name, "bila", "final", **RANDOM, **w) for w in ({"chunk": 50}, singly)]
-        lines.append([name, *map(written, (*told, *ends))])
+        lines.append([name, *map(written, (*reply, *ends))])
     head = ["set", "1", *(str(size) if size else "whole" for size in SIZES)]
     part.add("sets", table([*head, "final, 50", "final, singly"], lines), [])
     return part

@@ -33,13 +33,13 @@ def speed(scores: Scores) -> Part:
         file = SPEEDS / f"{name}.json"
         if not file.exists():
             continue
-        told = json.loads(file.read_text(encoding="utf-8"))
-        for row in told["verdicts"]:
+        reply = json.loads(file.read_text(encoding="utf-8"))
+        for row in reply["verdicts"]:
             rows.append({"method": title, **row})
             holds = "met" if row["holds"] else "**not met**"
             figures_ = [f"{row['measured']:,.4g}", f"{row['limit']:,.4g}"]
             lines.append([f"`{title}`: {row['promise']}", *figures_, holds])
-        part.say(f"`{title}` was measured by `{told['command']} --save`.")
+        part.say(f"`{title}` was measured by `{reply['command']} --save`.")
     part.add("speed", table(["promise", "measured", "limit", ""], lines), rows)
     part.say("More is in [Performance](../../../docs/performance.md).")
     return part
@@ -80,8 +80,8 @@ def write_all(measured: Measured, plan: Plan, made: Mapping[str, Any], results: 
         )
         text = _page(part, _picture(name, pictures), _done(measured, plan, name, made))
         (results / f"{name}.md").write_text(_headed(text, made), encoding="utf-8")
-    told = [target.to_json(name) for name, target in every]
-    _write_json(results / "targets.json", {"made": made, "targets": told})
+    reply = [target.to_json(name) for name, target in every]
+    _write_json(results / "targets.json", {"made": made, "targets": reply})
     n_done, n_cells = measured.done(plan.cells())
     text = _targets(every, made, n_cells - n_done)
     (results / "targets.md").write_text(_headed(text, made), encoding="utf-8")

@@ -200,7 +200,7 @@ def main() -> None:
                 "all sets": fmean(real.values()) if real else None,
             }
         )
-    told = {"rows": rows, "shipped": MIN_EVIDENCE_GAIN}
+    reply = {"rows": rows, "shipped": MIN_EVIDENCE_GAIN}
     head = list(rows[0])
     lines = [f"| {' | '.join(head)} |", f"|{' ---: |' * len(head)}"]
     for row in rows:
@@ -208,7 +208,7 @@ def main() -> None:
         rest = ["–" if row[name] is None else f"{row[name]:.2f}" for name in head[1:]]
         lines.append(f"| {' | '.join([first, *rest])} |")
     folder = HERE / "results"
-    (folder / "selection.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    (folder / "selection.json").write_text(json.dumps(reply, indent=2) + "\n", encoding="utf-8")
     (folder / "selection.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
 

@@ -38,10 +38,10 @@ def paper(scores: Scores) -> Part:
     wanted = [("paper", 1000), ("paper", 0), ("paper_spread", 1000), ("paper_cifar10", 1000)]
     for name, initial in wanted:
         others = {"chunk": 200, "initial": initial}
-        told = _row(scores, name, others)
+        reply = _row(scores, name, others)
         title = scores.plan.crowds[name]["title"] + ("" if initial else ", no initial set")
         above = scores.differences((name, "bila", others), (name, "oracle", {}))
-        lines.append([title, *told, plus_minus(above, "+.2f"), str(len(above))])
+        lines.append([title, *reply, plus_minus(above, "+.2f"), str(len(above))])
         excess = fmean(above) if above else None
         rows.append({"crowd": title, **_figures(scores, name, others), "bila_less_oracle": excess})
         if initial and name in ("paper", "paper_cifar10"):
@@ -57,8 +57,8 @@ def paper(scores: Scores) -> Part:
             others = {"chunk": chunk, "initial": 500, "order": order}
             runs = scores.runs("rte", "bila", **others)
             n_orders = len(runs.runs) if runs else 0
-            told = "file order" if order == "file" else f"{n_orders} random orders"
-            title = f"{told}, chunks of {chunk}"
+            reply = "file order" if order == "file" else f"{n_orders} random orders"
+            title = f"{reply}, chunks of {chunk}"
             lines.append([title, *_row(scores, "rte", others)[1:]])
             rows.append({"order": order, **_figures(scores, "rte", others)})
             mean = scores.mean("rte", "bila", **others)
@@ -98,16 +98,16 @@ def calibration(scores: Scores) -> Part:
     ]
     lines, rows = [], []
     for title, names, mean in groups:
-        told = {(m, s): mean(scores.means(names, m, s)) for m in METHODS for s in SCORES}
-        lines.append([title, *_scores(told)])
-        rows.append({"group": title, **{f"{m}_{s}": _rounded(v) for (m, s), v in told.items()}})
-        part.targets.append(Target(f"ECE of `bila`, {title}, %", told["bila", "ece"], 6.0, ".1f"))
+        reply = {(m, s): mean(scores.means(names, m, s)) for m in METHODS for s in SCORES}
+        lines.append([title, *_scores(reply)])
+        rows.append({"group": title, **{f"{m}_{s}": _rounded(v) for (m, s), v in reply.items()}})
+        part.targets.append(Target(f"ECE of `bila`, {title}, %", reply["bila", "ece"], 6.0, ".1f"))
     head = [text for m in METHODS for text in (f"{TITLES[m]}, ECE", "log loss")]
     part.add("means", table(["mean over", *head], lines), rows)
     simulated = scores.plan.names("independent")
     errors = [scores.mean(name, "bila", "ece", **RANDOM) for name in simulated]
-    told = f"ECE of `bila`, the worst of {len(simulated)} simulated independent crowds, %"
-    part.targets.append(Target(told, largest(errors), 3.0, ".1f"))
+    reply = f"ECE of `bila`, the worst of {len(simulated)} simulated independent crowds, %"
+    part.targets.append(Target(reply, largest(errors), 3.0, ".1f"))
     part.say(
         f"Simulated crowds, {_seeds(scores, simulated)} each. An ECE of so many items is not 0 "
         "even for the oracle, whose probabilities are exact. In the last "
@@ -149,13 +149,13 @@ def robustness(scores: Scores) -> Part:
     shown = [name for name in plan.troubles if _has(scores, name)]
     counted = [name for name in plan.troubles if not plan.troubles[name].get("extra")]
     rows = [_trouble(scores, office, name) for office in offices for name in shown]
-    told = [row for row in rows if row["trouble"] in counted]
-    whole = len(told) == len(offices) * len(counted)
+    reply = [row for row in rows if row["trouble"] in counted]
+    whole = len(reply) == len(offices) * len(counted)
     for way, how in WAYS.items():
-        worst = largest(row[way] for row in told) if whole else None
+        worst = largest(row[way] for row in reply) if whole else None
         part.targets.append(Target(f"`bila`, troublemakers {how}: worst rise, points", worst, 2.0))
-    n_runs = sum(row["runs"] for row in told)
-    lost = sum(row["worse_than_vote"] for row in told) if whole else None
+    n_runs = sum(row["runs"] for row in reply)
+    lost = sum(row["worse_than_vote"] for row in reply) if whole else None
     part.targets.append(
         Target(f"of {n_runs} crowds, those on which `bila` errs more than the vote", lost, 0, ".0f")
     )

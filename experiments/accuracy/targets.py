@@ -38,8 +38,8 @@ class Target(NamedTuple):
         return MET if less else NOT_MET
 
     def to_json(self, part: str) -> dict[str, Any]:
-        told = {"part": part, **self._asdict(), "verdict": self.verdict}
-        return {name: value for name, value in told.items() if name != "form"}
+        reply = {"part": part, **self._asdict(), "verdict": self.verdict}
+        return {name: value for name, value in reply.items() if name != "form"}
 
     def line(self) -> list[str]:
         sign = "<" if self.strictly else "≤"

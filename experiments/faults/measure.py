@@ -71,12 +71,12 @@ def facts(seconds: float) -> dict[str, Any]:
     }
 
 
-def table(told: dict[str, Any]) -> str:
+def table(reply: dict[str, Any]) -> str:
     """The faults, how each is provoked, where its test is and what was measured, in Markdown."""
     lines = ["| fault | how it is provoked | test | measured |", "|---|---|---|---|"]
     plan = tomllib.loads((HERE / "plan.toml").read_text(encoding="utf-8"))
     for row in plan["fault"]:
-        found = [told["tests"].get(name) for name in row["tests"]]
+        found = [reply["tests"].get(name) for name in row["tests"]]
         files = dict.fromkeys(name.partition("::")[0] for name in row["tests"])
         links = ", ".join(f"[{Path(file).stem}](../{file})" for file in files)
         measured = "in CI"
@@ -86,7 +86,7 @@ def table(told: dict[str, Any]) -> str:
             measured = "not measured yet"
         where = links or row["elsewhere"]
         lines.append(f"| {row['name']} | {row['how']} | {where} | {measured} |")
-    made = told["made"]
+    made = reply["made"]
     return (
         "\n".join(lines)
         + f"\n\nMade by `{made['command']}` in {made['seconds'] / 60:.0f} minutes on "
@@ -130,13 +130,13 @@ def main(arguments: list[str] | None = None) -> int:
         if options.only and file.exists():
             before = json.loads(file.read_text(encoding="utf-8"))
         seconds = before["made"]["seconds"] + perf_counter() - began
-        told = {"made": facts(seconds), "tests": dict(sorted((before["tests"] | found).items()))}
+        reply = {"made": facts(seconds), "tests": dict(sorted((before["tests"] | found).items()))}
         results.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(reply, indent=1) + "\n", encoding="utf-8")
     elif not file.exists():
         parser.error(f"there is nothing to report in {results} yet. Run it with --long.")
-    told = json.loads(file.read_text(encoding="utf-8"))
-    (results / "faults.md").write_text(table(told), encoding="utf-8")
+    reply = json.loads(file.read_text(encoding="utf-8"))
+    (results / "faults.md").write_text(table(reply), encoding="utf-8")
     return code
 
 

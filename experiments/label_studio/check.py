@@ -150,7 +150,7 @@ def service(folder: Path) -> Iterator[tuple[str, str, Path]]:
 def lines(log: Path, event: str) -> list[dict[str, Any]]:
     """What the service wrote down of one kind."""
     found = [line for line in log.read_text(encoding="utf-8").splitlines() if line[:1] == "{"]
-    return [told for line in found if (told := json.loads(line))["event"] == event]
+    return [shown for line in found if (shown := json.loads(line))["event"] == event]
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -184,7 +184,7 @@ def main() -> None:
         hooks = [one for one in lines(log, "request") if one["path"].endswith("label-studio")]
         run.check("no event was refused", not lines(log, "refused") and not lines(log, "failed"))
         miss(run, project, url, key, people[:3])
-        told = {
+        shown = {
             "command": COMMAND,
             "label_studio": studio.version,
             "labelquorum": version("labelquorum"),
@@ -196,7 +196,7 @@ def main() -> None:
             "checks": run.seen,
         }
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    options.output.write_text(json.dumps(shown, indent=1) + "\n", encoding="utf-8")
     failed = [what for what, held in run.seen.items() if not held]
     sys.exit(f"Failed: {'; '.join(failed)}." if failed else 0)
 

@@ -59,11 +59,11 @@ def receiver() -> Iterator[tuple[str, list[Request]]]:
 def record(studio: Studio) -> dict[str, Any]:
     """Have events of every kind happen; give what each sent, by name."""
     owner, ann, bob = studio.owner, studio.join("ann"), studio.join("bob")
-    told: dict[str, Any] = {}
+    reply: dict[str, Any] = {}
     with receiver() as (url, got):
 
         def take(name: str) -> None:
-            [told[name]] = got
+            [reply[name]] = got
             got.clear()
 
         project = owner.project(CONFIG, [])
@@ -96,7 +96,7 @@ def record(studio: Studio) -> dict[str, Any]:
         all_tasks = {"selectedItems": {"all": True, "excluded": []}}
         owner.ask("POST", f"{act}predictions_to_annotations", all_tasks)
         take("annotations_created")
-        told["export"] = {
+        reply["export"] = {
             "headers": {},
             "body": owner.ask("GET", f"/api/projects/{project}/export?exportType=JSON"),
         }
@@ -121,7 +121,7 @@ def record(studio: Studio) -> dict[str, Any]:
         owner.hook(two, url, "KEY")
         ann.annotate(owner.tasks(two)[0], choice("owl") + choice("calm", "loud", name="mood"))
         take("annotation_of_two_controls")
-    return told
+    return reply
 
 
 def scrub(value: Any) -> Any:
@@ -139,12 +139,12 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         Studio.running(options.environment, Path(folder)) as studio,
     ):
-        told = record(studio)
+        reply = record(studio)
     FIXTURES.mkdir(parents=True, exist_ok=True)
-    for name, request in told.items():
+    for name, request in reply.items():
         text = json.dumps(scrub(request), indent=1, ensure_ascii=False)
         (FIXTURES / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    say(f"{len(told)} payloads of Label Studio {VERSION} were recorded.")
+    say(f"{len(reply)} payloads of Label Studio {VERSION} were recorded.")
 
 
 if __name__ == "__main__":

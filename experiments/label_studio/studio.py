@@ -146,8 +146,8 @@ class Studio:
         with httpx.Client(base_url=self.url, timeout=60, trust_env=False) as browser:
             form = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', browser.get(path).text)
             assert form is not None
-            told = {"email": f"{name}@example.org", "password": PASSWORD}
-            browser.post(path, data={"csrfmiddlewaretoken": form[1], **told})
+            shown = {"email": f"{name}@example.org", "password": PASSWORD}
+            browser.post(path, data={"csrfmiddlewaretoken": form[1], **shown})
             return Person(self.url, browser.get("/api/current-user/token").json()["token"])
 
 

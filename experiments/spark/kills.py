@@ -104,17 +104,17 @@ def live(folder: Path, way: str = "", chance: random.Random | None = None) -> tu
         start_new_session=True,
     )
     assert driver.stdout is not None
-    told, ended = "", False
+    reply, ended = "", False
     for line in driver.stdout:
         ended = ended or line.startswith("ended")
         if line.startswith("killed"):
-            told = line.split()[1]
+            reply = line.split()[1]
             break
         if way and not at and line.startswith("batch"):
             with suppress(subprocess.TimeoutExpired):
                 driver.wait(chance.uniform(0, LONGEST))
             if driver.poll() is None:
-                told = way
+                reply = way
                 os.kill(driver.pid, signal.SIGKILL) if way == "alone" else _kill_all(driver.pid)
             break
     for line in driver.stdout:  # to the end of its Java, which follows its driver
@@ -122,7 +122,7 @@ def live(folder: Path, way: str = "", chance: random.Random | None = None) -> tu
     driver.stdout.close()
     driver.wait()
     _kill_all(driver.pid)
-    return ended and not told, told
+    return ended and not reply, reply
 
 
 def _kill_all(group: int) -> None:
@@ -158,10 +158,10 @@ def measure(n_files: int, n_kills: int, seed: int) -> dict[str, Any]:
         while not ended:
             starts += 1
             done = sum(kills.values())
-            ended, told = live(folders[1], todo[done] if done < n_kills else "", chance)
-            if told:
-                kills[told] += 1
-                print(f"{done + 1} of {n_kills} kills: {told}", file=sys.stderr, flush=True)
+            ended, reply = live(folders[1], todo[done] if done < n_kills else "", chance)
+            if reply:
+                kills[reply] += 1
+                print(f"{done + 1} of {n_kills} kills: {reply}", file=sys.stderr, flush=True)
         one, other = map(state_of, folders)
     return {
         "made": {"command": COMMAND, "version": lq.__version__},

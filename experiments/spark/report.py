@@ -37,7 +37,7 @@ PUBLISHED = (10**7, 111.0)
 """Labels and seconds of Dawid–Skene, as the authors of spark-crowd printed them."""
 
 
-def told(name: str) -> dict[str, Any] | None:
+def reply(name: str) -> dict[str, Any] | None:
     file = RESULTS / f"{name}.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
@@ -151,7 +151,7 @@ PARTS = {"kills": kills, "scale": scale, "switch": switch, "tolerance": toleranc
 
 def main() -> int:
     for name, make in PARTS.items():
-        found = told(name)
+        found = reply(name)
         if found is None:
             print(f"{name}: not measured", file=sys.stderr)
             continue

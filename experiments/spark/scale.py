@@ -109,10 +109,10 @@ def measure(way: str, n_labels: int, cores: int, folder: Path) -> dict[str, Any]
     if process.returncode:
         why = f"{MEMORY >> 30} GB" if "stopped" in peaks else f"code {process.returncode}"
         return row | {"ended": why, "peak_mb": peaks}
-    told = {name: round(value, 4) for name, value in json.loads(out.splitlines()[-1]).items()}
-    speed = {"labels_per_second": round(n_labels / told["seconds"])}
+    reply = {name: round(value, 4) for name, value in json.loads(out.splitlines()[-1]).items()}
+    speed = {"labels_per_second": round(n_labels / reply["seconds"])}
     with_start = {"with_start": round(monotonic() - began, 1)}
-    return row | told | speed | with_start | {"peak_mb": peaks}
+    return row | reply | speed | with_start | {"peak_mb": peaks}
 
 
 def is_hopeless(rows: list[dict[str, Any]], way: str, size: int, cores: int) -> bool:

@@ -46,8 +46,8 @@ def measure(spark: Any, name: str, method: str) -> dict[str, Any] | None:
     whole = dict(lq.estimator(method).fit(table).labels_.items())
     frame = spark.createDataFrame(table)
     found = lq.spark.aggregate(frame, method, partitions=PARTITIONS)
-    told = found.answers.toArrow()
-    parts = dict(zip(told["task"].to_pylist(), told["label"].to_pylist(), strict=True))
+    reply = found.answers.toArrow()
+    parts = dict(zip(reply["task"].to_pylist(), reply["label"].to_pylist(), strict=True))
     truth = {str(item): str(label) for item, label in truth.items()}
     one, other = error(whole, truth), error(parts, truth)
     row = {"dataset": name, "method": method, "labels": counts.n_labels, "rounds": found.rounds}

@@ -55,8 +55,8 @@ def run_batch(way: str, folder: Path, cores: int) -> dict[str, Any]:
         answers, rounds = found.answers, found.rounds
     answers.write.mode("overwrite").parquet(str(folder / "answers"))
     seconds = monotonic() - began
-    told = pyarrow.parquet.read_table(folder / "answers", columns=["task", "label"])
-    item, label = (told[name].to_numpy() for name in ("task", "label"))
+    reply = pyarrow.parquet.read_table(folder / "answers", columns=["task", "label"])
+    item, label = (reply[name].to_numpy() for name in ("task", "label"))
     spark.stop()
     return {"seconds": seconds, "error": float((label != truth_of(item)).mean()), "rounds": rounds}
 
@@ -150,12 +150,12 @@ def main() -> None:
     way, folder, cores = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     if way == "crowdkit":
-        told = run_crowdkit(folder)
+        reply = run_crowdkit(folder)
     elif way == "stream":
-        told = run_stream(folder, cores)
+        reply = run_stream(folder, cores)
     else:
-        told = run_batch(way, folder, cores)
-    print(json.dumps(told))
+        reply = run_batch(way, folder, cores)
+    print(json.dumps(reply))
 
 
 if __name__ == "__main__":

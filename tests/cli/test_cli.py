@@ -283,9 +283,9 @@ def test_workers_of_a_model_that_knows_how_sure_it_is_have_bounds():
     rows = json.loads(run("workers", "crowd.lq", "--json").stdout)
     table = model.skill_intervals()
     for row in rows:
-        told = row["skill_low"], row["skill"], row["skill_high"]
+        reply = row["skill_low"], row["skill"], row["skill_high"]
         known = tuple(table.loc[row["worker"], ["low", "skill", "high"]])
-        assert told == pytest.approx(known, abs=1e-6)
+        assert reply == pytest.approx(known, abs=1e-6)
     low, high = table.loc[rows[0]["worker"], ["low", "high"]]
     said = run("workers", "crowd.lq").stdout
     assert "95 %" in said and f"{low:.0%}–{high:.0%}" in said

@@ -54,8 +54,8 @@ def test_what_is_in_the_folder_besides_is_your_own(folder):
 
 def test_the_list_says_how_what_is_absent_can_be_had(folder):
     by_hand = "Put the files there yourself: cifar10n, toloka_search_relevance, trec2011_delft."
-    told = run("--data", "data").stderr.splitlines()
-    assert told == [
+    reply = run("--data", "data").stderr.splitlines()
+    assert reply == [
         "To get sets that are not here: labelquorum datasets --download NAME…",
         by_hand,
         "Data not available, not public: age, heart.",
@@ -136,8 +136,8 @@ def test_check_says_what_is_right_and_what_is_not(folder):
     said = run("--check", "--data", "data", code=1).stdout.splitlines()
     assert "toy: 3 workers were expected. Got 1." in said[0] and "SHA-256" in said[0]
     assert "labels.csv line 2" in said[1]
-    [told] = json.loads(run("--check", "--json", "toy", "--data", "data", code=1).stdout)
-    assert told["name"] == "toy" and len(told["wrong"]) == 6
+    [reply] = json.loads(run("--check", "--json", "toy", "--data", "data", code=1).stdout)
+    assert reply["name"] == "toy" and len(reply["wrong"]) == 6
     assert "no data set 'rte'" in run("--check", "rte", "--data", "data", code=1).stdout
 
 

@@ -51,9 +51,9 @@ class Program:
 def test_a_port_that_is_taken_is_told_in_a_sentence_and_no_key_is_made(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        told = CliRunner().invoke(app, ["serve", str(tmp_path / "data"), "--port", port])
-    assert told.exit_code == 1 and told.stdout == ""
-    assert f"127.0.0.1:{port}: the service cannot listen there (Address already" in told.stderr
+        reply = CliRunner().invoke(app, ["serve", str(tmp_path / "data"), "--port", port])
+    assert reply.exit_code == 1 and reply.stdout == ""
+    assert f"127.0.0.1:{port}: the service cannot listen there (Address already" in reply.stderr
     with Store.open(tmp_path / "data") as store:
         assert not Keys(store).all()
 
@@ -80,8 +80,8 @@ def test_the_first_start_shows_a_key_once_and_labels_survive_the_end(tmp_path):
     finally:
         assert first.stop() == ""
     assert first.process.returncode == 0
-    told = [json.loads(line) for line in first.said if line.startswith("{")]
-    assert {"serving", "created", "stopping", "stopped"} <= {event["event"] for event in told}
+    reply = [json.loads(line) for line in first.said if line.startswith("{")]
+    assert {"serving", "created", "stopping", "stopped"} <= {event["event"] for event in reply}
     assert not any(secret in line for line in first.said)
     assert any(line.startswith("Open the address below") for line in first.said)
     for file in (tmp_path / "data").iterdir():

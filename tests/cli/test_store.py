@@ -259,11 +259,11 @@ def test_the_doctor_examines_a_store():
 def test_refine_tells_the_gap():
     said = run("refine", "s", *STORE, "-o", "differ.csv")
     assert said.stdout.startswith("Answers compared: 60. Answers that differ: ")
-    told = json.loads(run("refine", "s", *STORE, "--json").stdout)
-    assert (told["answered"], told["compared"]) == (60, 60)
-    assert len(table(Path("differ.csv").read_text())) == len(told["differ"])
+    reply = json.loads(run("refine", "s", *STORE, "--json").stdout)
+    assert (reply["answered"], reply["compared"]) == (60, 60)
+    assert len(table(Path("differ.csv").read_text())) == len(reply["differ"])
     assert [row["task"] for row in table(Path("differ.csv").read_text())] == [
-        row["task"] for row in told["differ"]
+        row["task"] for row in reply["differ"]
     ]
 
 

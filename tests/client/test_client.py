@@ -380,9 +380,9 @@ def test_a_model_comes_as_the_librarys_own(client, fake, tmp_path):
 
 
 def test_keys_are_made_listed_and_revoked(client, fake):
-    told = {"id": 3, "name": "hook", "scope": "write", "stream": "s", "created_at": 1.0}
-    fake.answers["POST", "/keys"] = {**told, "revoked_at": None, "key": "secret"}
-    fake.answers["GET", "/keys"] = {"keys": [{**told, "revoked_at": 2.0}]}
+    reply = {"id": 3, "name": "hook", "scope": "write", "stream": "s", "created_at": 1.0}
+    fake.answers["POST", "/keys"] = {**reply, "revoked_at": None, "key": "secret"}
+    fake.answers["GET", "/keys"] = {"keys": [{**reply, "revoked_at": 2.0}]}
     fake.answers["DELETE", "/keys/3"] = {}
     assert client.make_key("hook", "write", stream="s") == "secret"
     assert client.keys().loc[3, "scope"] == "write"

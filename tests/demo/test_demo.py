@@ -308,14 +308,14 @@ def test_a_browser_is_opened_only_where_there_is_a_display(monkeypatch, variable
         monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, ":0")
-    opened, told = [], []
+    opened, reply = [], []
     monkeypatch.setattr("webbrowser.open", opened.append)
     for plan in (demo.Plan(), demo.Plan(opens_browser=False)):
         running = demo.Running(plan, None, None, "a b", None, None, "http://127.0.0.1:1", "lq_k")
-        demo._show(running, told.append)
+        demo._show(running, reply.append)
     link = "http://127.0.0.1:1/#key=lq_k&go=/s/a%20b"
     assert opened == ([link] if variable else [])
-    assert told[0] == told[2] == f"Open {link}"
+    assert reply[0] == reply[2] == f"Open {link}"
 
 
 # ── headless ─────────────────────────────────────────────────────────────────────────────

@@ -172,10 +172,10 @@ def _as_sqlite3():
         yield
     except apsw.Error as error:
         same = sqlite3.IntegrityError if isinstance(error, apsw.ConstraintError) else None
-        told = (same or sqlite3.OperationalError)(str(error) or "disk I/O error")
-        told.sqlite_errorcode = getattr(error, "result", 1)
-        told.sqlite_errorname = apsw.mapping_result_codes.get(told.sqlite_errorcode, "")
-        raise told from error
+        reply = (same or sqlite3.OperationalError)(str(error) or "disk I/O error")
+        reply.sqlite_errorcode = getattr(error, "result", 1)
+        reply.sqlite_errorname = apsw.mapping_result_codes.get(reply.sqlite_errorcode, "")
+        raise reply from error
 
 
 class _Connection:
@@ -240,8 +240,8 @@ class _Cursor:
         self._rows = iter(rows)
 
     def _describe(self, cursor, *_):
-        told = cursor.get_description()
-        self.description = [(name, *[None] * 6) for name, *_ in told] or None
+        reply = cursor.get_description()
+        self.description = [(name, *[None] * 6) for name, *_ in reply] or None
         return True
 
     def fetchone(self):

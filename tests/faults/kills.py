@@ -86,16 +86,16 @@ class Arena:
         """Let a victim live, and tell how far it came."""
         self._zygote.stdin.write(json.dumps(order) + "\n")
         self._zygote.stdin.flush()
-        told = json.loads(self._zygote.stdout.readline())
-        assert told["error"] is None, told["error"]
-        return told
+        reply = json.loads(self._zygote.stdout.readline())
+        assert reply["error"] is None, reply["error"]
+        return reply
 
     def uninterrupted(self, n_items):
         """Where a run that nobody kills ends."""
         if n_items not in self._ends:
             with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-                told = self.victim(where=folder, mode="settled", n_items=n_items)
-            self._ends[n_items] = told["ended"]
+                reply = self.victim(where=folder, mode="settled", n_items=n_items)
+            self._ends[n_items] = reply["ended"]
         return self._ends[n_items]
 
     def killed(self, where, seed, mode, ways=WAYS, n_items=12, grace=1e9):
@@ -109,14 +109,14 @@ class Arena:
                 order["after"] = chance.random() * LONGEST
             else:
                 order |= {"point": way, "times": chance.choice((1, 1, 2, 3))}
-            told = self.victim(**order)
-            for key, receipt in told["acknowledged"].items():
+            reply = self.victim(**order)
+            for key, receipt in reply["acknowledged"].items():
                 assert acknowledged.setdefault(key, receipt) == receipt, "two receipts for one key"
-            if not told["killed"]:
+            if not reply["killed"]:
                 break
             kills[way] += 1
         check = self._check_settled if mode == "settled" else self._check_free
-        return Checked(dict(kills), *check(where, seed, n_items, acknowledged, told["ended"]))
+        return Checked(dict(kills), *check(where, seed, n_items, acknowledged, reply["ended"]))
 
     def _check_settled(self, where, seed, n_items, acknowledged, end):
         labels = source.labels_of(n_items)
@@ -157,8 +157,8 @@ def check_kept(where, sent, acknowledged):
     for key, mine in sent.items():
         receipt = receipts.pop(key)
         kept = [receipt[name] for name in Receipt._fields]
-        told = list(acknowledged[key])
-        assert told == kept[: len(told)], "a receipt that changed"
+        reply = list(acknowledged[key])
+        assert reply == kept[: len(reply)], "a receipt that changed"
         first, last = receipt["first_row"], receipt["last_row"]
         here = [rows.pop(row, None) for row in range(first or 0, (last or -1) + 1)]
         there = Counter(row[1:] for row in here if row and row[0] is not None)

@@ -25,9 +25,9 @@ def disk(tmp_path, monkeypatch):
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
-    told = subprocess.run(mount, capture_output=True, text=True)
-    if told.returncode:
-        reason = f"a small disk takes the right to mount one: {told.stderr.strip()}"
+    reply = subprocess.run(mount, capture_output=True, text=True)
+    if reply.returncode:
+        reason = f"a small disk takes the right to mount one: {reply.stderr.strip()}"
         (pytest.fail if os.environ.get(CI) else pytest.skip)(reason)
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -190,14 +190,14 @@ def test_a_flood_of_new_workers_is_refused_and_takes_little_memory(tmp_path, siz
     most, n_workers = size(50_000, 100_000), size(300_000, 1_000_000)
     with Store.open(tmp_path) as store:
         opened(store, RULES.changed(max_workers=most))
-    told = subprocess.run(
+    reply = subprocess.run(
         [sys.executable, "-c", FLOOD, str(tmp_path), str(n_workers), str(most)],
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert told.returncode == 0, told.stderr
-    megabytes, refused, known = map(int, told.stdout.split())
+    assert reply.returncode == 0, reply.stderr
+    megabytes, refused, known = map(int, reply.stdout.split())
     record_property("new workers", n_workers)
     record_property("requests refused", refused)
     record_property("MB more", megabytes)

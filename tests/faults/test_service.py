@@ -75,9 +75,9 @@ def send_all(client, todo, left, acknowledged, failed):
     try:
         while left:
             number = left.pop()
-            told = client.send("s", table_of(todo[number]), key=f"{number}")
-            assert acknowledged.setdefault(f"{number}.0", told[:2]) == told[:2]
-            if number % 3 == 0 and not told.repeated:
+            reply = client.send("s", table_of(todo[number]), key=f"{number}")
+            assert acknowledged.setdefault(f"{number}.0", reply[:2]) == reply[:2]
+            if number % 3 == 0 and not reply.repeated:
                 left.insert(0, number)
     except BaseException as error:
         failed.append(error)

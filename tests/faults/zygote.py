@@ -104,8 +104,8 @@ MODES = {"settled": settled, "free": free}
 def live(order, address, pipe):
     """What a victim does, unless it is killed."""
 
-    def say(**told):
-        os.write(pipe, json.dumps(told).encode() + b"\n")
+    def say(**reply):
+        os.write(pipe, json.dumps(reply).encode() + b"\n")
 
     left = order.get("times", 0)
 
@@ -143,12 +143,12 @@ def carry_out(order, address):
         said = [json.loads(line) for line in lines if line.endswith("\n")]
     _, status = os.waitpid(pid, 0)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    told = {name: value for one in said for name, value in one.items()}
+    reply = {name: value for one in said for name, value in one.items()}
     return {
         # One that was at its end when it was killed did all it had to.
-        "killed": killed and "ended" not in told,
-        "ended": told.get("ended"),
-        "error": told.get("error"),
+        "killed": killed and "ended" not in reply,
+        "ended": reply.get("ended"),
+        "error": reply.get("error"),
         "acknowledged": {
             one["acknowledged"]: one.get("receipt") for one in said if "acknowledged" in one
         },

@@ -116,9 +116,9 @@ def test_a_truth_an_item_was_not_counted_by_is_news():
     chunk = make_chunk([0, 1, 2], [0, 0, 0], [0, 0, 1], known=[True] * 3)
     gold = np.array([0, 0, MISSING], np.int32)
     counted = np.array([[[1, 0]] * 2, [[1, 0], [0.5, 0.5]], [[0, 1]] * 2], np.float32)
-    told = chunk._replace(gold=gold, counted_probs=counted)
-    assert has_news(told).tolist() == [False, True, False]
-    news = with_news(told)
+    reply = chunk._replace(gold=gold, counted_probs=counted)
+    assert has_news(reply).tolist() == [False, True, False]
+    news = with_news(reply)
     assert news.gold.tolist() == [0] and news.counted_probs.tolist() == [[[1, 0], [0.5, 0.5]]]
     assert has_news(chunk._replace(gold=gold)).tolist() == [True, True, False]
 
@@ -245,8 +245,8 @@ def test_what_was_skipped_is_told_exactly_once(stream, counts):
         table._replace(skipped={"missing label": count} if count else {})
         for table, count in zip(batches, counts, strict=False)
     ]
-    told = sum(table.skipped.get("missing label", 0) for table in cut_chunks(batches, chunk_items))
-    assert told == sum(counts[: len(batches)])
+    reply = sum(table.skipped.get("missing label", 0) for table in cut_chunks(batches, chunk_items))
+    assert reply == sum(counts[: len(batches)])
 
 
 def test_chunks_need_at_least_one_item():

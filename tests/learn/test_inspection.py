@@ -210,48 +210,48 @@ def test_before_anything_was_learned_there_is_nothing_to_show():
 
 def test_log_odds_add_up_to_the_confidence_that_was_told(model, crowd):
     for task in list(model.labels_.index[:40]):
-        told = model.explain(task)
-        assert told.label == model.labels_[task]
+        reply = model.explain(task)
+        assert reply.label == model.labels_[task]
         probs = model.probas_.loc[task]
-        assert told.confidence == pytest.approx(probs[told.label])
-        assert told.runner_up == probs.drop(told.label).idxmax()
-        total = told.prior_log_odds + told.workers["log_odds"].sum()
-        assert told.total_log_odds == pytest.approx(total)
-        assert told.heat == pytest.approx(1.6)  # four labels
-        ratio = np.log(probs[told.label] / probs[told.runner_up])
-        assert told.total_log_odds / told.heat == pytest.approx(ratio, abs=1e-4)
-        prior = np.log(model.priors_[told.label] / model.priors_[told.runner_up])
-        assert told.prior_log_odds == pytest.approx(prior, abs=1e-3)
-        columns = told.evidence[told.label] - told.evidence[told.runner_up]
-        np.testing.assert_allclose(columns, told.workers["log_odds"], rtol=1e-4, atol=1e-4)
+        assert reply.confidence == pytest.approx(probs[reply.label])
+        assert reply.runner_up == probs.drop(reply.label).idxmax()
+        total = reply.prior_log_odds + reply.workers["log_odds"].sum()
+        assert reply.total_log_odds == pytest.approx(total)
+        assert reply.heat == pytest.approx(1.6)  # four labels
+        ratio = np.log(probs[reply.label] / probs[reply.runner_up])
+        assert reply.total_log_odds / reply.heat == pytest.approx(ratio, abs=1e-4)
+        prior = np.log(model.priors_[reply.label] / model.priors_[reply.runner_up])
+        assert reply.prior_log_odds == pytest.approx(prior, abs=1e-3)
+        columns = reply.evidence[reply.label] - reply.evidence[reply.runner_up]
+        np.testing.assert_allclose(columns, reply.workers["log_odds"], rtol=1e-4, atol=1e-4)
 
 
 def test_without_the_named_workers_the_answer_is_another(model, crowd):
     rows, flipped = rows_of(crowd), 0
     for task in model.pending(0.9).index[:60]:
-        told = model.explain(task)
-        if not told.flips:
+        reply = model.explain(task)
+        if not reply.flips:
             continue
         flipped += 1
         of_task = rows[rows["task"] == task]
-        left = of_task[~of_task["worker"].isin(told.flips)]
-        assert model.predict(left).loc[task] != told.label
-        fewer = of_task[~of_task["worker"].isin(told.flips[:-1])]
-        assert model.predict(fewer).loc[task] == told.label
+        left = of_task[~of_task["worker"].isin(reply.flips)]
+        assert model.predict(left).loc[task] != reply.label
+        fewer = of_task[~of_task["worker"].isin(reply.flips[:-1])]
+        assert model.predict(fewer).loc[task] == reply.label
     assert flipped > 40
 
 
 def test_so_many_labels_of_average_workers_flip_an_answer(model, crowd):
     rows, right = rows_of(crowd), 0
     for task in model.labels_.index[:40]:
-        told = model.explain(task)
+        reply = model.explain(task)
         number, more = 0, rows[rows["task"] == task]
-        while model.predict(more).loc[task] == told.label:
+        while model.predict(more).loc[task] == reply.label:
             number += 1  # of somebody of whom nothing is known but the crowd
-            said = {"task": [task], "worker": f"new{number}", "label": told.runner_up}
+            said = {"task": [task], "worker": f"new{number}", "label": reply.runner_up}
             more = pd.concat([more, pd.DataFrame(said)])
-        right += number == told.further_labels
-        assert abs(number - told.further_labels) <= 1
+        right += number == reply.further_labels
+        assert abs(number - reply.further_labels) <= 1
     assert right > 30
 
 
@@ -259,12 +259,12 @@ def test_an_explanation_is_a_sentence():
     rows = [("q", "ann", "cat"), ("q", "bob", "cat"), ("q", "eve", "dog")]
     others = [(f"o{n}", w, "dog" if n % 2 else "cat") for n in range(40) for w in ("ann", "bob")]
     frame = pd.DataFrame([*rows, *others], columns=["task", "worker", "label"])
-    told = str(lq.BiLA("recipe").partial_fit(frame).explain("q"))
-    assert told.startswith("q: 'cat' with 0.")
-    assert "ann (+" in told and "bob (+" in told
-    assert "outweigh eve (−" in told
-    assert "Without ann and bob it would change" in told
-    assert told.endswith("more average workers said 'dog'.")
+    reply = str(lq.BiLA("recipe").partial_fit(frame).explain("q"))
+    assert reply.startswith("q: 'cat' with 0.")
+    assert "ann (+" in reply and "bob (+" in reply
+    assert "outweigh eve (−" in reply
+    assert "Without ann and bob it would change" in reply
+    assert reply.endswith("more average workers said 'dog'.")
 
 
 def test_a_task_whose_truth_was_given_says_so(mine):
@@ -273,9 +273,9 @@ def test_a_task_whose_truth_was_given_says_so(mine):
         pd.DataFrame([(task, "yan", "cat")], columns=["task", "worker", "label"]),
         true_labels={task: "fox"},
     )
-    told = mine.explain(task)
-    assert told.truth_given and told.label == "fox" and told.flips == []
-    assert str(told) == f"{task}: 'fox', because its truth was given."
+    reply = mine.explain(task)
+    assert reply.truth_given and reply.label == "fox" and reply.flips == []
+    assert str(reply) == f"{task}: 'fox', because its truth was given."
     assert task not in mine.pending(1).index
     assert task not in mine.expected_gain().index
 
@@ -295,10 +295,10 @@ def test_classes_and_workers_that_came_or_went_since_are_no_trouble(mine):
         pd.DataFrame([("new", w, "yak") for w in ("a", "b")], columns=["task", "worker", "label"])
     )
     mine.forget(worker)
-    told = mine.explain("t005")
-    assert told.label == before.label and told.confidence == before.confidence
-    assert worker not in told.workers.index
-    assert list(told.evidence.columns) == ["cat", "dog", "fox"]
+    reply = mine.explain("t005")
+    assert reply.label == before.label and reply.confidence == before.confidence
+    assert worker not in reply.workers.index
+    assert list(reply.evidence.columns) == ["cat", "dog", "fox"]
     gain = mine.expected_gain()
     assert gain["gain"].notna().all() and worker not in set(gain["best_worker"])
     assert "new" in gain.index and len(mine.confusion_intervals(workers=["a"])) == 16
@@ -313,11 +313,11 @@ def test_every_method_is_explained(crowd, name):
     model = lq.estimator(name).partial_fit(rows_of(crowd))
     pending = model.pending(1)
     assert len(pending) == (model.probas_.max(axis=1) < 1).sum()
-    told = model.explain("t001")
-    assert told.label == model.labels_["t001"]
-    assert np.isfinite(told.workers["log_odds"]).all()
-    assert np.isfinite(told.prior_log_odds) or np.isnan(told.prior_log_odds)
-    assert str(told).startswith("t001: ")
+    reply = model.explain("t001")
+    assert reply.label == model.labels_["t001"]
+    assert np.isfinite(reply.workers["log_odds"]).all()
+    assert np.isfinite(reply.prior_log_odds) or np.isnan(reply.prior_log_odds)
+    assert str(reply).startswith("t001: ")
     assert (model.expected_gain()["gain"] >= 0).all()
 
 
@@ -459,11 +459,11 @@ def test_where_all_have_labelled_a_task_somebody_new_is_expected_to_be_like_them
 
 def test_an_old_answer_is_explained_as_it_was_given_and_not_as_it_would_be_today():
     crowd = one_coin_crowd(600, 20, 2, 5, class_prior=(0.9, 0.1), seed=0)
-    model, told = lq.BiLA(), {}
+    model, reply = lq.BiLA(), {}
     for chunk in cut_chunks([label_table(crowd)], chunk_items=50):
         model.partial_fit(chunk)
-        told = told or {task: model.explain(task) for task in model.labels_.index[:20]}
-    for task, before in told.items():
+        reply = reply or {task: model.explain(task) for task in model.labels_.index[:20]}
+    for task, before in reply.items():
         now = model.explain(task)
         assert (now.heat, now.flips) == (before.heat, before.flips)
         assert now.prior_log_odds == pytest.approx(before.prior_log_odds)
@@ -483,5 +483,5 @@ def test_a_merged_model_is_no_better_known_after_one_label_more():
 
 def test_a_label_that_speaks_for_the_other_side_is_told_with_what_was_said():
     rows = {f"t{i}": dict.fromkeys("pq", "ab"[i % 2]) | {"liar": "ba"[i % 2]} for i in range(60)}
-    told = str(lq.BiLA().fit(rows).explain("t1"))
-    assert "liar by saying 'a' (+" in told and "p (+" in told
+    reply = str(lq.BiLA().fit(rows).explain("t1"))
+    assert "liar by saying 'a' (+" in reply and "p (+" in reply

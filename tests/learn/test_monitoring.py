@@ -250,11 +250,11 @@ def test_a_history_is_no_part_of_a_track():
 @pytest.mark.slow
 def test_flags_are_right_ten_chunks_after_a_sleeper_turned():
     """20 % spammers, a sleeper and a ring of 5 %, on crowds no threshold was chosen on."""
-    told = measure.flags_of(measure.Scene("class-conditional", 4, 8), range(500, 510))
-    assert told["precision"] >= 0.9
-    assert told["recall"] >= 0.8
+    reply = measure.flags_of(measure.Scene("class-conditional", 4, 8), range(500, 510))
+    assert reply["precision"] >= 0.9
+    assert reply["recall"] >= 0.8
     for flag in ("spammer", "drifting", "colluding"):
-        counted = told["by_flag"][flag]
+        counted = reply["by_flag"][flag]
         assert counted["right"] >= 0.8 * counted["flags"]
         assert counted["found"] >= 0.7 * counted["wanted"] > 0
 
@@ -286,10 +286,10 @@ def test_stopping_errs_no_more_than_it_promises_and_saves_labels(kind):
 
 
 def test_where_tasks_have_labels_enough_the_committed_figures_reach_what_was_asked_for():
-    told = json.loads((EXPERIMENT.parent / "results" / "measured.json").read_text())
-    rows = {row["crowd"]: row for row in told["flags"] if row["labels_per_item"] >= 6}
+    reply = json.loads((EXPERIMENT.parent / "results" / "measured.json").read_text())
+    rows = {row["crowd"]: row for row in reply["flags"] if row["labels_per_item"] >= 6}
     assert len(rows) >= 7
     assert all(row["precision"] >= 0.9 and row["recall"] >= 0.8 for row in rows.values())
-    for row in told["stopping"]:
+    for row in reply["stopping"]:
         assert row["closed_error"] <= 1 - row["confidence"] + 0.01
         assert row["saved"] >= 0.3 or row["labels_per_item"] <= 5

@@ -64,13 +64,13 @@ def in_shards(model, table, n_shards):
     while len(past) < sharding.rounds and not sharding.settled(past):
         own = [known._replace(rows=known.rows[where]) for where in places]
         todo = zip(intakes, own, gained, strict=True)
-        gained = [sharding.fit(intake.chunk, told, before) for intake, told, before in todo]
+        gained = [sharding.fit(intake.chunk, reply, before) for intake, reply, before in todo]
         known = together(sharding, gained, places, len(classes))
         past.append(known.sums)
     answers = {}
     for intake, where in zip(intakes, places, strict=True):
-        told = known._replace(rows=known.rows[where])
-        chosen = sharding.answer(intake.chunk, told).aggregated
+        reply = known._replace(rows=known.rows[where])
+        chosen = sharding.answer(intake.chunk, reply).aggregated
         answers |= {item: classes[c] for item, c in zip(intake.item_ids, chosen, strict=True)}
     return answers, known
 

@@ -34,10 +34,10 @@ def ask(client, method, path, **options):
 
 
 def check_shape(answer, status):
-    told = answer.json()
-    assert answer.status_code == told["status"] == status, told
-    assert told["ok"] is False and told["error"] == told["errors"][0]
-    assert re.fullmatch(r"[A-Z`].*[.]", told["error"], re.S), told["error"]
+    reply = answer.json()
+    assert answer.status_code == reply["status"] == status, reply
+    assert reply["ok"] is False and reply["error"] == reply["errors"][0]
+    assert re.fullmatch(r"[A-Z`].*[.]", reply["error"], re.S), reply["error"]
 
 
 def test_every_route_of_the_app_is_declared_and_every_declared_one_is_there(walked):
@@ -107,9 +107,9 @@ def test_a_hook_may_carry_its_key_in_a_header_of_its_own(walked):
 
 def test_a_key_is_told_what_it_opens(walked):
     for scope, stream in product(SCOPES, (None, "mine")):
-        told = walked.client(scope, stream).get("/v1/key").json()
-        assert (told["scope"], told["stream"]) == (scope, stream)
-        assert "digest" not in told and "key" not in told
+        reply = walked.client(scope, stream).get("/v1/key").json()
+        assert (reply["scope"], reply["stream"]) == (scope, stream)
+        assert "digest" not in reply and "key" not in reply
 
 
 def test_health_is_open_to_everybody(walked):

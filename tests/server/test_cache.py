@@ -253,8 +253,8 @@ NOW = 1.7e9
 
 
 def codes(figures=None, behind=0, grew=0, quarantined=(), turned=(), healthy=True, **rules):
-    told = (behind, grew, quarantined, turned, healthy, NOW)
-    found = alerts(figures or Figures(), Rules(**rules), *told)
+    reply = (behind, grew, quarantined, turned, healthy, NOW)
+    found = alerts(figures or Figures(), Rules(**rules), *reply)
     assert all(one["says"].endswith(".") and not one["says"][0].islower() for one in found)
     return [one["code"] for one in found]
 
@@ -303,9 +303,9 @@ def test_a_chunk_that_is_set_aside_is_told_in_the_summary(running, admin, stream
               == ["quarantined"])  # fmt: skip
     finally:
         store.learner.learn = learn
-    told = admin.get(f"{stream}/summary").json()
-    assert [(one["code"], one["since"]) for one in told["warnings"]] == [("quarantined", 1)]
-    assert told["name"] == name and told["last_chunks"][0]["state"] == "quarantined"
+    reply = admin.get(f"{stream}/summary").json()
+    assert [(one["code"], one["since"]) for one in reply["warnings"]] == [("quarantined", 1)]
+    assert reply["name"] == name and reply["last_chunks"][0]["state"] == "quarantined"
 
 
 # ── the worker table ─────────────────────────────────────────────────────────────────────
@@ -453,11 +453,11 @@ def test_who_was_forgotten_is_not_in_what_was_made_before(held_long, admin, stre
     answer_one_chunk(admin, stream, 1)
     until(lambda: admin.get(stream).json()["counts"]["answered_items"] == 2)
     about = {"sort": "labels", "brief": "true"}
-    told = admin.get(f"{stream}/workers", params=about).json()
-    assert {one["worker"] for one in told["workers"]} == {"ann", "bob"}
+    reply = admin.get(f"{stream}/workers", params=about).json()
+    assert {one["worker"] for one in reply["workers"]} == {"ann", "bob"}
     assert admin.delete(f"{stream}/workers/bob").status_code == 200
-    told = admin.get(f"{stream}/workers", params=about, headers=STALE).json()
-    assert {one["worker"] for one in told["workers"]} == {"ann"}
+    reply = admin.get(f"{stream}/workers", params=about, headers=STALE).json()
+    assert {one["worker"] for one in reply["workers"]} == {"ann"}
 
 
 def test_a_new_stream_is_among_all_at_once_and_tells_its_classes(held_long, admin, stream):
@@ -466,5 +466,5 @@ def test_a_new_stream_is_among_all_at_once_and_tells_its_classes(held_long, admi
         "/v1/streams", json={"name": "newborn", "settings": {"classes": [True, False]}}
     )
     assert admin.get("/v1/streams/newborn").json()["classes"] == made.json()["classes"]
-    told = admin.get("/v1/streams", params={"full": "true"}, headers=STALE).json()
-    assert "newborn" in told["streams"]
+    reply = admin.get("/v1/streams", params={"full": "true"}, headers=STALE).json()
+    assert "newborn" in reply["streams"]

@@ -51,8 +51,8 @@ def test_a_full_disk_refuses_what_is_sent_and_reads_go_on(running, admin, stream
     with running.store.write() as connection:
         connection.exec_driver_sql("PRAGMA max_page_count = 1")  # as many as there are, then
     full = admin.post(f"{stream}/labels", json=rows, headers={"Idempotency-Key": "k"})
-    told = full.json()
-    assert full.status_code == told["status"] == 507 and int(full.headers["retry-after"]) > 0
+    reply = full.json()
+    assert full.status_code == reply["status"] == 507 and int(full.headers["retry-after"]) > 0
     assert admin.get(stream).json()["counts"]["waiting_labels"] == 0
     # The connection that failed is not used again, and a new one knows no such limit.
     again = admin.post(f"{stream}/labels", json=rows, headers={"Idempotency-Key": "k"})

@@ -61,13 +61,13 @@ def send(queue, stream, sent):
 
 @pytest.mark.slow
 def test_a_subprocess_learns_the_same_as_this_process(where, tmp_path):
-    told = []
+    reply = []
     with running(where) as queue:
-        queue.loop.on_change = told.append
+        queue.loop.on_change = reply.append
         stream = queue.store.create("s", rules=RULES)
         send(queue, stream, rows())
         until(lambda: len(stream.answers()) == 20)
-        until(lambda: told == ["s"] * 4 and queue.loop.behind("s") == 0)
+        until(lambda: reply == ["s"] * 4 and queue.loop.behind("s") == 0)
         assert stream.count()["held_labels"] == 0 and queue.healthy
         state = stream.state_hash()
     with Store.open(tmp_path / "here") as other:

@@ -170,8 +170,8 @@ def test_addresses_lead_nowhere_but_to_routes(running, admin, open_stream, path)
     headers = {"Authorization": admin.headers["Authorization"]}
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
-    told = json.loads(answer.read())
-    assert answer.status in (404, 422) and told["status"] == answer.status
+    reply = json.loads(answer.read())
+    assert answer.status in (404, 422) and reply["status"] == answer.status
     assert not any(name.lower() == "x" for name in answer.headers)
     connection.close()
 

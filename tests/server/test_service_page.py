@@ -37,7 +37,7 @@ def test_every_option_scope_and_flag_is_on_the_page():
 
 
 def test_every_status_that_is_answered_is_on_the_page():
-    told = {
+    reply = {
         int(number)
         for row in re.findall(r"^\| ([\d, ]+) \|", PAGE, re.M)
         for number in row.split(", ")
@@ -47,7 +47,7 @@ def test_every_status_that_is_answered_is_on_the_page():
     answered = {
         int(n) for n in re.findall(r"(?:ApiError\(|refuse\(|error_response\()\s*(\d{3})", source)
     }
-    assert len(answered) > 10 and answered | {404, 405, 507} <= told
+    assert len(answered) > 10 and answered | {404, 405, 507} <= reply
 
 
 def test_limits_are_those_of_the_code():

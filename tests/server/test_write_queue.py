@@ -30,11 +30,11 @@ def rows():
 
 
 def test_labels_of_many_senders_are_durable_and_answered(store):
-    stream, told = store.create("s", rules=RULES), threading.Event()
+    stream, reply = store.create("s", rules=RULES), threading.Event()
 
     def on_change(name):
         if len(stream.answers()) == 20:
-            told.set()
+            reply.set()
 
     async def send(queue):
         batches = [
@@ -46,7 +46,7 @@ def test_labels_of_many_senders_are_durable_and_answered(store):
     with WriteQueue(store) as queue:
         queue.loop.on_change = on_change
         receipts = asyncio.run(send(queue))
-        assert told.wait(60)
+        assert reply.wait(60)
     assert sum(one.accepted for one in receipts) == 60
     assert stream.count()["held_labels"] == 0
     assert queue.loop.behind("s") == 0 and queue.healthy
@@ -144,18 +144,18 @@ def test_a_store_that_takes_writes_again_is_found_out_without_a_sender(store, mo
 
 def test_items_that_have_waited_long_enough_are_answered_without_another_label(store, monkeypatch):
     monkeypatch.setattr(loop_module, "POLL_SECONDS", 0.05)
-    told = threading.Event()
+    reply = threading.Event()
     stream = store.create("s", rules=Rules(max_wait=0.1, max_chunk_wait=0.0))
     stream.accept({"t": {"a": 0}})
     queue = WriteQueue(store)
-    queue.loop.on_change = lambda name: told.set()
+    queue.loop.on_change = lambda name: reply.set()
     with queue:
-        assert told.wait(60)
+        assert reply.wait(60)
     assert [one.item_id for one in stream.answers()] == ["t"]
 
 
 def test_learning_goes_on_after_the_streams_could_not_be_looked_at(store, monkeypatch):
-    stream, told = store.create("s", rules=RULES), threading.Event()
+    stream, reply = store.create("s", rules=RULES), threading.Event()
     monkeypatch.setattr(loop_module, "RETRY_SECONDS", 0.01)
     whole, faults = store.unsettled, [TimeoutError("no connection is free")]
 
@@ -168,8 +168,8 @@ def test_learning_goes_on_after_the_streams_could_not_be_looked_at(store, monkey
     stream.accept({task: {worker: label} for task, worker, label in rows()[:1]})
     stream.change(labels_per_item=1)
     with WriteQueue(store) as queue:
-        queue.loop.on_change = lambda name: told.set()
-        assert told.wait(30) and not faults
+        queue.loop.on_change = lambda name: reply.set()
+        assert reply.wait(30) and not faults
 
 
 def test_who_forgets_and_who_learns_do_not_learn_the_same_chunk_twice(store):

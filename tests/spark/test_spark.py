@@ -69,7 +69,7 @@ def arrow(table):
     return pyarrow.table({"task": table.item_ids, "worker": table.worker_ids, "label": labels})
 
 
-def told(answers):
+def reply(answers):
     table = answers.toArrow()
     return dict(zip(table["task"].to_pylist(), table["label"].to_pylist(), strict=True))
 
@@ -110,7 +110,7 @@ def test_four_partitions_answer_as_the_library_does(
     model = lq.estimator(method, **settings).fit(labels)
     frame = spark.createDataFrame(labels)
     found = lq.spark.aggregate(frame, method, partitions=4, rounds=rounds, **settings)
-    answers = told(found.answers)
+    answers = reply(found.answers)
     assert answers.keys() == set(model.labels_.index)
     assert np.mean([answers[task] != label for task, label in model.labels_.items()]) <= share
     workers = found.workers.toArrow().to_pandas().set_index("worker")
@@ -127,7 +127,7 @@ def test_labels_keep_their_type(spark, kind, partitions):
     found = lq.spark.aggregate(frame, "dawid_skene", partitions=partitions, iterations=2)
     assert dict(found.answers.dtypes)["label"] == kind
     expected = dict(frame.select("task", "label").distinct().collect())
-    assert told(found.answers) == expected
+    assert reply(found.answers) == expected
     assert found.classes == [expected[0], expected[1]]
     assert type(found.classes[0]) is type(expected[0])
 
@@ -247,7 +247,7 @@ def test_a_micro_batch_that_comes_again_is_counted_and_written_once(spark, crowd
     fed(spark, tmp_path, sink=sink)
     with look(tmp_path) as store:
         assert store.stream("birds").state_hash() == before
-    assert told(spark.read.parquet(sink)).keys() == set(crowd.item_ids)
+    assert reply(spark.read.parquet(sink)).keys() == set(crowd.item_ids)
     assert spark.read.parquet(sink).count() == len(set(crowd.item_ids))
 
 
@@ -257,7 +257,7 @@ def test_two_sources_share_a_path_without_a_folder_in_common(spark, crowd, tmp_p
         options = {"source": source, "checkpoint": str(tmp_path / f"c{len(source)}")}
         fed(spark, tmp_path, sink=str(tmp_path / "answers"), **options)
     found = spark.read.parquet(str(tmp_path / "answers")).where("source = 'spark'")
-    assert told(found).keys() == set(crowd.item_ids)
+    assert reply(found).keys() == set(crowd.item_ids)
     assert (tmp_path / "answers" / "source=spark" / "batch=0").is_dir()
 
 
@@ -266,7 +266,7 @@ def test_answers_are_handed_to_a_function_with_the_number_of_the_micro_batch(
 ):
     files_of(crowd, tmp_path / "in", 2)
     given = []
-    fed(spark, tmp_path, sink=lambda answers, number: given.append((number, told(answers))))
+    fed(spark, tmp_path, sink=lambda answers, number: given.append((number, reply(answers))))
     assert [number for number, _ in given] == [0, 1]
     assert given[0][1].keys() | given[1][1].keys() == set(crowd.item_ids)
 
@@ -307,7 +307,7 @@ def test_a_checkpoint_that_is_older_than_the_store_is_refused_rather_than_passed
 def test_a_job_that_fails_is_no_fault_of_the_chunk(spark, crowd, tmp_path, monkeypatch):
     files_of(crowd, tmp_path / "in", 1)
     with monkeypatch.context() as patch:
-        patch.setattr("labelquorum.spark.executor_learner.fit_told", lambda plan, told: _die)
+        patch.setattr("labelquorum.spark.executor_learner.fit_told", lambda plan, reply: _die)
         with pytest.raises(StoreError, match="Spark could not learn from a chunk"):
             fed(spark, tmp_path, spread_labels=500)
     assert [chunk["state"] for chunk in chunks(tmp_path)] == ["cut"]

@@ -32,7 +32,7 @@ def learned(monkeypatch):
     return seen
 
 
-def told(store, task):
+def reply(store, task):
     """What is written down of a truth: label, what was answered before, chunk."""
     gold = schema.gold.c
     with store.read() as connection:
@@ -80,7 +80,7 @@ def test_truths_teach_to_the_bit_what_they_teach_the_library(store, learned, gra
             for one, other in zip(ours, theirs, strict=True):
                 np.testing.assert_array_equal(one, other)
     for task in (tasks[0], tasks[1], tasks[2]):
-        assert answer(stream, task).label == told(store, task)[0]
+        assert answer(stream, task).label == reply(store, task)[0]
         assert answer(stream, task).confidence == 1
 
 
@@ -96,7 +96,7 @@ def test_a_truth_goes_with_the_labels_that_wait(store):
     stream.accept({"t": {"b": "x"}})
     stream.settle()
     assert (answer(stream, "t").label, answer(stream, "t").confidence) == ("y", 1)
-    assert told(store, "t") == ("y", None, 1)
+    assert reply(store, "t") == ("y", None, 1)
 
 
 def test_a_truth_of_an_open_item_answers_it_anew(store):
@@ -107,7 +107,7 @@ def test_a_truth_of_an_open_item_answers_it_anew(store):
     [applied] = stream.settle()
     assert (applied.n_items, applied.n_labels) == (1, 0)
     assert (answer(stream, "t").label, answer(stream, "t").confidence) == ("y", 1)
-    assert told(store, "t") == ("y", "x", 2)
+    assert reply(store, "t") == ("y", "x", 2)
     stream.accept({"t": {"c": "x"}})  # and it stays when labels come late
     stream.settle()
     assert (answer(stream, "t").label, answer(stream, "t").n_labels) == ("y", 3)
@@ -123,8 +123,8 @@ def test_a_truth_of_a_closed_item_is_its_answer_and_teaches_nothing(store):
     assert stream.settle() == []
     given = answer(stream, "t")
     assert (given.label, given.confidence, given.probs.tolist()) == ("y", 1, [0, 1])
-    assert told(store, "t") == ("y", "x", TOO_LATE)
-    assert told(store, "u") == ("x", "x", TOO_LATE)
+    assert reply(store, "t") == ("y", "x", TOO_LATE)
+    assert reply(store, "u") == ("x", "x", TOO_LATE)
     assert stream.count()["version"] == version
     for name, array in before.arrays.items():
         assert stream.snapshot().arrays[name].tobytes() == array.tobytes()
@@ -137,7 +137,7 @@ def test_a_truth_that_comes_between_cut_and_answer_is_the_answer(store):
     assert stream.gold({"t": "y"}).late == 1
     stream.advance(cut)
     assert (answer(stream, "t").label, answer(stream, "t").confidence) == ("y", 1)
-    assert told(store, "t") == ("y", "x", TOO_LATE)
+    assert reply(store, "t") == ("y", "x", TOO_LATE)
 
 
 def test_a_truth_that_comes_between_cut_and_answer_of_an_item_that_stays_open_counts(store):
@@ -149,7 +149,7 @@ def test_a_truth_that_comes_between_cut_and_answer_of_an_item_that_stays_open_co
     assert answer(stream, "t").label == "x"
     stream.settle()
     assert answer(stream, "t").label == "y"
-    assert told(store, "t") == ("y", "x", 2)
+    assert reply(store, "t") == ("y", "x", 2)
 
 
 def test_a_truth_finds_its_item_open_however_long_its_chunk_waits(store, clock):
@@ -165,7 +165,7 @@ def test_a_truth_finds_its_item_open_however_long_its_chunk_waits(store, clock):
     stream.advance(first)
     assert stream.advance(second).result["tally"]["gold_items"] == 1  # it was learned from
     assert answer(stream, "t").label == "y"
-    assert told(store, "t") == ("y", "x", 3)
+    assert reply(store, "t") == ("y", "x", 3)
 
 
 def test_a_label_that_comes_when_a_truth_is_about_to_close_its_item_is_late(store):
@@ -188,11 +188,11 @@ def test_a_truth_of_a_chunk_that_is_quarantined_goes_with_the_next_labels(store,
     with monkeypatch.context() as patch:
         patch.setattr(model_module, "learn", lambda work: 1 / 0)
         stream.settle()
-    assert told(store, "t") == ("y", None, None)
+    assert reply(store, "t") == ("y", None, None)
     stream.accept({"t": {"b": "x"}})
     stream.settle()
     assert answer(stream, "t").label == "y"
-    assert told(store, "t") == ("y", None, 2)
+    assert reply(store, "t") == ("y", None, 2)
 
 
 def test_a_truth_waits_on_when_the_late_label_beside_it_is_retracted(store):

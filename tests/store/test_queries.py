@@ -14,9 +14,9 @@ def asked(store, monkeypatch):
     seen, ask = [], store.learner.ask
 
     def noted(work, question, options):
-        told = ask(work, question, options)
-        seen.append((question, work, told))
-        return told
+        reply = ask(work, question, options)
+        seen.append((question, work, reply))
+        return reply
 
     monkeypatch.setattr(store.learner, "ask", noted)
     return seen
@@ -78,8 +78,8 @@ def test_matrices_are_made_only_where_they_are_wanted(store, asked):
     assert "confusion" in asked_of(stream.workers(), asked)
 
 
-def asked_of(told, asked):
-    assert set(asked[-1][2][0]) <= set(told[0])
+def asked_of(reply, asked):
+    assert set(asked[-1][2][0]) <= set(reply[0])
     return asked[-1][2][0]
 
 

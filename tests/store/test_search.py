@@ -114,12 +114,12 @@ def test_what_waits_is_cut_or_is_set_aside_is_undecided(store):
     stream.accept({"cut": {"x": "a", "y": "b"}})
     stream.cut()
     stream.accept({"waits": {"x": "a"}, "done": {"z": "b"}})  # the second is answered already
-    told = find_undecided(stream)
-    assert [(one.item_id, one.n_labels, one.ready) for one in told.items] == [
+    reply = find_undecided(stream)
+    assert [(one.item_id, one.n_labels, one.ready) for one in reply.items] == [
         ("cut", 2, True),
         ("waits", 1, False),
     ]
-    assert told.total == 2 and told.next is None
+    assert reply.total == 2 and reply.next is None
     first = find_undecided(stream, limit=1)
     assert first.next == (None, "cut") and first.total == 2
     assert [one.item_id for one in find_undecided(stream, "cut").items] == ["waits"]

@@ -26,9 +26,11 @@ def labels(n_items, start=0, truth="a"):
 def check(stream, figures):
     """Hold figures against the answers themselves."""
     answers = stream.answers()
-    with figures.fresh() as told:
-        assert {k: n for k, n in told.classes.items() if n} == Counter(one.label for one in answers)
-        assert told.confidence.tolist() == histogram(np.array([one.confidence for one in answers]))
+    with figures.fresh() as reply:
+        assert {k: n for k, n in reply.classes.items() if n} == Counter(
+            one.label for one in answers
+        )
+        assert reply.confidence.tolist() == histogram(np.array([one.confidence for one in answers]))
 
 
 @pytest.fixture
@@ -44,17 +46,17 @@ def test_figures_are_those_of_the_answers_as_they_come(stream):
         stream.settle()
         check(stream, figures)
     check(stream, StreamStats(stream))
-    with figures.fresh() as told:
-        assert told.n_chunks == 6 and told.labels == 48
-        assert [point.items for point in told.points()] == [4] * 6
-        assert [point.new_items for point in told.points()] == [4] * 6
-        assert sum(point.labels for point in told.points()) == 48
-        assert told.recent[0] == 24 and sum(told.recent[1].values()) == 24
-        assert told.depth[2] == 24 and sum(told.depth) == 24
-        assert told.priors == pytest.approx(stream.estimator().priors_.tolist(), abs=1e-5)
+    with figures.fresh() as reply:
+        assert reply.n_chunks == 6 and reply.labels == 48
+        assert [point.items for point in reply.points()] == [4] * 6
+        assert [point.new_items for point in reply.points()] == [4] * 6
+        assert sum(point.labels for point in reply.points()) == 48
+        assert reply.recent[0] == 24 and sum(reply.recent[1].values()) == 24
+        assert reply.depth[2] == 24 and sum(reply.depth) == 24
+        assert reply.priors == pytest.approx(stream.estimator().priors_.tolist(), abs=1e-5)
         for row in stream.chunks():
-            assert told.when(row["id"]) == row["applied_at"] >= row["cut_at"]
-        assert told.when(99) is None
+            assert reply.when(row["id"]) == row["applied_at"] >= row["cut_at"]
+        assert reply.when(99) is None
 
 
 def test_an_item_that_is_answered_anew_counts_once(stream):
@@ -64,19 +66,19 @@ def test_an_item_that_is_answered_anew_counts_once(stream):
     stream.accept({"t000": {"x": "c", "y": "c", "z": "c"}, "t001": {"w1": "b", "w2": "b"}})
     stream.settle(flush=True)
     check(stream, figures)
-    with figures.fresh() as told:
-        stops = told.stops()
+    with figures.fresh() as reply:
+        stops = reply.stops()
         assert (stops["items"], stops["labels"]) == (4, 11)
-        assert stops["chunks"] == told.n_chunks
-        assert [(point.items, point.new_items) for point in told.points()] == [(4, 4), (2, 0)]
-        assert sum(told.depth) == 4 and told.depth[5] == 1  # each once, by its present labels
+        assert stops["chunks"] == reply.n_chunks
+        assert [(point.items, point.new_items) for point in reply.points()] == [(4, 4), (2, 0)]
+        assert sum(reply.depth) == 4 and reply.depth[5] == 1  # each once, by its present labels
 
 
 def test_stopping_is_that_of_the_model_on_the_same_items(stream):
     stream.accept(labels(8))
     stream.settle()
-    with StreamStats(stream).fresh() as told:
-        stops = told.stops()
+    with StreamStats(stream).fresh() as reply:
+        stops = reply.stops()
     assert (stops["items"], stops["labels"], stops["chunks"]) == (8, 16, 2)
     used = [point["labels_used"] for point in stops["curve"]]
     assert used == sorted(used) and used[0] >= 8 and used[-1] <= 16
@@ -94,10 +96,10 @@ def test_chunks_that_were_applied_before_there_were_figures_are_counted_by_their
     stream.settle()
     figures = StreamStats(stream)
     check(stream, figures)
-    with figures.fresh() as told:
-        assert [point.sure is None for point in told.points()] == [True, True, False]
-        assert told.when(1) is None and told.when(3) is not None
-        assert len(told.waits) == 1 and told.stops()["chunks"] == 1
+    with figures.fresh() as reply:
+        assert [point.sure is None for point in reply.points()] == [True, True, False]
+        assert reply.when(1) is None and reply.when(3) is not None
+        assert len(reply.waits) == 1 and reply.stops()["chunks"] == 1
 
 
 def test_an_item_of_a_chunk_without_figures_that_was_answered_anew_counts_once(store, stream):
@@ -133,9 +135,9 @@ def test_figures_that_could_not_be_read_to_the_end_are_counted_once(stream, monk
     with pytest.raises(OSError, match="lost"), figures.fresh():
         pass
     check(stream, figures)
-    with figures.fresh() as told:
-        assert told.n_chunks == len(told.waits) == len(told.points()) == 4 and told.labels == 32
-        assert told.recent[0] == 16 and told.stops()["chunks"] == 4
+    with figures.fresh() as reply:
+        assert reply.n_chunks == len(reply.waits) == len(reply.points()) == 4 and reply.labels == 32
+        assert reply.recent[0] == 16 and reply.stops()["chunks"] == 4
 
 
 @pytest.mark.parametrize("has_figures", [True, False])
@@ -188,12 +190,12 @@ def test_a_class_that_is_not_answered_any_more_is_missed(store, monkeypatch):
     half = {f"t{n:03d}": dict.fromkeys(("x", "y", "z"), "ab"[n % 2]) for n in range(12)}
     stream.accept(half)
     stream.settle()
-    with figures.fresh() as told:
-        assert told.lost() == []
+    with figures.fresh() as reply:
+        assert reply.lost() == []
     stream.accept({f"u{n:03d}": dict.fromkeys(("x", "y", "z"), "a") for n in range(12)})
     stream.settle()
-    with figures.fresh() as told:
-        [lost] = told.lost()
+    with figures.fresh() as reply:
+        [lost] = reply.lost()
         assert (lost.label, lost.since, lost.answers) == ("b", 3, 12)
         assert lost.share == pytest.approx(0.5)
 
@@ -202,8 +204,8 @@ def test_many_chunks_are_shown_together(stream, monkeypatch):
     monkeypatch.setattr(stats, "SHOWN", 2)
     stream.accept(labels(20))
     stream.settle()
-    with StreamStats(stream).fresh() as told:
-        assert [(p.chunk, p.items, p.labels) for p in told.points()] == [(3, 12, 24), (5, 8, 16)]
+    with StreamStats(stream).fresh() as reply:
+        assert [(p.chunk, p.items, p.labels) for p in reply.points()] == [(3, 12, 24), (5, 8, 16)]
 
 
 def test_the_error_on_gold_is_that_of_what_was_answered_before_the_truth(stream):
@@ -223,13 +225,13 @@ def test_a_glance_at_all_streams_tells_what_each_tells_by_itself(store, stream):
     stream.accept(labels(6))
     stream.settle()
     other.accept({"t": {"w": "x"}})
-    told = all_counts(store)
-    assert list(told) == ["other", "s"]
+    reply = all_counts(store)
+    assert list(reply) == ["other", "s"]
     for one in (stream, other):
-        assert told[one.name]["counts"] == one.count()
-        assert told[one.name]["rules"] == one.rules.as_dict()
-        assert told[one.name]["classes"] == one.classes()
-    assert all_counts(store, "other") == {"other": told["other"]}
+        assert reply[one.name]["counts"] == one.count()
+        assert reply[one.name]["rules"] == one.rules.as_dict()
+        assert reply[one.name]["classes"] == one.classes()
+    assert all_counts(store, "other") == {"other": reply["other"]}
     assert all_counts(store, "nobody") == {}
     assert all_rows(store) == {"s": 12, "other": 1}
 
@@ -241,9 +243,9 @@ def test_a_chunk_has_its_figures_and_its_moment_and_they_are_the_same_again(wher
         stream.accept(labels(4))
         stream.settle()
         [row] = stream.chunks()
-        told = json.loads(row["summary"])
-        assert told["items"] == 4 and told["labels"] == 8 and len(told["confidence"]) == BINS
-        assert len(told["stopping"]) == len(told["thresholds"]) + 1
+        reply = json.loads(row["summary"])
+        assert reply["items"] == 4 and reply["labels"] == 8 and len(reply["confidence"]) == BINS
+        assert len(reply["stopping"]) == len(reply["thresholds"]) + 1
         assert row["applied_at"] == clock.time
         stored.append(row["summary"])
     assert stored[0] == stored[1]

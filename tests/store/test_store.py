@@ -255,8 +255,8 @@ def test_the_page_names_every_table_rule_and_fault_point():
     page = (STORE.parents[2] / "docs" / "store.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.M))
     assert set(schema.metadata.tables) <= set(rows)
-    told = {name: rows[name].strip("`") for name in Rules().as_dict()}
-    assert told == {name: repr(value) for name, value in Rules().as_dict().items()}
+    reply = {name: rows[name].strip("`") for name in Rules().as_dict()}
+    assert reply == {name: repr(value) for name, value in Rules().as_dict().items()}
     assert set(failpoints.POINTS) <= set(re.findall(r"`(\w+)`", page))
 
 

@@ -281,7 +281,7 @@ class _Work:
     def sentence(self) -> str:
         """Tell the counts that are not zero."""
         waiting = self._stream.count()
-        told = {
+        reported = {
             "Labels taken": self._counts["taken"],
             "Late labels": self._counts["late"],
             **{f"Left out, {reason}": n for reason, n in self._skipped.most_common()},
@@ -289,7 +289,7 @@ class _Work:
             "Tasks answered": self._counts["tasks"],
             "Labels that wait": waiting["waiting_labels"],
         }
-        sentences = [f"{what}: {count:,}." for what, count in told.items() if count]
+        sentences = [f"{what}: {count:,}." for what, count in reported.items() if count]
         return " ".join(sentences or ["There were no new labels."])
 
 

@@ -148,9 +148,9 @@ def list_keys(store: Kept, as_json: AsJson = False) -> None:
 
     with Store.open(store) as opened:
         for key in Keys(opened).all():
-            told = {name: value for name, value in key._asdict().items() if name != "digest"}
+            reported = {name: value for name, value in key._asdict().items() if name != "digest"}
             if as_json:
-                typer.echo(json.dumps(told))
+                typer.echo(json.dumps(reported))
             else:
                 state = "open" if key.revoked_at is None else "revoked"
                 of = "all streams" if key.stream is None else key.stream

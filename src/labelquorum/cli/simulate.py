@@ -333,9 +333,9 @@ def _encode(columns: Columns, encoding: Encoding) -> bytes:
 
 def _counts(crowd: "Crowd") -> str:
     roles = sorted(Counter(crowd.role.tolist()).items(), key=lambda role: (-role[1], role[0]))
-    told = ", ".join(f"{role} {count:,}" for role, count in roles)
+    reported = ", ".join(f"{role} {count:,}" for role, count in roles)
     wrong = (crowd.label != crowd.truth[crowd.item]).mean()
     return (
-        f"Tasks: {crowd.truth.size:,}. Workers: {told}. "
+        f"Tasks: {crowd.truth.size:,}. Workers: {reported}. "
         f"Labels: {crowd.label.size:,}, {wrong:.1%} of them wrong."
     )

@@ -216,8 +216,8 @@ def refine(
         with replacing(output) as beside, beside.open("wb") as file:
             write_rows(rows, columns, file, chosen, raw)
     if as_json:
-        told = {**found._asdict(), "differ": rows, "by_class": found.by_class()}
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=False).encode())
+        reported = {**found._asdict(), "differ": rows, "by_class": found.by_class()}
+        typer.echo(json.dumps(reported, indent=2, ensure_ascii=False).encode())
     else:
         _print_refined(found)
     if found.discarded:

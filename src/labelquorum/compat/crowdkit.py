@@ -219,8 +219,8 @@ class DawidSkene(_Aggregator):
         for found in islice(dawid_skene.rounds(labels, params, smooth, gold), self.n_iter):
             probs, params = found.probs, found.params
             # Σ q log ψ over all labels is a sum over the soft counts ψ was made of.
-            told = float((params.counts * np.log(params.confusion)).sum())
-            if _is_enough(self.loss_history_, _lower_bound(probs, told, labels), self.tol):
+            reported = float((params.counts * np.log(params.confusion)).sum())
+            if _is_enough(self.loss_history_, _lower_bound(probs, reported, labels), self.tol):
                 break
         self._answer(np.maximum(probs, EPSILON), table.tasks, table.classes)
         self.priors_ = pd.Series(probs.mean(axis=0), index=table.classes, name="prior")
@@ -254,8 +254,10 @@ class OneCoinDawidSkene(_Aggregator):
         for found in islice(one_coin.rounds(labels, params, 0.0, learned=True), self.n_iter):
             probs, params = found.probs, found.params
             right, wrong = one_coin.right_and_wrong(params.skill, labels.n_classes)
-            told = params.right @ np.log(right) + (params.total - params.right) @ np.log(wrong)
-            if _is_enough(self.loss_history_, _lower_bound(probs, float(told), labels), self.tol):
+            reported = params.right @ np.log(right) + (params.total - params.right) @ np.log(wrong)
+            if _is_enough(
+                self.loss_history_, _lower_bound(probs, float(reported), labels), self.tol
+            ):
                 break
         self._answer(np.maximum(probs, EPSILON), table.tasks, table.classes)
         self.priors_ = pd.Series(probs.mean(axis=0), index=table.classes, name="prior")
@@ -404,12 +406,14 @@ class MACE(_Aggregator):
         return np.asarray(np.log(drawn / drawn.sum(axis=1, keepdims=True)))
 
 
-def _lower_bound(probs: Floats, told: float, labels: Incidence) -> float:
+def _lower_bound(probs: Floats, reported: float, labels: Incidence) -> float:
     """Crowd-Kit's bound for a label: it counts an item's class prior once for each label."""
     often = np.bincount(labels.item, minlength=labels.n_items) @ probs
     prior = np.maximum(probs.mean(axis=0), EPSILON)
     probs = np.maximum(probs, EPSILON)
-    return float(told + often @ np.log(prior) - (probs * np.log(probs)).sum()) / len(labels.item)
+    return float(reported + often @ np.log(prior) - (probs * np.log(probs)).sum()) / len(
+        labels.item
+    )
 
 
 def _is_enough(history: list[float], bound: float, tolerance: float) -> bool:

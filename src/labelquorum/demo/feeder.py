@@ -62,8 +62,8 @@ class Feeder:
         np.minimum.at(opened, crowd.item[arrivals.row], arrivals.time)
         gold = np.arange(0, crowd.truth.size, GOLD_EVERY)
         gold = gold[np.argsort(opened[gold], kind="stable")]
-        began, told = time.monotonic(), 0
-        while self._sent < len(arrivals.row) or told < len(gold):
+        began, reported = time.monotonic(), 0
+        while self._sent < len(arrivals.row) or reported < len(gold):
             if self._stop.wait(TICK_SECONDS):
                 return
             now = time.monotonic() - began
@@ -72,9 +72,9 @@ class Feeder:
                 self._send(self._sent, until)
                 self._sent = until
             last = int(np.searchsorted(opened[gold], now - GOLD_SECONDS))
-            if last > told:
-                self._tell(gold[told:last].tolist())
-                told = last
+            if last > reported:
+                self._tell(gold[reported:last].tolist())
+                reported = last
             yield
 
     def _send(self, first: int, last: int) -> None:

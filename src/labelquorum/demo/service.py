@@ -48,11 +48,11 @@ class Service:
         """Wait until it serves."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        told = json.loads(line) if line else {}
-        if "url" not in told:
-            reason = told.get("error") or f"The service did not start. {self._last_words()}"
+        reported = json.loads(line) if line else {}
+        if "url" not in reported:
+            reason = reported.get("error") or f"The service did not start. {self._last_words()}"
             raise StateError(reason)
-        return Told(**told)
+        return Told(**reported)
 
     @property
     def runs(self) -> bool:

@@ -132,15 +132,15 @@ def read_bounded_parquet(
 
 def _check_parts(body: bytes, columns: list[str], source: str, most_bytes: int) -> None:
     """Refuse a file that would need too much, by what it says of itself and by its pages."""
-    told = _footer(body)
-    if told[3] > MOST_ROWS:
+    reported = _footer(body)
+    if reported[3] > MOST_ROWS:
         raise LimitError(
-            f"{source}: at most {MOST_ROWS:,} labels are taken at once. Got {told[3]:,}. "
+            f"{source}: at most {MOST_ROWS:,} labels are taken at once. Got {reported[3]:,}. "
             "Send them in parts."
         )
     bound = min(most_bytes, max(FREE_BYTES, MOST_RATIO * len(body)))
     size = 0
-    for group in told[4]:
+    for group in reported[4]:
         for part in (column[3] for column in group[1]):
             name, *deeper = (step.decode() for step in part[3])
             if name not in columns:
@@ -174,8 +174,8 @@ def _footer(body: bytes) -> dict[int, Any]:
         raise ValueError("it does not begin and end as Parquet does")
     if length > _FOOTER_BYTES:
         raise ValueError(f"what it says of itself is longer than {_FOOTER_BYTES:,} bytes")
-    told, _ = _struct(body, len(body) - 8 - length)
-    return told
+    reported, _ = _struct(body, len(body) - 8 - length)
+    return reported
 
 
 def _pages(part: dict[int, Any], body: bytes) -> Iterator[int]:

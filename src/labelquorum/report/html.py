@@ -98,8 +98,8 @@ def report_page(gallery: Gallery, now: datetime | None = None) -> str:
             "<h2>The last chunks</h2>",
             _chunks(gallery),
         ]
-    told = f"Written {moment:%Y-%m-%d %H:%M} UTC by labelquorum {__version__}."
-    parts.append(f'<p class="quiet">{escape(told)}</p>')
+    reported = f"Written {moment:%Y-%m-%d %H:%M} UTC by labelquorum {__version__}."
+    parts.append(f'<p class="quiet">{escape(reported)}</p>')
     style = base64.b64encode(sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{style}'; img-src data:; base-uri 'none'"
     return PAGE.format(
@@ -130,14 +130,14 @@ def _figures(gallery: Gallery) -> str:
         ("mean confidence", f"{sure:.1%}"),
         ("labels that came too late", f"{counts['late_labels']:,}"),
     ]
-    told = [one for one in truths(gallery.stream) if one.answered is not None]
-    if told:
-        wrong = sum(one.answered != one.label for one in told)
-        low, high = wilson(wrong / len(told), len(told))
+    reported = [one for one in truths(gallery.stream) if one.answered is not None]
+    if reported:
+        wrong = sum(one.answered != one.label for one in reported)
+        low, high = wilson(wrong / len(reported), len(reported))
         pairs.append(
             (
-                f"wrong on {len(told):,} tasks whose truth was told later",
-                f"{wrong / len(told):.1%} ({low:.1%}–{high:.1%})",
+                f"wrong on {len(reported):,} tasks whose truth was told later",
+                f"{wrong / len(reported):.1%} ({low:.1%}–{high:.1%})",
             )
         )
     cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in pairs)

@@ -64,10 +64,10 @@ class Gallery:
         from labelquorum.store.export import exported
         from labelquorum.store.stats import truths
 
-        told = {one.item_id for one in truths(self.stream)}
+        reported = {one.item_id for one in truths(self.stream)}
         with exported(self.stream, "answers", probabilities=False) as found:
             for row in found.rows:
-                if row["task"] not in told:
+                if row["task"] not in reported:
                     yield Answer(row["task"], row["label"], row["confidence"])
 
     def busiest_ends(self, limit: int) -> list[Hashable]:

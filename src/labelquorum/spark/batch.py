@@ -206,12 +206,12 @@ def rounds_gathered(
     known = together(sharding, gained, crowd.places, len(plan.classes))
     past = [known.sums]
     while len(past) < (rounds or sharding.rounds) and not sharding.settled(past):
-        told = _told(crowd, known, gained)
-        gained = gathered(labels.drop("items").mapInArrow(fit_told(plan, told), schema.counted))
+        reported = _told(crowd, known, gained)
+        gained = gathered(labels.drop("items").mapInArrow(fit_told(plan, reported), schema.counted))
         known = together(sharding, gained, crowd.places, len(plan.classes))
         past.append(known.sums)
-    told = _told(crowd, known, None)
-    answers = kept(labels.mapInArrow(answer_told(plan, told), schema.answers))
+    reported = _told(crowd, known, None)
+    answers = kept(labels.mapInArrow(answer_told(plan, reported), schema.answers))
     prior, confusion = sharding.class_prior(known), sharding.confusion(known)
     everybody = crowd_of(crowd.workers, crowd.labels, confusion, prior)
     workers = first.sparkSession.createDataFrame(everybody, schema.workers)

@@ -186,8 +186,8 @@ def _counted(chunk: Chunk) -> Any:
 
 def classes_from(data: bytes) -> tuple[list[Hashable], list[float]]:
     """The classes and their prior, as `fit_alone` tells them."""
-    told = table_from(data)
-    return told["class"].to_pylist(), told["prior"].to_pylist()
+    reported = table_from(data)
+    return reported["class"].to_pylist(), reported["prior"].to_pylist()
 
 
 def kept(found: "DataFrame") -> "DataFrame":
@@ -207,7 +207,7 @@ def unpack(batches: Iterator[Any]) -> Iterator[Any]:
 # ── later rounds, with what the driver tells ─────────────────────────────────────────────
 
 
-def fit_told(plan: Plan, told: Mapping[int, Told]) -> Run:
+def fit_told(plan: Plan, reported: Mapping[int, Told]) -> Run:
     """From shards (shard, labels), with what is told of each, to what they count."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
@@ -215,7 +215,7 @@ def fit_told(plan: Plan, told: Mapping[int, Told]) -> Run:
 
         sharding = sharding_of(plan.model())
         for row in _each(batches):
-            known, own = told[row["shard"]]
+            known, own = reported[row["shard"]]
             chunk = chunk_from(row["labels"])
             gained = sharding.fit(chunk, known_from(known), gained_from(own))
             columns = [
@@ -227,13 +227,13 @@ def fit_told(plan: Plan, told: Mapping[int, Told]) -> Run:
     return run
 
 
-def answer_told(plan: Plan, told: Mapping[int, Told]) -> Run:
+def answer_told(plan: Plan, reported: Mapping[int, Told]) -> Run:
     """From shards (shard, labels, items), with what is told of each, to their answers."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         sharding = sharding_of(plan.model())
         for row in _each(batches):
-            chunk, known = chunk_from(row["labels"]), known_from(told[row["shard"]].known)
+            chunk, known = chunk_from(row["labels"]), known_from(reported[row["shard"]].known)
             assert known is not None
             result, items = sharding.answer(chunk, known), table_from(row["items"])
             yield from answers_of(result, chunk, items, plan.said()).to_batches()
@@ -351,8 +351,8 @@ def gained_from(data: bytes) -> Gained | None:
 
 def gathered(found: "DataFrame") -> list[Gained]:
     """What shards counted, brought to the driver, in their order."""
-    told = found.toArrow().sort_by("shard")["data"].to_pylist()
-    return [part for part in map(gained_from, told) if part is not None]
+    reported = found.toArrow().sort_by("shard")["data"].to_pylist()
+    return [part for part in map(gained_from, reported) if part is not None]
 
 
 def known_bytes(known: Known | None) -> bytes:

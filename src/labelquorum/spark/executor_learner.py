@@ -72,13 +72,13 @@ class ExecutorLearner:
                 "labels": [chunk_bytes(shard.chunk) for shard in todo],
             }
         )
-        told = {
+        reported = {
             number: Told(known_bytes(shard.known), gained_bytes(shard.own))
             for number, shard in enumerate(todo)
         }
         try:
             rows = self._session.createDataFrame(table).repartitionById(len(todo), "shard")
-            return gathered(rows.mapInArrow(fit_told(plan, told), "shard int, data binary"))
+            return gathered(rows.mapInArrow(fit_told(plan, reported), "shard int, data binary"))
         except Exception as error:
             cause = cause_of(error)
             if cause is not None:

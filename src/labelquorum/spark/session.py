@@ -65,8 +65,8 @@ def session(master: str | None = None, settings: Mapping[str, Any] | None = None
 
 def _default_master() -> str:
     """What Spark takes where it is told nothing; empty where somebody else says."""
-    told = ("PYSPARK_GATEWAY_PORT", "MASTER", "SPARK_REMOTE")
-    return "" if any(name in os.environ for name in told) else "local[*]"
+    reported = ("PYSPARK_GATEWAY_PORT", "MASTER", "SPARK_REMOTE")
+    return "" if any(name in os.environ for name in reported) else "local[*]"
 
 
 def require_pyspark() -> None:
@@ -99,8 +99,8 @@ def _require_java() -> None:
             f"Spark takes Java {JAVA} or newer, and there is none {where}. Install it (on Debian "
             f"and Ubuntu: apt install openjdk-{JAVA}-jre-headless)."
         )
-    told = subprocess.run([java, "-version"], capture_output=True, text=True).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', told)
+    reported = subprocess.run([java, "-version"], capture_output=True, text=True).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', reported)
     if version is not None and int(version[1]) < JAVA:
         raise StateError(
             f"Spark takes Java {JAVA} or newer, and {java} is Java {version[1]}. Install a newer "
@@ -112,13 +112,13 @@ def cause_of(error: Exception) -> Exception | None:
     """What our own code said on an executor; None where it was Spark itself that failed."""
     if isinstance(error, LabelError | StateError):
         return error
-    told = re.search(r"labelquorum\.errors\.(\w+): (.*)", str(error))
-    if told is None:
+    reported = re.search(r"labelquorum\.errors\.(\w+): (.*)", str(error))
+    if reported is None:
         return None
     # Rows are numbered within a shard there, which leads nowhere here.
-    sentence = re.sub(r"^Table row \d+: ", "A row: ", told[2].strip())
+    sentence = re.sub(r"^Table row \d+: ", "A row: ", reported[2].strip())
     kinds: dict[str, type[Exception]] = {"LabelError": LabelError, "StateError": StateError}
-    return kinds.get(told[1], StateError)(sentence)
+    return kinds.get(reported[1], StateError)(sentence)
 
 
 def label_columns(df: "DataFrame") -> "DataFrame":

@@ -47,15 +47,15 @@ def skills(
     """How often each of these workers is right, between which bounds, and what they confuse."""
     place = {worker: k for k, worker in enumerate(model.workers_.tolist())}
     skill = model.skills_.to_numpy()
-    told: list[dict[str, Any]] = [
+    reported: list[dict[str, Any]] = [
         {"worker": worker, "skill": float(skill[place[worker]]), "low": low, "high": high}
         for worker, (low, high) in zip(workers, _bounds(model, workers, level), strict=True)
     ]
     if matrices:
         _, index = model.inspection.find_workers(workers)
-        for one, matrix in zip(told, model.inspection.confusion(index).tolist(), strict=True):
+        for one, matrix in zip(reported, model.inspection.confusion(index).tolist(), strict=True):
             one["confusion"] = matrix
-    return told
+    return reported
 
 
 def _bounds(model: Estimator, workers: list[Any], level: float) -> list[Any]:
@@ -129,12 +129,12 @@ def profile(model: Estimator, workers: list[Any]) -> list[dict[str, Any]]:
     """`skills` of workers, beside the crowd's mean matrix, and how each did over time."""
     candidates, share = model.inspection.candidates()
     crowd = np.einsum("k,kcz->cz", share, model.inspection.confusion(candidates)).tolist()
-    told = []
+    reported = []
     for one in skills(model, workers):
         stretches = model.track(one["worker"]).reset_index()
         _, index = model.inspection.find_workers([one["worker"]])
         bins = model.inspection.worker_stats(index, "track")[0]
-        told.append(
+        reported.append(
             {
                 **one,
                 "crowd_confusion": crowd,
@@ -148,7 +148,7 @@ def profile(model: Estimator, workers: list[Any]) -> list[dict[str, Any]]:
                 ],
             }
         )
-    return told
+    return reported
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {

@@ -81,12 +81,12 @@ def source(monkeypatch):
 
 
 def test_a_set_is_fetched_converted_and_put_in_place(source, tmp_path):
-    told = []
-    place = source.get(tmp_path, progress=lambda *news: told.append(news))
+    reply = []
+    place = source.get(tmp_path, progress=lambda *news: reply.append(news))
     assert place == tmp_path / "tiny"
     assert (place / "labels.csv").read_bytes() == LABELS
     assert (place / "truth.csv").read_bytes() == TRUTH
-    assert told == [(p, len(c), len(c)) for p, c in zip(PATHS, CONTENT, strict=True)]
+    assert reply == [(p, len(c), len(c)) for p, c in zip(PATHS, CONTENT, strict=True)]
     assert list_datasets(tmp_path) == ["tiny"]
     assert check_dataset(read_dataset("tiny", tmp_path)) == []
 

@@ -48,22 +48,22 @@ def test_agreement_is_what_all_others_say_of_the_label():
     # π = (½, ½); the others say 3 : 1 for class 0, and he says 4 : 1 for class 1
     others, own = np.log([0.75, 0.25]), np.log([0.2, 0.8])
     probs = np.exp(others + own) / np.exp(others + own).sum()
-    told = left_out(probs[None], own[None], np.ones(1), np.array([1]))
-    assert told == pytest.approx([0.25])
+    reply = left_out(probs[None], own[None], np.ones(1), np.array([1]))
+    assert reply == pytest.approx([0.25])
 
 
 def test_agreement_takes_a_label_out_by_the_heat_it_was_put_in_with():
     others, own, temperature = np.log([0.9, 0.1]), np.log([0.3, 0.6]), 2.0
     probs = np.exp((others + own) / temperature)
     left = np.exp(others / temperature)
-    told = left_out((probs / probs.sum())[None], own[None], np.full(1, temperature), np.array([0]))
-    assert told == pytest.approx([left[0] / left.sum()])
+    reply = left_out((probs / probs.sum())[None], own[None], np.full(1, temperature), np.array([0]))
+    assert reply == pytest.approx([left[0] / left.sum()])
 
 
 def test_agreement_with_a_given_truth_is_yes_or_no():
     evidence = np.log([[0.1, 0.9], [0.9, 0.1]])
-    told = left_out(np.array([1.0, 0.0]), evidence, np.ones(2), np.array([1, 0]))
-    assert told.tolist() == [0, 1]
+    reply = left_out(np.array([1.0, 0.0]), evidence, np.ones(2), np.array([1, 0]))
+    assert reply.tolist() == [0, 1]
 
 
 # ── bins ─────────────────────────────────────────────────────────────────────────────────
@@ -211,10 +211,10 @@ def test_a_higher_level_asks_for_more(rng):
 
 def test_a_curve_has_bounds_around_the_agreement(rng):
     track = tracks_of(np.full((1, 200), 0.75), 10, rng)[0]
-    told = curve(track)
-    assert sum(one.labels for one in told) == 2000
-    assert all(0 <= one.low <= one.agreement <= one.high <= 1 for one in told)
-    assert told[0].high - told[0].low < told[-1].high - told[-1].low
+    reply = curve(track)
+    assert sum(one.labels for one in reply) == 2000
+    assert all(0 <= one.low <= one.agreement <= one.high <= 1 for one in reply)
+    assert reply[0].high - reply[0].low < reply[-1].high - reply[-1].low
     assert curve(fresh_track(1)[0]) == []
 
 

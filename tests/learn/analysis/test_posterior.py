@@ -151,11 +151,11 @@ def spread_of(crowd, **settings):
     """What is told by the draws of a model that learned from a crowd."""
     method, state = state_of(crowd, **settings)
     with pytest.MonkeyPatch.context() as patch:
-        told = []
-        patch.setattr(posterior, "how_known", lambda *parts: told.append(parts[-1]) or 1 / 0)
+        reply = []
+        patch.setattr(posterior, "how_known", lambda *parts: reply.append(parts[-1]) or 1 / 0)
         with pytest.raises(ZeroDivisionError):
             next(method.draws(state, np.arange(3), 10, np.random.default_rng(0), 1))
-    return told[0].spread
+    return reply[0].spread
 
 
 @pytest.mark.slow

@@ -112,9 +112,9 @@ def test_the_order_of_labels_is_a_draw_and_no_habit():
 
 def test_a_curve_tells_shares():
     sums = np.array([[10, 10, 4.0], [10, 25, 1.0], [10, 50, 0.5]])
-    told = curve(sums, (0.6, 0.9))
-    assert [one.labels_saved for one in told] == pytest.approx([0.8, 0.5])
-    assert [one.expected_error for one in told] == pytest.approx([0.4, 0.1])
+    reply = curve(sums, (0.6, 0.9))
+    assert [one.labels_saved for one in reply] == pytest.approx([0.8, 0.5])
+    assert [one.expected_error for one in reply] == pytest.approx([0.4, 0.1])
     assert [one.expected_error for one in curve(np.zeros((3, 3)), (0.6, 0.9))] == [0, 0]
 
 
@@ -135,8 +135,8 @@ def test_the_model_replays_its_open_tasks(model):
 def test_with_all_labels_the_replay_is_the_answer_that_was_given(model):
     table = model.stopping([1.0])
     assert table["labels_used"].tolist() == [2400]
-    told = 1 - model.probas_.max(axis=1).mean()
-    assert table["expected_error"].tolist() == pytest.approx([told], abs=1e-5)
+    reply = 1 - model.probas_.max(axis=1).mean()
+    assert table["expected_error"].tolist() == pytest.approx([reply], abs=1e-5)
 
 
 def test_the_model_and_the_sums_of_its_chunk_say_the_same(model):

@@ -266,11 +266,11 @@ def test_withdrawing_all_labels_of_an_item_leaves_the_counts_as_they_were(crowd)
 def test_an_item_whose_truth_is_given_is_counted_and_answered_by_it(crowd):
     [chunk, *_] = chunks_of(crowd, 20)
     gold = np.where(np.arange(20) < 5, (crowd.truth[:20] + 1) % 3, MISSING).astype(np.int32)
-    told = chunk._replace(gold=gold)
-    state, info = METHOD.update(METHOD.init(told, 0), told)
+    reply = chunk._replace(gold=gold)
+    state, info = METHOD.update(METHOD.init(reply, 0), reply)
     assert (info.counted_probs[np.arange(5), 0, gold[:5]] == 1).all()
     assert np.isfinite(info.losses).all()
-    answer = METHOD.aggregate(state, told)
+    answer = METHOD.aggregate(state, reply)
     assert answer.aggregated[:5].tolist() == gold[:5].tolist()
     np.testing.assert_array_equal(answer.probs[:5], np.eye(3)[gold[:5]])
     assert np.isfinite(answer.log_evidence).all()
@@ -283,8 +283,8 @@ def test_true_labels_teach_who_can_be_trusted():
     truth = np.arange(40) % 2
     label = np.where(worker == 0, truth[item], 1 - truth[item])
     chunk = make_chunk(item, worker, label)
-    told = chunk._replace(gold=np.where(np.arange(40) < 30, truth, MISSING).astype(np.int32))
-    untaught, taught = (METHOD.aggregate(learn([c]), chunk).aggregated for c in (chunk, told))
+    reply = chunk._replace(gold=np.where(np.arange(40) < 30, truth, MISSING).astype(np.int32))
+    untaught, taught = (METHOD.aggregate(learn([c]), chunk).aggregated for c in (chunk, reply))
     assert untaught.tolist() == (1 - truth).tolist()
     assert taught.tolist() == truth.tolist()
 
@@ -394,10 +394,10 @@ def test_history_is_as_good_as_items_whose_truth_was_given(crowd):
     np.add.at(counts, (chunk.worker, crowd.truth[chunk.item], chunk.label), 1)
     start = METHOD.init(chunk, 0)
     state: State = METHOD.counts.add(start, np.arange(9), counts)
-    told = learn([chunk._replace(gold=crowd.truth.astype(np.int32))])
-    np.testing.assert_allclose(counts_of(state), counts_of(told), atol=1e-9)
-    np.testing.assert_allclose(state.pooled["rich"], told.pooled["rich"], atol=1e-9)
+    reply = learn([chunk._replace(gold=crowd.truth.astype(np.int32))])
+    np.testing.assert_allclose(counts_of(state), counts_of(reply), atol=1e-9)
+    np.testing.assert_allclose(state.pooled["rich"], reply.pooled["rich"], atol=1e-9)
     # It says nothing of how frequent the classes are here.
     assert not state.class_counts["rich"].any() and not state.label_shares.any()
-    matrices = [METHOD.confusion(each, np.arange(9)) for each in (state, told)]
+    matrices = [METHOD.confusion(each, np.arange(9)) for each in (state, reply)]
     np.testing.assert_allclose(*matrices, atol=1e-3)

@@ -298,15 +298,15 @@ def test_labels_that_lean_on_each_other_are_noticed_and_others_are_not():
 
 
 def test_heat_is_1_for_one_label_and_grows_with_labels_and_dependence():
-    def told(correlation, gain):
+    def reply(correlation, gain):
         return np.array([[correlation], [1.0], [0.0], [10.0], [20.0], [10 * gain]])
 
     n_labels = np.array([0, 1, 4, 100])
-    np.testing.assert_allclose(temperature(n_labels, "learned", told(-0.1, -1)), 1)
-    np.testing.assert_allclose(temperature(n_labels, "learned", told(0.04, -1)), [1, 1, 2, 10])
-    np.testing.assert_allclose(temperature(n_labels, "learned", told(-0.1, 0.005)), [1, 1, 2, 10])
-    assert (temperature(n_labels, "learned", told(1e9, 1)) <= np.maximum(n_labels, 1)).all()
-    np.testing.assert_allclose(temperature(n_labels, 0.2, told(0.5, 1)), [1, 1, 1.6, 20.8])
+    np.testing.assert_allclose(temperature(n_labels, "learned", reply(-0.1, -1)), 1)
+    np.testing.assert_allclose(temperature(n_labels, "learned", reply(0.04, -1)), [1, 1, 2, 10])
+    np.testing.assert_allclose(temperature(n_labels, "learned", reply(-0.1, 0.005)), [1, 1, 2, 10])
+    assert (temperature(n_labels, "learned", reply(1e9, 1)) <= np.maximum(n_labels, 1)).all()
+    np.testing.assert_allclose(temperature(n_labels, 0.2, reply(0.5, 1)), [1, 1, 1.6, 20.8])
 
 
 @pytest.mark.slow
@@ -316,8 +316,8 @@ def test_items_with_one_label_each_tell_nothing_of_dependence():
     assert model.expected_gain()["gain"].max() > 1e-3
     labels = {"six": dict.fromkeys(model.workers_[:6], 1)}
     free = lq.BiLA(dependence=0.0).fit(label_table(crowd))
-    told, free = (m.predict_proba(labels).max().max() for m in (model, free))
-    assert told == pytest.approx(free, abs=0.02)
+    reply, free = (m.predict_proba(labels).max().max() for m in (model, free))
+    assert reply == pytest.approx(free, abs=0.02)
 
 
 @pytest.mark.slow

@@ -82,9 +82,9 @@ def simulated_birds():
     crowd = with_sleepers(with_ring(with_spammers(crowd, [1, 2]), [5, 6], 0.5), [9], 0.5)
     table = label_table(with_bots(crowd, [12], 0))
     rows = zip(table.item_ids, table.worker_ids, table.labels, strict=True)
-    told = as_rows([(task, worker, BIRDS[int(label)]) for task, worker, label in rows])
-    names = sorted({row["task"] for row in told})
-    return told, dict(zip(names, (BIRDS[int(c)] for c in crowd.truth), strict=True))
+    reply = as_rows([(task, worker, BIRDS[int(label)]) for task, worker, label in rows])
+    names = sorted({row["task"] for row in reply})
+    return reply, dict(zip(names, (BIRDS[int(c)] for c in crowd.truth), strict=True))
 
 
 def feed(client):
@@ -131,21 +131,21 @@ def service(tmp_path_factory):
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # what the processes have in common
-    told, own = folder / "dashboard.json", None
+    reply, own = folder / "dashboard.json", None
     with (folder / "starts").open("a") as starts, (folder / "uses").open("a") as uses:
         try:
             with held(starts):
                 fcntl.flock(uses, fcntl.LOCK_SH)
-                if not told.exists():
+                if not reply.exists():
                     own = Service(folder / f"dashboard-{os.getpid()}")
-                    told.write_text(json.dumps(fed(own)), encoding="utf-8")
-                found = SimpleNamespace(**json.loads(told.read_text(encoding="utf-8")))
+                    reply.write_text(json.dumps(fed(own)), encoding="utf-8")
+                found = SimpleNamespace(**json.loads(reply.read_text(encoding="utf-8")))
             with lq.Client(found.url, found.secret) as found.client:
                 yield found
         finally:
             if own is not None:
                 with held(starts):
-                    told.unlink(missing_ok=True)
+                    reply.unlink(missing_ok=True)
                 fcntl.flock(uses, fcntl.LOCK_EX)  # had once the others have let go
                 own.stop()
 
@@ -224,9 +224,9 @@ class Seen:
 
         def answer(route):
             found = route.fetch()
-            told = found.json()
-            change(told)
-            route.fulfill(response=found, json=told)
+            reply = found.json()
+            change(reply)
+            route.fulfill(response=found, json=reply)
 
         self.page.route(re.compile(pattern), answer)
 

@@ -24,15 +24,15 @@ SCRIPTS = {name: text for name, text in OURS.items() if name.endswith(".js")}
 @pytest.mark.parametrize("library", VENDORED)
 def test_a_vendored_library_is_to_the_byte_what_was_published(library):
     folder = VENDORED[library]
-    told = json.loads(folder.joinpath("vendored.json").read_text(encoding="utf-8"))
-    assert re.fullmatch(r"npm:[\w-]+@\d+\.\d+\.\d+", told["package"])
-    assert told["package"].endswith(f"@{told['version']}") and told["licence"]
+    reply = json.loads(folder.joinpath("vendored.json").read_text(encoding="utf-8"))
+    assert re.fullmatch(r"npm:[\w-]+@\d+\.\d+\.\d+", reply["package"])
+    assert reply["package"].endswith(f"@{reply['version']}") and reply["licence"]
     kept = {one.name for one in folder.iterdir()} - {"vendored.json"}
-    assert kept == set(told["files"]) and "LICENSE" in kept
-    for name, one in told["files"].items():
+    assert kept == set(reply["files"]) and "LICENSE" in kept
+    for name, one in reply["files"].items():
         body = folder.joinpath(name).read_bytes()
         assert sha256(body).hexdigest() == one["sha256"], name
-    version = told["version"].encode()
+    version = reply["version"].encode()
     assert any(version in folder.joinpath(name).read_bytes() for name in kept if ".js" in name)
 
 

@@ -40,12 +40,12 @@ def test_a_page_that_opens_with_what_is_old_is_renewed_without_an_event(view):
     def answer(route):
         asked.append(route.request.headers.get("cache-control"))
         found = route.fetch()
-        told = found.json()
+        reply = found.json()
         if len(asked) > 1:
             route.fulfill(response=found)
             return
-        told["counts"]["answered_items"] = 7
-        route.fulfill(response=found, json=told, headers={**found.headers, "Age": "3"})
+        reply["counts"]["answered_items"] = 7
+        route.fulfill(response=found, json=reply, headers={**found.headers, "Age": "3"})
 
     view.page.route("**/birds/summary", answer)
     view.sign_in("/s/birds")

@@ -215,10 +215,10 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
 
 
 def test_the_reason_of_an_answer_names_how_frequent_the_classes_are(view):
-    def lean(told):
+    def lean(reply):
         workers = [("ann", "owl", 0.4), ("bob", "wren", -0.6)]
-        told.update(label="owl", confidence=0.52)
-        told["why"].update(
+        reply.update(label="owl", confidence=0.52)
+        reply["why"].update(
             workers=[{"worker": w, "label": x, "log_odds": odds} for w, x, odds in workers],
             prior_log_odds=0.3,
         )
@@ -232,12 +232,12 @@ def test_the_reason_of_an_answer_names_how_frequent_the_classes_are(view):
 
 
 def test_an_item_that_is_answered_anew_is_not_decided_twice(view):
-    def again(told):
-        first, last = dict(told["over_time"][0]), dict(told["over_time"][-1])
+    def again(reply):
+        first, last = dict(reply["over_time"][0]), dict(reply["over_time"][-1])
         first.update(items=30, new_items=30)
         last.update(items=20, new_items=5)
-        told.update(over_time=[first, last])
-        told["counts"]["answered_items"] = 35
+        reply.update(over_time=[first, last])
+        reply["counts"]["answered_items"] = 35
 
     view.alter("/birds/summary$", again)
     view.page.add_init_script(DRAWN)
@@ -254,9 +254,9 @@ def test_an_item_that_is_answered_anew_is_not_decided_twice(view):
     ("labels", "high", "tone"), [(1, 0.3, ""), (40, 0.8, ""), (40, 0.3, "warn")]
 )
 def test_a_worker_is_marked_of_late_only_where_the_doubt_allows_it(view, labels, high, tone):
-    def lately(told):
+    def lately(reply):
         last = {"labels": labels, "agreement": 0.0, "low": 0.0, "high": high, "crowd": 0.7}
-        told["track"][-1].update(last)
+        reply["track"][-1].update(last)
 
     view.alter("/workers/w03$", lately)
     view.sign_in("/s/birds/workers/w03")
@@ -314,7 +314,7 @@ def test_an_empty_stream_gives_lines_that_send_its_first_label(view, service, tm
 
 
 def test_what_is_not_known_of_an_item_is_not_called_closed(view):
-    view.alter("/items/t207$", lambda told: told.update(open=None, why=None, gain=None))
+    view.alter("/items/t207$", lambda reply: reply.update(open=None, why=None, gain=None))
     view.sign_in("/s/birds/items/t207")
     view.page.wait_for_selector(".verdict")
     assert "Whether it is open is not known" in view.text(".verdict")
@@ -358,17 +358,17 @@ def test_workers_are_sorted_both_ways(view, head, ways):
 
 def test_numbers_and_rules_are_told_in_the_words_of_the_page(view):
     view.alter(
-        "/birds/summary$", lambda told: told["counts"].update(waiting_items=1, waiting_labels=1)
+        "/birds/summary$", lambda reply: reply["counts"].update(waiting_items=1, waiting_labels=1)
     )
     view.sign_in("/s/birds")
     waiting = view.page.locator(".figure:has-text('Waiting')")
     expect(waiting).to_contain_text("item, with 1 label")
-    told = view.page.evaluate("""async () => {
+    reply = view.page.evaluate("""async () => {
       const { inOurWords, points } = await import("/assets/format.js");
       const sentence = "`rules.labels_per_item` must be 1. `grace` must be 0.";
       return [points(0.0001), points(0), points(0.02), inOurWords(sentence)];
     }""")
-    assert [one.replace("\u202f", " ") for one in told] == [
+    assert [one.replace("\u202f", " ") for one in reply] == [
         "< 0.1 pt",
         "0 pt",
         "+2.0 pt",

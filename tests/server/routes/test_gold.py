@@ -23,8 +23,8 @@ def send(admin, stream, labels):
 
 
 def test_a_truth_takes_the_place_of_what_the_crowd_says(admin, stream):
-    told = admin.post(f"{stream}/gold", json={"t1": "wren"})
-    assert told.status_code == 200 and told.json()["told"] == 1, told.text
+    reply = admin.post(f"{stream}/gold", json={"t1": "wren"})
+    assert reply.status_code == 200 and reply.json()["told"] == 1, reply.text
     crowd = [(task, worker, "owl") for task in ("t1", "t2") for worker in ("ann", "bob")]
     send(admin, stream, crowd)
     answered(admin, stream, 2)

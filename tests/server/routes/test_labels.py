@@ -71,11 +71,11 @@ def test_bad_rows_are_named_and_nothing_is_taken(admin, stream, kind):
     media, write = BODIES[kind]
     bad = [{"task": f"t{n}", "worker": "ann", "label": "crow"} for n in range(30)]
     answer = send(admin, stream, write([ROWS[0], *bad]), media)
-    told = answer.json()
-    assert answer.status_code == told["status"] == 422 and told["ok"] is False
-    assert len(told["errors"]) == 20 and told["error"] == told["errors"][0]
+    reply = answer.json()
+    assert answer.status_code == reply["status"] == 422 and reply["ok"] is False
+    assert len(reply["errors"]) == 20 and reply["error"] == reply["errors"][0]
     place = {"ndjson": "body line 2", "csv": "body line 3"}.get(kind, "body row 1")
-    assert told["error"].startswith(f"{place}: label 'crow' is not one of the classes")
+    assert reply["error"].startswith(f"{place}: label 'crow' is not one of the classes")
     assert admin.get(stream).json()["counts"]["waiting_labels"] == 0
 
 
@@ -156,9 +156,11 @@ def test_gzip_that_is_not_declared_is_told_as_such(admin, stream):
 def test_nonsense_is_refused_in_the_one_shape(admin, stream, name):
     body, status = NONSENSE[name]
     answer = send(admin, stream, body)
-    told = answer.json()
-    assert answer.status_code == status, told["error"][:300]
-    assert told["status"] == status and told["ok"] is False and told["errors"][0] == told["error"]
+    reply = answer.json()
+    assert answer.status_code == status, reply["error"][:300]
+    assert (
+        reply["status"] == status and reply["ok"] is False and reply["errors"][0] == reply["error"]
+    )
     assert len(answer.content) < 2**15
     assert admin.get(stream).json()["counts"]["waiting_labels"] == 0
 

@@ -37,31 +37,31 @@ def owls(admin):
 
 
 def test_a_summary_tells_what_its_answers_are(admin, owls):
-    told = admin.get(f"{owls}/summary").json()
+    reply = admin.get(f"{owls}/summary").json()
     items, _ = pages(admin, f"{owls}/items", "items")
-    assert told["name"] == "owls" and told["classes"] == [0, 1, 2]
-    assert told["counts"] == admin.get(owls).json()["counts"]
-    for one in told["balance"]:
+    assert reply["name"] == "owls" and reply["classes"] == [0, 1, 2]
+    assert reply["counts"] == admin.get(owls).json()["counts"]
+    for one in reply["balance"]:
         assert one["items"] == sum(item["label"] == one["label"] for item in items)
         assert one["share"] == pytest.approx(one["items"] / N_ITEMS)
         assert 0 < one["prior"] < 1 and 0 <= one["recent_share"] <= 1
-    edges, bars = told["confidence"]["edges"], told["confidence"]["items"]
+    edges, bars = reply["confidence"]["edges"], reply["confidence"]["items"]
     assert (edges[0], edges[-1], len(bars)) == (0, 1, len(edges) - 1)
     for low, high, bar in zip(edges, edges[1:], bars, strict=False):
         last = high == 1
         assert bar == sum(low <= i["confidence"] < high or (last and i["confidence"] == 1)
                           for i in items)  # fmt: skip
-    assert [one["items"] for one in told["over_time"]] == [10] * 8
-    assert sum(one["labels"] for one in told["over_time"]) == 5 * N_ITEMS
+    assert [one["items"] for one in reply["over_time"]] == [10] * 8
+    assert sum(one["labels"] for one in reply["over_time"]) == 5 * N_ITEMS
     mean = sum(item["confidence"] for item in items if item["chunk"] == 1) / 10
-    assert told["over_time"][0]["mean_confidence"] == pytest.approx(mean, abs=1e-5)
-    assert [one["id"] for one in told["last_chunks"]] == [8, 7, 6, 5, 4, 3, 2, 1]
-    assert all(one["applied_at"] >= one["cut_at"] for one in told["last_chunks"])
-    assert 0 <= told["update"]["p50_seconds"] <= told["update"]["p99_seconds"]
-    assert told["workers"] == N_WORKERS + 1
-    assert told["gold"] is None and told["chunks_behind"] == 0
+    assert reply["over_time"][0]["mean_confidence"] == pytest.approx(mean, abs=1e-5)
+    assert [one["id"] for one in reply["last_chunks"]] == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert all(one["applied_at"] >= one["cut_at"] for one in reply["last_chunks"])
+    assert 0 <= reply["update"]["p50_seconds"] <= reply["update"]["p99_seconds"]
+    assert reply["workers"] == N_WORKERS + 1
+    assert reply["gold"] is None and reply["chunks_behind"] == 0
     flagged, _ = pages(admin, f"{owls}/workers", "workers", flag="any")
-    assert told["flagged"] == len(flagged) >= 1
+    assert reply["flagged"] == len(flagged) >= 1
 
 
 def test_a_summary_has_the_error_on_gold_with_its_interval(admin, stream):
@@ -88,11 +88,11 @@ def test_a_summary_counts_the_workers_that_are_listed(admin, stream):
 
 
 def test_a_summary_of_a_stream_without_labels_is_empty(admin, stream):
-    told = admin.get(f"{stream}/summary").json()
-    assert told["counts"]["answered_items"] == told["flagged"] == told["workers"] == 0
-    assert told["over_time"] == told["last_chunks"] == told["warnings"] == []
-    assert told["update"] == {"p50_seconds": None, "p99_seconds": None, "last_seconds": None}
-    assert sum(told["confidence"]["items"]) == 0
+    reply = admin.get(f"{stream}/summary").json()
+    assert reply["counts"]["answered_items"] == reply["flagged"] == reply["workers"] == 0
+    assert reply["over_time"] == reply["last_chunks"] == reply["warnings"] == []
+    assert reply["update"] == {"p50_seconds": None, "p99_seconds": None, "last_seconds": None}
+    assert sum(reply["confidence"]["items"]) == 0
     assert admin.get(f"{stream}/stopping").json() == {
         "items": 0,
         "labels": 0,
@@ -148,9 +148,9 @@ def test_items_are_found_by_a_part_of_their_ids(admin, stream):
     until(lambda: admin.get(stream).json()["counts"]["answered_items"] >= 8)
 
     def found(search, **more):
-        told = admin.get(f"{stream}/items", params={"search": search, **more}).json()
-        assert told["total"] == len(told["items"])
-        return {item["task"] for item in told["items"]}
+        reply = admin.get(f"{stream}/items", params={"search": search, **more}).json()
+        assert reply["total"] == len(reply["items"])
+        return {item["task"] for item in reply["items"]}
 
     admin.patch(stream, json={"max_chunk_wait": 0})
     until(lambda: admin.get(stream).json()["counts"]["answered_items"] == 9)
@@ -183,8 +183,8 @@ def test_the_first_page_of_items_is_made_once_until_something_happens(
     until(lambda: admin.get(stream).json()["counts"]["answered_items"] == 2)
     assert admin.get(f"{stream}/items").json()["total"] == 2
     assert admin.post(f"{stream}/gold", json={"x": "wren"}).status_code == 200
-    told = admin.get(f"{stream}/items").json()["items"]
-    assert [item["label"] for item in told] == ["wren", "owl"] and len(looks) == 2
+    reply = admin.get(f"{stream}/items").json()["items"]
+    assert [item["label"] for item in reply] == ["wren", "owl"] and len(looks) == 2
 
 
 def test_too_many_searches_are_refused(running, admin, owls, monkeypatch):
@@ -305,23 +305,23 @@ def test_a_worker_is_shown_beside_the_crowd_and_over_time(admin, owls):
 
 
 def test_what_to_ask_next_is_ranked_by_gain(admin, owls):
-    told = admin.get(f"{owls}/ask", params={"limit": 5}).json()
-    assert told["open_items"] == N_ITEMS and told["says"] is None and len(told["items"]) == 5
-    gains = [item["gain"] for item in told["items"]]
+    reply = admin.get(f"{owls}/ask", params={"limit": 5}).json()
+    assert reply["open_items"] == N_ITEMS and reply["says"] is None and len(reply["items"]) == 5
+    gains = [item["gain"] for item in reply["items"]]
     assert gains == sorted(gains, reverse=True) and gains[0] > 0
-    assert all(item["open"] and item["worker_gain"] >= item["gain"] for item in told["items"])
-    item = admin.get(f"{owls}/items/{told['items'][0]['task']}").json()
+    assert all(item["open"] and item["worker_gain"] >= item["gain"] for item in reply["items"])
+    item = admin.get(f"{owls}/items/{reply['items'][0]['task']}").json()
     assert item["gain"]["mean"] == pytest.approx(gains[0])
-    assert item["gain"]["worker"] == told["items"][0]["worker"]
+    assert item["gain"]["worker"] == reply["items"][0]["worker"]
 
 
 def test_the_list_of_what_to_ask_can_be_downloaded(admin, owls):
     answer = admin.get(f"{owls}/ask", params={"limit": 5, "format": "csv"})
     assert answer.headers["content-type"].startswith("text/csv")
     assert "attachment" in answer.headers["content-disposition"]
-    told = admin.get(f"{owls}/ask", params={"limit": 5}).json()["items"]
+    reply = admin.get(f"{owls}/ask", params={"limit": 5}).json()["items"]
     rows = list(csv.DictReader(io.StringIO(answer.text)))
-    assert [row["task"] for row in rows] == [item["task"] for item in told]
+    assert [row["task"] for row in rows] == [item["task"] for item in reply]
 
 
 def test_of_a_stream_that_closes_its_items_those_are_named_that_wait(admin, stream):
@@ -332,21 +332,21 @@ def test_of_a_stream_that_closes_its_items_those_are_named_that_wait(admin, stre
     ]
     admin.post(f"{stream}/labels", json=[*rows, {"task": "w", "worker": "ann", "label": "owl"}])
     until(lambda: admin.get(stream).json()["counts"]["answered_items"] == 2)
-    told = admin.get(f"{stream}/ask").json()
-    assert [item["task"] for item in told["items"]] == ["w", "a", "b"]
-    assert [item["open"] for item in told["items"]] == [True, False, False]
-    assert told["open_items"] == 0 and "`grace` is 0" in told["says"]
-    assert all(item["gain"] is None for item in told["items"])
+    reply = admin.get(f"{stream}/ask").json()
+    assert [item["task"] for item in reply["items"]] == ["w", "a", "b"]
+    assert [item["open"] for item in reply["items"]] == [True, False, False]
+    assert reply["open_items"] == 0 and "`grace` is 0" in reply["says"]
+    assert all(item["gain"] is None for item in reply["items"])
 
 
 def test_stopping_earlier_saves_labels_and_costs_errors(admin, owls):
-    told = admin.get(f"{owls}/stopping").json()
-    assert (told["items"], told["labels"], told["chunks"]) == (N_ITEMS, 5 * N_ITEMS, 8)
-    used = [point["labels_used"] for point in told["curve"]]
-    errors = [point["expected_error"] for point in told["curve"]]
+    reply = admin.get(f"{owls}/stopping").json()
+    assert (reply["items"], reply["labels"], reply["chunks"]) == (N_ITEMS, 5 * N_ITEMS, 8)
+    used = [point["labels_used"] for point in reply["curve"]]
+    errors = [point["expected_error"] for point in reply["curve"]]
     assert used == sorted(used) and used[-1] <= 5 * N_ITEMS
     assert 0 <= errors[-1] < errors[0] < 0.5
-    for point in told["curve"]:
+    for point in reply["curve"]:
         saved = 1 - point["labels_used"] / (5 * N_ITEMS)
         assert point["labels_saved"] == pytest.approx(saved, abs=1e-3)
 

@@ -36,18 +36,18 @@ def waiting(admin, stream):
     return {one["task"]: one["labels"] for one in found}
 
 
-def told(reply):
+def shown(reply):
     assert reply.status_code == 200, reply.text
     return reply.json()
 
 
 def test_an_annotation_is_created_updated_emptied_and_comes_back(hook, admin, stream):
-    assert told(hook("annotation_created"))["accepted"] == 1
+    assert shown(hook("annotation_created"))["accepted"] == 1
     assert waiting(admin, stream) == {1: 1}
-    reply = told(hook("annotation_updated"))
+    reply = shown(hook("annotation_updated"))
     assert (reply["accepted"], reply["retracted"]) == (1, 1)
     assert waiting(admin, stream) == {1: 1}
-    reply = told(hook("annotation_emptied"))
+    reply = shown(hook("annotation_emptied"))
     assert (reply["accepted"], reply["retracted"]) == (0, 1)
     assert reply["skipped"] == {"no choice": 1}
     assert waiting(admin, stream) == {}
@@ -57,51 +57,51 @@ def test_a_deleted_annotation_is_taken_back_and_stays_away(hook, admin, stream):
     hook("annotation_created")
     hook("annotation_created_by_another", task=2)
     assert waiting(admin, stream) == {1: 1, 2: 1}
-    assert told(hook("annotations_deleted"))["retracted"] == 1
+    assert shown(hook("annotations_deleted"))["retracted"] == 1
     assert waiting(admin, stream) == {1: 1}
-    reply = told(hook("annotation_created_by_another", task=2))  # it comes late
+    reply = shown(hook("annotation_created_by_another", task=2))  # it comes late
     assert (reply["accepted"], reply["skipped"]) == (0, {"outdated": 1})
 
 
 def test_what_comes_twice_counts_once(hook, admin, stream):
-    told(hook("annotation_created"))
-    assert told(hook("annotation_created"))["skipped"] == {"outdated": 1}
+    shown(hook("annotation_created"))
+    assert shown(hook("annotation_created"))["skipped"] == {"outdated": 1}
     assert admin.get(stream).json()["counts"]["waiting_labels"] == 1
 
 
 def test_an_older_state_does_not_take_the_place_of_a_later_one(hook, admin, stream):
-    told(hook("annotation_updated"))  # wren
-    assert told(hook("annotation_created"))["skipped"] == {"outdated": 1}  # owl
-    told(hook("annotation_created_by_another"))  # wren
-    told(hook("annotation_created", id=90, task=2, completed_by=2))
-    told(hook("annotation_created", id=91, task=2, completed_by=3))
+    shown(hook("annotation_updated"))  # wren
+    assert shown(hook("annotation_created"))["skipped"] == {"outdated": 1}  # owl
+    shown(hook("annotation_created_by_another"))  # wren
+    shown(hook("annotation_created", id=90, task=2, completed_by=2))
+    shown(hook("annotation_created", id=91, task=2, completed_by=3))
     answers = until(lambda: admin.get(f"{stream}/items").json()["items"])
     assert {one["task"]: one["label"] for one in answers} == {1: "wren", 2: "owl"}
 
 
 def test_after_the_answer_a_correction_is_late_and_a_deletion_does_nothing(hook, admin, stream):
     for number, (task, worker) in enumerate([(1, 2), (1, 3), (2, 2), (2, 3)], 1):
-        told(hook("annotation_created", id=number, task=task, completed_by=worker))
+        shown(hook("annotation_created", id=number, task=task, completed_by=worker))
     until(lambda: len(admin.get(f"{stream}/items").json()["items"]) == 2)
-    assert told(hook("annotation_updated"))["late"] == 1
-    assert told(hook("annotations_deleted"))["retracted"] == 0
+    assert shown(hook("annotation_updated"))["late"] == 1
+    assert shown(hook("annotations_deleted"))["retracted"] == 0
     assert [one["label"] for one in admin.get(f"{stream}/items").json()["items"]] == ["owl"] * 2
 
 
 @pytest.mark.parametrize("name", ["tasks_created", "tasks_deleted", "project_updated"])
 def test_events_without_annotations_are_taken_politely(hook, admin, stream, name):
-    assert told(hook(name))["skipped"] == {"no annotation": 1}
+    assert shown(hook(name))["skipped"] == {"no annotation": 1}
     assert waiting(admin, stream) == {}
 
 
 def test_a_skipped_annotation_is_counted_and_no_label(hook, admin, stream):
-    assert told(hook("annotation_skipped"))["skipped"] == {"skipped by the annotator": 1}
+    assert shown(hook("annotation_skipped"))["skipped"] == {"skipped by the annotator": 1}
     assert waiting(admin, stream) == {}
 
 
 def test_an_export_brings_what_was_missed_once(hook, admin, stream):
-    told(hook("annotations_created"))
-    reply = told(hook("export"))
+    shown(hook("annotations_created"))
+    reply = shown(hook("export"))
     assert (reply["action"], reply["accepted"]) == ("export", 0)
     assert reply["skipped"]["outdated"] == 1
     assert waiting(admin, stream) == {1: 1}
@@ -116,13 +116,13 @@ def test_one_bad_annotation_of_an_export_does_not_keep_the_others_out(hook, admi
             {**one, "id": number} for number, one in enumerate([good, bad, long, good], 50)
         ]
 
-    reply = told(hook("export", edit=edit))
+    reply = shown(hook("export", edit=edit))
     assert (reply["accepted"], reply["skipped"]["refused"]) == (2, 2)
     assert waiting(admin, stream) == {1: 1}
 
 
 def test_tasks_may_have_names_of_their_own(hook, admin, stream):
-    told(hook("annotation_created", query="?task=code&control=bird"))
+    shown(hook("annotation_created", query="?task=code&control=bird"))
     assert waiting(admin, stream) == {"q1": 1}
 
 
@@ -141,7 +141,7 @@ def test_what_is_no_label_is_refused_with_the_way_out(hook, name, sentence):
 
 
 def test_a_class_that_the_stream_does_not_have_is_refused_and_changes_nothing(hook, admin, stream):
-    told(hook("annotation_created"))
+    shown(hook("annotation_created"))
     choice = {"from_name": "bird", "type": "choices", "value": {"choices": ["eagle"]}}
     reply = hook("annotation_updated", result=[choice])
     assert reply.status_code == 422

@@ -294,9 +294,9 @@ def plot_calibration(
     lower.set_title("tasks", loc="left", fontsize=10, color=INK, pad=6)
     lower.set_xlabel("confidence", color=QUIET_INK, fontsize=9)
     gap = np.abs(table[:, 2] - table[:, 1]).sum() / table[:, 0].sum()
-    told = f"{table[:, 0].sum():,.0f} tasks · calibration error {100 * gap:.1f} points"
+    reported = f"{table[:, 0].sum():,.0f} tasks · calibration error {100 * gap:.1f} points"
     figure.text(0.02, 0.98, title, fontsize=13, weight="bold", color=INK, va="center")
-    figure.text(0.02, 0.935, told, fontsize=9, color=QUIET_INK, va="center")
+    figure.text(0.02, 0.935, reported, fontsize=9, color=QUIET_INK, va="center")
     return save(figure, path)
 
 

@@ -223,14 +223,14 @@ def taken_back(track: Track, labels: float, agreed: float) -> Track:
 
 def curve(track: Track, level: float = LEVEL) -> list[Bin]:
     """A worker's agreement over time, with Wilson's bounds; `track` is (BINS, WIDTH)."""
-    told = []
+    reported = []
     for labels, agreed, _, crowd, chunk in track[track[:, CHUNK] > 0].astype(float).tolist():
         if labels <= 0:
             continue
         rate = agreed / labels
         low, high = wilson(rate, labels, level)
-        told.append(Bin(int(chunk), labels, rate, crowd / labels, low, high))
-    return told
+        reported.append(Bin(int(chunk), labels, rate, crowd / labels, low, high))
+    return reported
 
 
 def scores(track: Track) -> Floats:

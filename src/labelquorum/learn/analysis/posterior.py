@@ -366,11 +366,11 @@ def how_known(counted: Counted, workers: NDArray[np.integer[Any]], around: Surro
     # (A n m + E): what was seen of a row, no more of it than was observed
     seen = counts - ((1 - left) * totals)[:, :, None] * matrix
     # a row that strays tells less of θ: n (τ + 1) / (τ + 1 + A n)
-    told = totals / (1 + around.spread * left * totals)
+    reported = totals / (1 + around.spread * left * totals)
     prior = np.diag(counted.precision)
     fisher = fisher_rows(matrix, n_params)
-    hessian = np.einsum("kc,kcde->kde", told, fisher) + prior
-    observed = np.einsum("kc,kcde->kde", told, information)
+    hessian = np.einsum("kc,kcde->kde", reported, fisher) + prior
+    observed = np.einsum("kc,kcde->kde", reported, information)
     # U with Uᵀ H U = 1 and Uᵀ I U diagonal
     whitener = np.linalg.inv(np.linalg.cholesky(hessian))
     share, axes = np.linalg.eigh(whitener @ observed @ whitener.swapaxes(1, 2))
@@ -381,7 +381,7 @@ def how_known(counted: Counted, workers: NDArray[np.integer[Any]], around: Surro
     scale = np.sqrt(variance_factor(share, given, n_chunks))
     root = axes * scale[:, None]
     # by rows alone, as if what is doubtful in one said nothing of another
-    alone = np.linalg.inv(np.einsum("kc,kcde->kde", told * left, fisher) + prior)
+    alone = np.linalg.inv(np.einsum("kc,kcde->kde", reported * left, fisher) + prior)
     slope = _skill_slope(matrix, counted.class_prior, n_params)
     ratio = (np.einsum("kde,kd->ke", root, slope) ** 2).sum(axis=1) / np.maximum(
         np.einsum("kd,kde,ke->k", slope, alone, slope), np.finfo(float).tiny

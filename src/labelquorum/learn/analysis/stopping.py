@@ -96,12 +96,14 @@ def curve(sums: Floats, thresholds: Sequence[float] = THRESHOLDS) -> list[Stop]:
     """What each threshold would have done, by sums over any number of chunks."""
     sums = np.asarray(sums, np.float64)
     everything = max(float(sums[-1, USED]), 1e-12)
-    told = []
+    reported = []
     for row, threshold in zip(sums[:-1], thresholds, strict=True):
         error = float(row[ERROR]) / max(float(row[ITEMS]), 1e-12)
         used = float(row[USED])
-        told.append(Stop(float(threshold), used, max(1 - used / everything, 0.0), max(error, 0.0)))
-    return told
+        reported.append(
+            Stop(float(threshold), used, max(1 - used / everything, 0.0), max(error, 0.0))
+        )
+    return reported
 
 
 def _replayed(

@@ -126,8 +126,8 @@ def _fit(
     log_evidence = jax.nn.logsumexp(reached, axis=1) * batch.counted_item
     loss = -log_evidence.sum() / jnp.maximum(batch.counted_item.sum(), 1)
     counts = known.counts + model.count_labels(probs, batch, n_workers)
-    told = _unexplained(model, batch, probs, theta, counts, crowd, prior, recipe)
-    return Fitted(theta, probs, told, loss, rounds.astype(jnp.float32))
+    reported = _unexplained(model, batch, probs, theta, counts, crowd, prior, recipe)
+    return Fitted(theta, probs, reported, loss, rounds.astype(jnp.float32))
 
 
 def log_likelihood(

@@ -147,7 +147,7 @@ def objective(
     x = params.ability[labels.worker] * scale
     softplus = np.logaddexp(0, x)
     # log σ(x) = x − log(1 + eˣ), log(1 − σ(x)) = −log(1 + eˣ)
-    told = labels.sum(right * x - softplus - (1 - right) * _log_others(labels.n_classes))
+    reported = labels.sum(right * x - softplus - (1 - right) * _log_others(labels.n_classes))
     constant = 0.5 * np.log(2 * np.pi) * (labels.n_workers + labels.n_items)
     gap = right - np.exp(x - softplus)
     gradient = Params(
@@ -156,7 +156,7 @@ def objective(
         - params.ability,
         labels.total(labels.item, gap * x, labels.n_items) + priors.ease - params.ease,
     )
-    return told - _distance(params, priors) - float(constant), gradient
+    return reported - _distance(params, priors) - float(constant), gradient
 
 
 def expect(params: Params, labels: Incidence, priors: Priors) -> tuple[Floats, Floats]:
