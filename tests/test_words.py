@@ -1,13 +1,25 @@
 """Code and prose say what a maintainer would search for."""
 
+from collections import Counter
+
 import pytest
 from words import find
 
+REMAINING = {
+    "src": 348,
+    "tests": 581,
+    "experiments": 156,
+    "benchmarks": 25,
+    "docs": 4,
+}
+"""How many places are left to reword, at most. Lower a number when you reword; never raise one."""
 
-def test_banned_words_are_counted(capsys):
+
+def test_no_page_or_module_uses_a_banned_word():
     hits = list(find())
-    with capsys.disabled():
-        print(f"{len(hits)} banned words: python tests/words.py lists them.")
+    left = Counter(hit.path.partition("/")[0] for hit in hits)
+    over = {folder for folder, count in left.items() if count > REMAINING.get(folder, 0)}
+    assert not over, "\n".join(str(hit) for hit in hits if hit.path.partition("/")[0] in over)
 
 
 @pytest.mark.parametrize(
