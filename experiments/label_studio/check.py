@@ -105,7 +105,7 @@ def annotate(run: Run, ann: Person, bob: Person, cleo: Person, dan: Person) -> N
     ann.correct(hers[5], choice(BIRDS[0]))
     run.done["updated"] += 1
     late = run.client.stream("birds")["counts"]["late_labels"]
-    run.check("a correction after the answer is late, and told so", late == 1)
+    run.check("a correction after the answer is late, and reported as late", late == 1)
     run.check("and changes no answer", run.answers() == before)
 
 

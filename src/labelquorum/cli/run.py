@@ -150,7 +150,7 @@ def run(
     on_bad: OnBadRow = "error",
     abstain: Abstain = None,
 ) -> None:
-    """Take labels into a stream of a store, and answer them, until told to stop.
+    """Take labels into a stream of a store, and answer them, until stopped.
 
     From a folder, files are read in the order of their names: .csv and .jsonl
     may grow by whole lines, .parquet and .gz must be moved in whole. How far
