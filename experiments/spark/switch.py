@@ -22,7 +22,7 @@ import lake
 
 import labelquorum as lq
 from labelquorum.ingest.readers import read_labels
-from labelquorum.spark.executor_learner import ExecutorLearner
+from labelquorum.spark.streaming import ExecutorLearner
 from labelquorum.store.learner import Learner, LocalLearner
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store

@@ -18,7 +18,7 @@ from server.served import until
 
 import labelquorum as lq
 from labelquorum import demo
-from labelquorum.demo import browser, crowd, feeder, outcome
+from labelquorum.demo import browser, crowd
 from labelquorum.errors import StoreError
 from labelquorum.evaluation.simulate.crowds import oracle
 from labelquorum.store.api_keys import Keys
@@ -86,9 +86,9 @@ class Taker:
 
 
 def test_every_label_is_sent_once_and_some_truths_later(scene, monkeypatch):
-    monkeypatch.setattr(feeder, "GOLD_SECONDS", 0.3)
+    monkeypatch.setattr(crowd, "GOLD_SECONDS", 0.3)
     taker = Taker()
-    feeding = feeder.Feeder(taker, "s", scene)
+    feeding = crowd.Feeder(taker, "s", scene)
     feeding.start()
     until(lambda: feeding.done)
     assert feeding.error is None and feeding.sent == len(taker.rows) == scene.crowd.item.size
@@ -100,15 +100,15 @@ def test_every_label_is_sent_once_and_some_truths_later(scene, monkeypatch):
     assert {(row["task"], row["worker"], row["label"]) for row in taker.rows} == expected
     assert len(set(taker.keys)) == len(taker.keys)
     truth = {task: crowd.CLASSES[c] for task, c in zip(scene.tasks, made.truth, strict=True)}
-    assert taker.truths == {task: truth[task] for task in scene.tasks[:: feeder.GOLD_EVERY]}
+    assert taker.truths == {task: truth[task] for task in scene.tasks[:: crowd.GOLD_EVERY]}
 
 
 def test_a_feeder_that_is_refused_says_why_and_one_that_is_stopped_does_not(scene):
-    feeding = feeder.Feeder(Taker(refuse=True), "s", scene)
+    feeding = crowd.Feeder(Taker(refuse=True), "s", scene)
     feeding.start()
     until(lambda: feeding.done)
     assert str(feeding.error) == "The disk is full."
-    stopped = feeder.Feeder(Taker(), "s", crowd.simulate(100, 0.01, 0.5))
+    stopped = crowd.Feeder(Taker(), "s", crowd.simulate(100, 0.01, 0.5))
     stopped.start()
     stopped.stop()
     assert stopped.done and stopped.error is None
@@ -120,11 +120,11 @@ def test_a_feeder_that_is_refused_says_why_and_one_that_is_stopped_does_not(scen
 def test_errors_are_those_of_the_methods_themselves(scene):
     made = scene.crowd
     said = made.truth.copy()
-    wrong = [i for i in range(200) if i % feeder.GOLD_EVERY][:30]
+    wrong = [i for i in range(200) if i % crowd.GOLD_EVERY][:30]
     said[wrong] = (said[wrong] + 1) % len(crowd.CLASSES)
     decided = pd.Series([crowd.CLASSES[c] for c in said[:200]], scene.tasks[:200])
-    found = outcome.errors_of(scene, decided, sent=len(scene.arrivals.row))
-    kept = [i for i in range(200) if i % feeder.GOLD_EVERY]
+    found = crowd.errors_of(scene, decided, sent=len(scene.arrivals.row))
+    kept = [i for i in range(200) if i % crowd.GOLD_EVERY]
     assert found.n_items == len(kept) and found.wrong["BiLA"] == 30
     assert found.wrong["oracle"] == (oracle(made) != made.truth)[kept].sum()
     votes = np.zeros((N_ITEMS, len(crowd.CLASSES)))
@@ -138,7 +138,7 @@ def test_errors_are_those_of_the_methods_themselves(scene):
 def test_only_labels_that_were_sent_count_for_the_others(scene):
     rows = scene.arrivals.row[:50]
     decided = pd.Series(["cat"], [scene.tasks[1]])
-    found = outcome.errors_of(scene, decided, sent=50)
+    found = crowd.errors_of(scene, decided, sent=50)
     labels = scene.crowd.label[rows][scene.crowd.item[rows] == 1]
     if not len(labels):  # nobody named a class yet: the oracle knows the commonest
         assert found.wrong["oracle"] == int(scene.crowd.truth[1] != 0)

@@ -20,7 +20,7 @@ from labelquorum.evaluation import class_conditional_crowd, label_table
 from labelquorum.ingest.chunks import take_rows
 from labelquorum.ingest.readers import read_labels
 from labelquorum.spark.batch import _dealt
-from labelquorum.spark.executor_learner import ExecutorLearner
+from labelquorum.spark.streaming import ExecutorLearner
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
@@ -307,7 +307,7 @@ def test_a_checkpoint_that_is_older_than_the_store_is_refused_rather_than_passed
 def test_a_job_that_fails_is_no_fault_of_the_chunk(spark, crowd, tmp_path, monkeypatch):
     files_of(crowd, tmp_path / "in", 1)
     with monkeypatch.context() as patch:
-        patch.setattr("labelquorum.spark.executor_learner.fit_told", lambda plan, reply: _die)
+        patch.setattr("labelquorum.spark.streaming.fit_told", lambda plan, reply: _die)
         with pytest.raises(StoreError, match="Spark could not learn from a chunk"):
             fed(spark, tmp_path, spread_labels=500)
     assert [chunk["state"] for chunk in chunks(tmp_path)] == ["cut"]

@@ -1,10 +1,8 @@
 """The command line: data to standard output, everything else to standard error.
 
-A file a noun: `settings` (the options commands share), `answers` (`aggregate`), `stream`,
-`reports` (`workers`, `doctor`), `datasets`, `evaluate`, `simulate`, `run`, `serve` (and `keys`),
-`store` (`streams`, `backup`, `restore`, `export`, `refine`, `forget`), `plot` (and `report`),
-`demo`. What takes long to import is imported by the command that needs it, so that `--help` is
-there at once.
+`options` has what commands share, `aggregate` also `stream`, `inspect` the commands `workers`,
+`doctor`, `plot` and `report`, `serve` also `keys` and `demo`, `store` those that read or change a
+store. Slow imports are in the command that needs them, so that `--help` is fast.
 """
 
 from typing import Annotated, Any
@@ -12,18 +10,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from labelquorum.cli.aggregate import aggregate
+from labelquorum.cli.aggregate import aggregate, stream
 from labelquorum.cli.datasets import datasets
-from labelquorum.cli.demo import demo
 from labelquorum.cli.evaluate import evaluate
-from labelquorum.cli.inspect import doctor, workers
+from labelquorum.cli.inspect import doctor, plot, report, workers
 from labelquorum.cli.options import tell
-from labelquorum.cli.plot import plot, report
 from labelquorum.cli.run import run
-from labelquorum.cli.serve import keys, serve
+from labelquorum.cli.serve import demo, keys, serve
 from labelquorum.cli.simulate import simulate
 from labelquorum.cli.store import backup, export, forget, refine, restore, streams
-from labelquorum.cli.stream import stream
 from labelquorum.errors import LabelQuorumError
 
 __all__ = ["app", "main"]

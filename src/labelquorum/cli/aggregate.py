@@ -1,8 +1,21 @@
-"""`labelquorum aggregate`: files of labels in, one row per task out."""
+"""`labelquorum aggregate` and `labelquorum stream`: labels in, one row per task out.
 
-from collections.abc import Mapping, Sequence
+`aggregate` takes files, all at once. `stream` takes standard input as it arrives, chunk by chunk:
+for every chunk learn, write the answers, save the model, in this order. A crash between the last
+two leaves the model as it was before the chunk, so the chunk, sent again, is learned from once and
+gets the same answers: an answer may be written twice, none is lost, and no label counts twice.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from io import UnsupportedOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from select import select
+from socket import socketpair
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 from rich.console import Console
@@ -15,20 +28,24 @@ from labelquorum.cli.options import (
     ModelFile,
     OnBadRow,
     OnRepeat,
+    OpenItems,
     Preset,
     Seed,
     Summary,
-    in_a_folder,
+    WarmupItems,
     label_space,
     open_model,
     open_source,
+    output_option,
     tell,
 )
+from labelquorum.errors import LabelQuorumError
 
 if TYPE_CHECKING:
+    from labelquorum.ingest.labels import LabelTable
     from labelquorum.learn.estimator import Estimator
 
-__all__ = ["COLUMNS", "Encoding", "aggregate", "answers", "encoding_of", "write_file"]
+__all__ = ["Alarm", "Encoding", "aggregate", "encoding_of", "stream", "write_file"]
 
 Encoding = Literal["csv", "jsonl"]
 Row = Mapping[str, Any]
@@ -37,19 +54,14 @@ COLUMNS = ("task", "label", "confidence")
 PROBABILITY = "prob_"  # before a class, so that no class can be taken for another column
 DECIMALS = 6  # more than a 32-bit probability knows
 ENCODINGS: Mapping[str, Encoding] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+READ_BYTES = 1 << 16  # maximum per read
 
 
 def aggregate(
     labels: Labels,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            dir_okay=False,
-            callback=in_a_folder,
-            help="Where to write, .csv or .jsonl; standard output as CSV unless given.",
-        ),
+        output_option("Where to write, .csv or .jsonl; standard output as CSV unless given."),
     ] = None,
     model: ModelFile = None,
     method: Method = None,
@@ -100,6 +112,164 @@ def aggregate(
     summary.add(estimator)
     written = [f"Wrote {path}." for path in (output, model) if path is not None]
     tell(" ".join([summary.sentence(estimator), *written]))
+
+
+def stream(
+    chunk_items: Annotated[
+        int, typer.Option("--chunk-items", min=1, help="Tasks that are answered together.")
+    ] = 50,
+    encoding_in: Annotated[
+        Encoding | None,
+        typer.Option(
+            "--format", show_default="by the first line", help="How standard input is written."
+        ),
+    ] = None,
+    encoding_out: Annotated[
+        Encoding,
+        typer.Option("--format-out", help="How to write; CSV leaves out the probabilities."),
+    ] = "jsonl",
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Do not report every chunk on standard error.")
+    ] = False,
+    model: ModelFile = None,
+    method: Method = None,
+    preset: Preset = None,
+    seed: Seed = None,
+    open_items: OpenItems = None,
+    warmup_items: WarmupItems = None,
+    classes: Classes = None,
+    repeats: OnRepeat = None,
+    on_bad: OnBadRow = "error",
+    abstain: Abstain = None,
+) -> None:
+    """Answer labels from standard input as they arrive.
+
+    A chunk is answered as soon as the first label of one task too many is
+    there; what is left at the end of the input is answered then. A label that
+    comes late for a task is no loss: the task is answered again.
+
+    With --model, the model is saved after each chunk's answers were written,
+    and the next run goes on from it. Ctrl-C, SIGTERM and a bad line end the
+    input early: what came before is answered and saved.
+    """
+    from labelquorum.ingest.chunks import cut_chunks
+    from labelquorum.ingest.readers import iter_csv, iter_jsonl, iter_labels
+
+    estimator = open_model(
+        model,
+        method=method,
+        preset=preset,
+        classes=classes,
+        repeats=repeats,
+        abstain=abstain,
+        seed=seed,
+        open_items=open_items,
+        warmup_items=warmup_items,
+    )
+    readers = {"csv": iter_csv, "jsonl": iter_jsonl, None: iter_labels}
+    summary = Summary()
+    with _Input(sys.stdin.buffer) as source:
+        # Row by row: a batch would wait for labels that may be long in coming.
+        tables = readers[encoding_in](source.lines(), label_space(estimator, on_bad), 1)
+        for index, chunk in enumerate(cut_chunks(source.sound(tables), chunk_items), 1):
+            estimator.partial_fit(chunk)
+            rows = _emit(estimator, encoding_out, header=index == 1)
+            if model is not None:
+                estimator.save(model)
+            summary.add(estimator)
+            if not quiet:
+                until = f", up to line {chunk.lines[-1]:,}" if chunk.lines else ""
+                saved = "" if model is None else ", saved"
+                tell(f"Chunk {index:,}: tasks {len(rows):,}{until}{saved}.")
+    if model is None and estimator.held_labels_:  # no later run will complete the warm-up
+        _emit(estimator.answer_held(), encoding_out, header=False)
+        summary.add(estimator)
+    tell(summary.sentence(estimator))
+    if source.error is not None:
+        raise source.error
+
+
+def _emit(estimator: "Estimator", encoding: Encoding, header: bool) -> list[Row]:
+    """Write the answers to the last chunk."""
+    from labelquorum.ingest.writers import encode_rows
+
+    rows = answers(estimator)
+    columns = COLUMNS if encoding == "csv" else rows[0] if rows else ()
+    typer.echo(encode_rows(rows, columns, encoding, raw=True, header=header), nl=False)
+    return rows
+
+
+class Alarm:
+    """Ctrl-C and SIGTERM as a wish to stop: they break off nothing but the waiting for more.
+
+    A second signal does what it always does.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        # A signal leaves a byte to be read, so it is seen even if it comes before the wait.
+        alarm, bell = (self._undo.enter_context(end) for end in socketpair())
+        bell.setblocking(False)
+        self._alarm = alarm.fileno()
+        self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(bell.fileno()))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._undo.callback(signal.signal, number, signal.signal(number, _only_once))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def wait(self, *files: int, seconds: float | None = None) -> bool:
+        """Wait for a file, a signal or the timeout; return whether a file has more."""
+        ready = select([*files, self._alarm], [], [], seconds)[0]
+        self.asked = self.asked or self._alarm in ready
+        return not self.asked and bool(ready)
+
+    def read(self, stream: IO[bytes], seconds: float | None = None) -> bytes | None:
+        """What is there; nothing at the end or if a signal came, None if it took too long."""
+        try:
+            number = stream.fileno()
+        except UnsupportedOperation:  # no file of the system, so there is nothing to wait for
+            return stream.read(READ_BYTES)
+        if self.wait(number, seconds=seconds):
+            return os.read(number, READ_BYTES)
+        return b"" if self.asked else None
+
+
+class _Input(Alarm):
+    """An input until it ends, a line is bad, or Ctrl-C or SIGTERM asks to stop.
+
+    Whichever comes first looks like the end of the input, so that every line that was taken is
+    answered as usual.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__()
+        self.error: LabelQuorumError | None = None
+        self._stream = stream
+
+    def lines(self) -> Iterator[bytes]:
+        """Give the lines as they arrive."""
+        rest = b""
+        while part := self.read(self._stream):
+            *whole, rest = (rest + part).split(b"\n")
+            yield from (line + b"\n" for line in whole)
+        if rest and not self.asked:  # half a line is none, unless the input ends there
+            yield rest
+
+    def sound(self, tables: Iterator["LabelTable"]) -> Iterator["LabelTable"]:
+        """Give the tables before the first bad line, and keep what is to be said about it."""
+        try:
+            yield from tables
+        except LabelQuorumError as error:
+            self.error = error
+
+
+def _only_once(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_DFL)
 
 
 def answers(model: "Estimator") -> list[Row]:

@@ -1,4 +1,4 @@
-"""`labelquorum workers` and `labelquorum doctor`: tables for people, JSON for programs."""
+"""`labelquorum workers`, `doctor`, `plot` and `report`: tables, JSON, pictures and a page."""
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
@@ -19,21 +19,28 @@ from labelquorum.cli.options import (
     Classes,
     MaybeLabels,
     open_source,
+    output_option,
     parse_abstain,
     parse_classes,
+    store_option,
+    tell,
 )
+from labelquorum.cli.store import StoreOption, StreamName
 from labelquorum.errors import StateError
 from labelquorum.ingest.labels import LabelSpace
 
 if TYPE_CHECKING:
     from labelquorum.ingest.lint import Finding
     from labelquorum.learn.estimator import Estimator
+    from labelquorum.report import Gallery
 
-__all__ = ["doctor", "workers"]
+__all__ = ["doctor", "plot", "report", "workers"]
 
 Row = Mapping[str, Any]
 
+Picture = Literal["stream", "workers", "confusion", "calibration"]
 SHOWN = 20  # workers in a table
+DRAWN = {"workers": 30, "confusion": 12}  # workers in a picture
 BROKEN = "broken"  # what `store.check` calls a fault of the store itself
 STYLES = {"ok": "green", "note": "cyan", "warning": "yellow"}
 
@@ -93,13 +100,7 @@ def doctor(
     labels: MaybeLabels = None,
     store: Annotated[
         str | None,
-        typer.Option(
-            "--store",
-            "-s",
-            metavar="STORE",
-            show_default=False,
-            help="Examine a store instead: a folder, or the URL of a PostgreSQL database.",
-        ),
+        store_option("Examine a store instead: a folder, or the URL of a PostgreSQL database."),
     ] = None,
     as_json: AsJson = False,
     classes: Classes = None,
@@ -128,6 +129,110 @@ def doctor(
             console.print(mark + Text(finding.sentence))
     if store is not None and any(finding.name == BROKEN for finding in findings):
         raise typer.Exit(1)
+
+
+def plot(
+    kind: Annotated[Picture, typer.Argument(show_default=False, help="What to draw.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            show_default=False,
+            help="The name of a stream, with --store, or the file of a saved model.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        output_option("Where to write: .png, .svg or .pdf.", show_default=False),
+    ],
+    store: Annotated[
+        str | None,
+        store_option(
+            "The store that keeps the stream: a folder, or the URL of a PostgreSQL database."
+        ),
+    ] = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            show_default=False,
+            help="CSV with the columns task and label; calibration needs it.",
+        ),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…",
+            show_default="the worst and the best",
+            help="Whom to draw, for workers and confusion.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            show_default="30, of confusion 12",
+            help="Maximum number of workers, half from either end.",
+        ),
+    ] = None,
+    title: Annotated[str | None, typer.Option(show_default=False, help="Another title.")] = None,
+) -> None:
+    """Draw a stream or a model, for papers and slides.
+
+    stream: tasks decided, confidence and classes along time (only of a
+    stream). workers: how often each is right, and between which bounds that
+    is known. confusion: what workers say, given the truth. calibration: how
+    often answers of each confidence are right, for a --truth; tasks whose
+    truth was told are left out, and of a model's file only open tasks are
+    known. A store is read beside a running service.
+    """
+    from labelquorum.evaluation.datasets.load import read_truth
+    from labelquorum.report import opened
+
+    if (kind == "calibration") != (truth is not None):
+        raise typer.BadParameter(
+            "Calibration is drawn for truths, and nothing else is. Name their file with --truth."
+            if truth is None
+            else f"A picture of {kind} takes no truths. Leave it out.",
+            param_hint="'--truth'",
+        )
+    with opened(source, store) as gallery:
+        if kind == "stream":
+            gallery.draw_stream(output, title)
+        elif kind == "calibration":
+            assert truth is not None
+            gallery.draw_calibration(output, read_truth(truth), title)
+        else:
+            chosen = _chosen(gallery, workers, limit or DRAWN[kind])
+            draw = gallery.draw_workers if kind == "workers" else gallery.draw_confusion
+            draw(output, chosen, title)
+    tell(f"Wrote {output}.")
+
+
+def report(
+    name: StreamName,
+    store: StoreOption,
+    output: Annotated[
+        Path,
+        output_option("Where to write the page."),
+    ] = Path("report.html"),
+) -> None:
+    """Write a page about a stream that can be sent by mail and read anywhere.
+
+    One HTML file with its pictures inside: what was decided and how surely,
+    the classes, the workers, the tasks that are least sure, and how often
+    truths that were told had been found. It asks for nothing from elsewhere
+    and runs no script. It names workers and tasks: think of who reads it.
+    """
+    from labelquorum.ingest.writers import replacing
+    from labelquorum.report import opened, report_page
+
+    with opened(name, store) as gallery:
+        page = report_page(gallery)
+    with replacing(output) as beside:
+        beside.write_text(page, encoding="utf-8")
+    tell(f"Wrote {output}, {len(page.encode()) / 1e6:,.1f} MB.")
 
 
 def _examine_files(
@@ -197,3 +302,11 @@ def _plain(identity: Hashable) -> str:
 def _number(value: float) -> float | None:
     """A number as JSON knows it; NaN is none."""
     return None if isnan(value) else round(float(value), 6)
+
+
+def _chosen(gallery: "Gallery", workers: str | None, limit: int) -> list[object]:
+    """Those named, as the ids they have, or some of either end of the skills."""
+    if workers is None:
+        return list(gallery.busiest_ends(limit))
+    by_text = {str(worker): worker for worker in gallery.model.workers_.tolist()}
+    return [by_text.get(name.strip(), name.strip()) for name in workers.split(",")]

@@ -33,8 +33,10 @@ __all__ = [
     "label_space",
     "open_model",
     "open_source",
+    "output_option",
     "parse_abstain",
     "parse_classes",
+    "store_option",
     "tell",
 ]
 
@@ -46,6 +48,18 @@ def in_a_folder(path: Path | None) -> Path | None:
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"There is no folder {str(path.parent)!r}. Make it first.")
     return path
+
+
+def output_option(sentence: str, **more: Any) -> Any:
+    """--output: a file, in a folder that must be there."""
+    return typer.Option(
+        "--output", "-o", dir_okay=False, callback=in_a_folder, help=sentence, **more
+    )
+
+
+def store_option(sentence: str) -> Any:
+    """--store: a folder or a database."""
+    return typer.Option("--store", "-s", metavar="STORE", show_default=False, help=sentence)
 
 
 _LABELS = typer.Argument(

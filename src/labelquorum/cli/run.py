@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from labelquorum.cli.aggregate import Encoding
+from labelquorum.cli.aggregate import Alarm, Encoding
 from labelquorum.cli.options import (
     Abstain,
     Classes,
@@ -22,7 +22,6 @@ from labelquorum.cli.options import (
     tell,
 )
 from labelquorum.cli.store import StoreOption, StreamName
-from labelquorum.cli.stream import Alarm
 
 if TYPE_CHECKING:
     from labelquorum.store.batch import Receipt
@@ -50,17 +49,19 @@ def _rule(option: str, default: str, sentence: str, **more: Any) -> Any:
     return typer.Option(option, rich_help_panel=RULES, show_default=default, help=sentence, **more)
 
 
+def _wait_rule(option: str, default: str, sentence: str) -> Any:
+    return _rule(option, default, sentence, metavar="SECONDS", callback=_seconds)
+
+
 LabelsPerItem = Annotated[
     int | None, _rule("--labels-per-item", "3", "Number of labels that make a task ready.", min=1)
 ]
 MaxWait = Annotated[
     str | None,
-    _rule(
+    _wait_rule(
         "--max-wait",
         "3600",
         "Seconds after its first label when a task is ready with fewer, or never.",
-        metavar="SECONDS",
-        callback=_seconds,
     ),
 ]
 ChunkItems = Annotated[
@@ -68,12 +69,10 @@ ChunkItems = Annotated[
 ]
 MaxChunkWait = Annotated[
     str | None,
-    _rule(
+    _wait_rule(
         "--max-chunk-wait",
         "60",
         "Seconds after the first is ready when a chunk is cut with fewer, or never.",
-        metavar="SECONDS",
-        callback=_seconds,
     ),
 ]
 Kept = Annotated[

@@ -1,18 +1,19 @@
-"""`labelquorum serve`, and `labelquorum keys` for while it is not running."""
+"""`labelquorum serve`, `labelquorum keys` for while it is not running, and `labelquorum demo`."""
 
 import json
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelquorum.cli.options import AsJson, tell
+from labelquorum.cli.options import AsJson, Seed, tell
 
 if TYPE_CHECKING:
     from labelquorum.server.config import Settings
     from labelquorum.server.learner_process import LearnerProcess
 
-__all__ = ["keys", "serve"]
+__all__ = ["demo", "keys", "serve"]
 
 DATA = "labelquorum-data"
 Where = Annotated[
@@ -22,6 +23,7 @@ Where = Annotated[
         help="Folder of the store, or the URL of a PostgreSQL database; it is made if need be.",
     ),
 ]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
 Kept = Annotated[
     str, typer.Argument(metavar="STORE", help="Folder or URL of a store that no service holds.")
 ]
@@ -30,9 +32,7 @@ Kept = Annotated[
 def serve(
     store: Where = DATA,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
-    ] = 8765,
+    port: Port = 8765,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -113,6 +113,71 @@ def _where(settings: "Settings") -> str:
         return "Open the address below, at `at_address`."
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     return f"Open http://{f'[{host}]' if ':' in host else host}:{settings.port}/"
+
+
+def demo(
+    headless: Annotated[
+        bool,
+        typer.Option("--headless", help="Take pictures of the pages instead; needs chromium."),
+    ] = False,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", file_okay=False, help="Folder for the pictures and summary.txt."
+        ),
+    ] = Path("labelquorum-demo"),
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            show_default="180, headless 30",
+            help="Seconds the crowd labels for; half-way, one worker turns bad.",
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            "-s",
+            metavar="STORE",
+            show_default="a temporary folder",
+            help="Where to keep what came in; it stays after the demo.",
+        ),
+    ] = None,
+    port: Port = 0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Only print the address.")
+    ] = False,
+    seed: Seed = None,
+) -> None:
+    """Watch a simulated crowd being aggregated, in your browser.
+
+    A service starts on a free port of this machine, 26 simulated workers
+    label photos in real time, and the address of the dashboard is printed and
+    opened. Some workers click at random, some always say cat, one lies, one
+    turns bad half-way, two copy from each other. Control-C ends it, with a
+    summary that holds what was found against what is true.
+
+    Headless, it labels for 30 seconds and saves pictures of all pages and
+    the summary to a folder.
+    """
+    from labelquorum.demo import HEADLESS_SECONDS, SECONDS, Plan, run_demo
+
+    default = HEADLESS_SECONDS if headless else SECONDS
+    plan = Plan(
+        seconds=default if seconds is None else seconds,
+        headless=headless,
+        output=output,
+        store=store,
+        port=port,
+        seed=seed or 0,
+        opens_browser=not no_browser,
+    )
+    try:
+        run_demo(plan, lambda text: typer.echo(text, nl=False), tell)
+    except KeyboardInterrupt:
+        tell("\nStopped.")
+        raise typer.Exit(130) from None
 
 
 keys = typer.Typer(

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labelquorum.cli.options import AsJson, in_a_folder, tell
+from labelquorum.cli.options import AsJson, output_option, store_option, tell
 
 if TYPE_CHECKING:
     from labelquorum.store.refit import RefitReport
@@ -38,9 +38,7 @@ SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet",
 }
 
-StoreOption = Annotated[
-    str, typer.Option("--store", "-s", metavar="STORE", show_default=False, help=WHERE)
-]
+StoreOption = Annotated[str, store_option(WHERE)]
 StoreName = Annotated[str, typer.Argument(metavar="STORE", show_default=False, help=WHERE)]
 StreamName = Annotated[
     str, typer.Argument(metavar="STREAM", show_default=False, help="The name of a stream.")
@@ -81,13 +79,8 @@ def backup(
     store: StoreName,
     output: Annotated[
         Path,
-        typer.Option(
-            "--output",
-            "-o",
-            dir_okay=False,
-            callback=in_a_folder,
-            show_default=False,
-            help="The one file to write; what was there before is replaced.",
+        output_option(
+            "The one file to write; what was there before is replaced.", show_default=False
         ),
     ],
 ) -> None:
@@ -128,12 +121,8 @@ def export(
     store: StoreOption,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            dir_okay=False,
-            callback=in_a_folder,
-            help="Where to write, .csv, .jsonl or .parquet; standard output as CSV unless given.",
+        output_option(
+            "Where to write, .csv, .jsonl or .parquet; standard output as CSV unless given."
         ),
     ] = None,
     encoding: Annotated[
@@ -186,13 +175,7 @@ def refine(
     store: StoreOption,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            dir_okay=False,
-            callback=in_a_folder,
-            help="Where to write the tasks that differ, .csv, .jsonl or .parquet.",
-        ),
+        output_option("Where to write the tasks that differ, .csv, .jsonl or .parquet."),
     ] = None,
     raw: Raw = False,
     as_json: AsJson = False,

@@ -1,7 +1,7 @@
 """The demo: a service, a simulated crowd that labels in real time, and pages to watch it on.
 
-`crowd` draws the crowd, `service` runs the service in a subprocess, `feeder` sends labels
-when their time has come, `browser` takes pictures of the pages, `summary` says what was found.
+`crowd` draws the crowd, sends its labels in real time and sums up what was found; `service` runs
+the service in a subprocess; `browser` takes pictures of the pages.
 """
 
 import os
@@ -21,8 +21,7 @@ from labelquorum.errors import StateError
 
 if TYPE_CHECKING:
     from labelquorum.client import Client
-    from labelquorum.demo.crowd import Scene
-    from labelquorum.demo.feeder import Feeder
+    from labelquorum.demo.crowd import Feeder, Scene
     from labelquorum.demo.service import Service
 
 __all__ = ["HEADLESS_SECONDS", "SECONDS", "STREAM", "Plan", "run_demo"]
@@ -82,7 +81,6 @@ def run_demo(plan: Plan, say: Callable[[str], None], tell: Callable[[str], None]
         Who takes the summary, and who takes the progress, a line each.
     """
     from labelquorum.demo.browser import find_browser
-    from labelquorum.demo.outcome import summary
 
     browser = find_browser() if plan.headless else ""
     with _interrupted_by_signals(), ExitStack() as stack:
@@ -100,6 +98,8 @@ def run_demo(plan: Plan, say: Callable[[str], None], tell: Callable[[str], None]
             except KeyboardInterrupt:
                 tell("\nStopping…")
         running.feeder.stop()
+        from labelquorum.demo.crowd import summary
+
         text = summary(running.client, running.stream, running.scene, running.feeder.sent)
         say(text)
         if plan.headless:
@@ -119,8 +119,7 @@ def _start(plan: Plan, stack: ExitStack, tell: Callable[[str], None]) -> Running
     service = stack.enter_context(Service(where, plan.port, folder / "service.log"))
     # Imported while the service starts: they bring JAX along, which takes seconds.
     from labelquorum.client import Client
-    from labelquorum.demo.crowd import CLASSES, simulate
-    from labelquorum.demo.feeder import Feeder
+    from labelquorum.demo.crowd import CLASSES, Feeder, simulate
 
     seconds = plan.seconds + (EXTRA_SECONDS if plan.headless else 0.0)
     n_items = max(CHUNK_ITEMS, int(ITEMS_PER_SECOND * seconds))

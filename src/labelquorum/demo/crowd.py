@@ -1,20 +1,42 @@
-"""The demo's crowd: twenty-six people with names, habits and, in three cases, something to hide.
+"""The demo's crowd of 26 workers: who they are, how they label, and what was found about them.
 
-Labels are drawn from known confusion matrices, so everything that is told about the workers can
-be held against what is true of them. One of the careful ones turns into a random clicker half-way
-through, and two copy from each other.
+Labels are drawn from known confusion matrices, so that every estimate can be compared with what
+is true of the worker. One careful worker turns into a random clicker half-way through, and two
+copy from each other.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from math import isnan
+from typing import Any, NamedTuple
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from labelquorum.client import Client
+from labelquorum.errors import LabelQuorumError
 from labelquorum.evaluation.simulate.arrivals import Arrivals, trickle
-from labelquorum.evaluation.simulate.crowds import Crowd, draw_labels, draw_workers
+from labelquorum.evaluation.simulate.crowds import Crowd, draw_labels, draw_workers, oracle
 from labelquorum.evaluation.simulate.roles import with_ring, with_sleepers
 
-__all__ = ["CLASSES", "KINDS", "LABELS_PER_ITEM", "WORKERS", "Kind", "Scene", "simulate"]
+__all__ = [
+    "CLASSES",
+    "KINDS",
+    "LABELS_PER_ITEM",
+    "WORKERS",
+    "Errors",
+    "Feeder",
+    "Kind",
+    "Scene",
+    "errors_of",
+    "simulate",
+    "summary",
+]
 
 
 class Kind(NamedTuple):
@@ -47,6 +69,11 @@ LABELS_PER_ITEM = 5
 CONCENTRATION = 60.0  # how closely a worker's matrix keeps to his kind's
 PAIR_SKILL = 0.6  # how often what the two copied is right
 DELAY_SECONDS = 1.0  # from the opening of a task to each of its labels, on average
+TICK_SECONDS = 0.25
+GOLD_EVERY = 20  # the truth of one task in 20 is sent
+GOLD_SECONDS = 6.0
+"""Delay of a truth after its task opens: the task is answered by then, so its error shows."""
+SUMMARY_COLUMNS = 100
 
 
 class Scene(NamedTuple):
@@ -107,3 +134,169 @@ def _matrices(kinds: Sequence[Kind], rng: np.random.Generator) -> np.ndarray:
 
 def _places(kinds: Sequence[str], wanted: str) -> list[int]:
     return [k for k, kind in enumerate(kinds) if kind == wanted]
+
+
+class Feeder:
+    """Sends a crowd's labels in real time, from a thread."""
+
+    def __init__(self, client: Client, stream: str, scene: Scene) -> None:
+        self._client, self._stream, self._scene = client, stream, scene
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="labelquorum-demo", daemon=True)
+        self._sent = 0
+        self.error: Exception | None = None
+
+    @property
+    def sent(self) -> int:
+        """How many labels the service has taken."""
+        return self._sent
+
+    @property
+    def done(self) -> bool:
+        """Whether all labels are sent, or none can be sent any more."""
+        return not self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send no more."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            for _ in self._ticks():
+                pass
+        except LabelQuorumError as error:
+            if not self._stop.is_set():
+                self.error = error
+
+    def _ticks(self) -> Iterator[None]:
+        crowd, arrivals = self._scene.crowd, self._scene.arrivals
+        opened = np.full(crowd.truth.size, np.inf)
+        np.minimum.at(opened, crowd.item[arrivals.row], arrivals.time)
+        gold = np.arange(0, crowd.truth.size, GOLD_EVERY)
+        gold = gold[np.argsort(opened[gold], kind="stable")]
+        began, reported = time.monotonic(), 0
+        while self._sent < len(arrivals.row) or reported < len(gold):
+            if self._stop.wait(TICK_SECONDS):
+                return
+            now = time.monotonic() - began
+            until = int(np.searchsorted(arrivals.time, now))
+            if until > self._sent:
+                self._send(self._sent, until)
+                self._sent = until
+            last = int(np.searchsorted(opened[gold], now - GOLD_SECONDS))
+            if last > reported:
+                self._tell(gold[reported:last].tolist())
+                reported = last
+            yield
+
+    def _send(self, first: int, last: int) -> None:
+        crowd, tasks = self._scene.crowd, self._scene.tasks
+        rows = self._scene.arrivals.row[first:last].tolist()
+        labels = [
+            {
+                "task": tasks[crowd.item[row]],
+                "worker": WORKERS[crowd.worker[row]],
+                "label": CLASSES[crowd.label[row]],
+            }
+            for row in rows
+        ]
+        self._client.send(self._stream, labels, key=f"{self._stream} {first}")
+
+    def _tell(self, items: list[int]) -> None:
+        truth, tasks = self._scene.crowd.truth, self._scene.tasks
+        self._client.gold(self._stream, {tasks[i]: CLASSES[truth[i]] for i in items})
+
+
+class Errors(NamedTuple):
+    """How many of the decided tasks each method got wrong; those whose truth was told are out."""
+
+    n_items: int
+    wrong: dict[str, int]
+
+
+def errors_of(scene: Scene, labels: Any, sent: int, seed: int = 0) -> Errors:
+    """Hold what was decided against the truth, beside a vote and an oracle on the same labels.
+
+    Parameters
+    ----------
+    labels
+        What was decided, a Series by task.
+    sent
+        So many labels, in order of arrival, are known to all methods.
+    """
+    rows = scene.arrivals.row[:sent]
+    full = scene.crowd
+    crowd = full._replace(item=full.item[rows], worker=full.worker[rows], label=full.label[rows])
+    place = {task: i for i, task in enumerate(scene.tasks)}
+    items = np.array([place[task] for task in labels.index], np.intp)
+    kept = items % GOLD_EVERY != 0
+    items = items[kept]
+    said = labels.map(CLASSES.index).to_numpy()[kept]
+    votes = np.zeros((full.truth.size, len(CLASSES)))
+    np.add.at(votes, (crowd.item, crowd.label), 1.0)
+    votes += np.random.default_rng(seed).random(votes.shape) / 2  # who is level draws lots
+    answers = {"BiLA": said, "majority vote": votes.argmax(axis=1)[items]}
+    answers["oracle"] = oracle(crowd)[items]
+    truth = full.truth[items]
+    return Errors(len(items), {name: int((a != truth).sum()) for name, a in answers.items()})
+
+
+def summary(client: Client, stream: str, scene: Scene, sent: int) -> str:
+    """Write the summary of a demo, as it stands now."""
+    decided = client.items(stream)["label"]
+    if decided.empty:
+        return "Nothing was decided: the demo was stopped before its first chunk.\n"
+    found = errors_of(scene, decided, sent)
+    counts = client.stream(stream)["counts"]
+    lines = [
+        f"{sent:,} labels of {len(WORKERS)} workers came in; {len(decided):,} tasks are decided, "
+        f"{counts['waiting_items']:,} wait for more labels.",
+        f"Of {found.n_items:,} decided tasks whose truth nobody told, BiLA got "
+        f"{found.wrong['BiLA']:,} wrong, the majority vote {found.wrong['majority vote']:,}, and "
+        f"an oracle that knows every worker's habits {found.wrong['oracle']:,}.",
+        "",
+    ]
+    page = StringIO()
+    console = Console(file=page, width=SUMMARY_COLUMNS, highlight=False)
+    console.print("\n".join(lines), soft_wrap=True)
+    console.print(_worker_table(client.workers(stream), scene))
+    return page.getvalue()
+
+
+def _worker_table(workers: Any, scene: Scene) -> Table:
+    """Every worker as estimated, the worst first, beside what is true of them."""
+    crowd = scene.crowd
+    assert crowd.cast is not None
+    right, later = (
+        np.diagonal(matrices, axis1=1, axis2=2) @ crowd.class_prior
+        for matrices in (crowd.confusion, crowd.cast.later)
+    )
+    table = Table(box=SIMPLE_HEAD, title="The workers, the worst first", title_justify="left")
+    for name in ("worker", "behaviour", "true skill", "estimated skill", "labels", "flags"):
+        is_number = name in ("true skill", "estimated skill", "labels")
+        table.add_column(name, justify="right" if is_number else "left")
+    for worker, row in workers.sort_values("skill", kind="stable").iterrows():
+        k = WORKERS.index(str(worker))
+        changed = abs(right[k] - later[k]) > 0.01
+        skill = f"{right[k]:.0%}, then {later[k]:.0%}" if changed else f"{right[k]:.0%}"
+        bounds = (
+            ""
+            if row["low"] is None or isnan(row["low"])
+            else f" ({row['low']:.0%}–{row['high']:.0%})"
+        )
+        cells = (
+            str(worker),
+            scene.kinds[k],
+            skill,
+            f"{row['skill']:.0%}{bounds}",
+            f"{row['labels']:,}",
+            str(row["flags"]).replace("_", " "),
+        )
+        table.add_row(*map(Text, cells))
+    return table

@@ -2,8 +2,7 @@
 
 import pytest
 
-from labelquorum.report.html import report_page
-from labelquorum.report.pictures import opened
+from labelquorum.report import opened, report_page
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 

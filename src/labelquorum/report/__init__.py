@@ -1,1 +1,0 @@
-"""A page about a stream or a model: HTML with its pictures inside."""
