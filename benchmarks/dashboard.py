@@ -5,7 +5,7 @@
 A real service on loopback. `event` has a browser with the page of a stream open, and takes the time
 from the moment the store wrote an event to the moment the page shows it. `viewers` sends labels as
 fast as they are taken, in turns with and without a hundred viewers, in one run: each has one of the
-pages open (`PAGES`), follows the events, and asks when something happened for what his page shows.
+pages open (`PAGES`), follows the events, and asks when something happened for what the page shows.
 `long` scrolls through 100,000 items and 10,000 workers. `--save` keeps `results/dashboard.json`.
 """
 
@@ -44,7 +44,7 @@ BROWSER = [
 ]
 BATCH, SENDERS, N_VIEWERS = 100, 8, 100
 OVERVIEW, LIST = 1.0, 2.0  # seconds between two renewals, as the pages have them,
-REST, LONGEST_REST = 20.0, 5.0  # who rest so many times as long as one took
+REST, LONGEST_REST = 20.0, 5.0  # a page rests REST times as long as one took
 PAGES = (  # of ten viewers
     *([(OVERVIEW, ["summary"])] * 4),
     *([(LIST, ["summary", "items?sort=confidence&limit=200"])] * 3),
@@ -192,7 +192,7 @@ def watching(port: int, key: str, n_viewers: int) -> None:
 
 
 async def send_for(port: int, seconds: float, source: Iterator[bytes]) -> float:
-    """Labels a second, sent as fast as they are taken."""
+    """Labels per second, sent as fast as they are taken."""
     loop = asyncio.get_running_loop()
     begin, sent = loop.time(), 0
 
@@ -208,7 +208,7 @@ async def send_for(port: int, seconds: float, source: Iterator[bytes]) -> float:
 
 
 def measure_viewers(n_rounds: int, seconds: float) -> Result:
-    """Labels a second without viewers and with a hundred, in turns."""
+    """Labels per second without viewers and with a hundred, in turns."""
     rates: dict[str, list[float]] = {"without": [], "with": []}
     spawn = multiprocessing.get_context("spawn")
     with served() as (service, client, key):
@@ -312,7 +312,7 @@ def verdicts(found: dict[str, Result]) -> list[Result]:
         add("an event is on the page after, ms at most", slow, 1000, all_seen and slow < 1000)
     if "viewers" in found:
         ratio = found["viewers"]["ratio"]
-        add("labels a second with 100 pages over those without", ratio, 0.9, ratio > 0.9)
+        add("labels per second with 100 pages over those without", ratio, 0.9, ratio > 0.9)
     return rows
 
 

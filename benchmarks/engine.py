@@ -80,7 +80,7 @@ QUICK = Sizes(
 
 
 def measure_throughput(sizes: Sizes) -> Result:
-    """Labels a second of `update`, of `aggregate` and of `partial_fit`, by size of chunk."""
+    """Labels per second of `update`, of `aggregate` and of `partial_fit`, by size of chunk."""
     results = []
     for n_items in (CHUNK_ITEMS, 20 * CHUNK_ITEMS):
         rng = np.random.default_rng(0)
@@ -142,7 +142,7 @@ def measure_history(sizes: Sizes) -> Result:
 
 
 def measure_workers(sizes: Sizes) -> Result:
-    """Latency of a chunk when few and when many workers are known; bytes a worker costs."""
+    """Latency of a chunk when few and when many workers are known; bytes per worker."""
     rows, cost = [], {}
     for kind in (Door, Functions):
         models = []
@@ -245,7 +245,7 @@ def measure_refit(sizes: Sizes) -> Result:
     }
 
 
-# Five labels an item and a hundred a worker (or five hundred, for the second crowd) are what real
+# Five labels per item and a hundred per worker (five hundred, in the second crowd) are what real
 # data sets have: web 6 and 88, adult2_all 8 and 109, relevance 5 and 126, sentiment_tweets 235.
 REFIT_CROWD = {
     "n_classes": N_CLASSES,
@@ -418,7 +418,7 @@ def machine() -> Result:
 
 
 def child(part: str, sizes: Sizes, cache: str, *arguments: float) -> Result:
-    """Measure one thing in a process of its own."""
+    """Measure one thing in a subprocess."""
     code = "import engine, json, sys; engine.run_child(*json.load(sys.stdin))"
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     own = {"LABELQUORUM_CACHE": cache} if sizes.own_cache else {}

@@ -149,7 +149,7 @@ async def send_at(port: int, rate: float, seconds: float, source: Iterator[bytes
 
 
 class Service:
-    """`labelquorum serve` on a store, in a process of its own."""
+    """`labelquorum serve` on a store, in a subprocess."""
 
     def __init__(self, folder: Path) -> None:
         self.begun = time.monotonic()
@@ -289,7 +289,7 @@ def measure_load(
 def measure_restart(
     n_items: int, n_workers: int, labels_per_item: int, n_starts: int = 5
 ) -> Result:
-    """How soon a service is ready on a store with so many items and workers, all learned from."""
+    """How soon a service is ready on a store of this size, all learned from."""
     with tempfile.TemporaryDirectory(prefix="labelquorum-", dir=os.environ.get("TMPDIR")) as folder:
         where = Path(folder) / "store"
         rules = Rules(

@@ -27,7 +27,7 @@ class Labels(NamedTuple):
 
 
 def labels_of(rng: np.random.Generator, worker: Any, first_item: int) -> Labels:
-    """What these workers, (N, labels an item), say: the truth with chance SKILL, else anything."""
+    """What these workers, (N, labels per item), say: the truth with chance SKILL, else anything."""
     n_items, per_item = worker.shape
     truth = rng.integers(N_CLASSES, size=(n_items, 1))
     noise = rng.integers(N_CLASSES, size=worker.shape)

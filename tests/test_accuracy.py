@@ -60,7 +60,7 @@ def modules(monkeypatch):
 
 @pytest.fixture
 def measure_here(modules, monkeypatch, capsys):
-    """`measure` without a process of its own, for what runs no cell."""
+    """`measure` without a subprocess, for what runs no cell."""
     monkeypatch.delenv("LABELQUORUM_DATA", raising=False)
 
     def run(*arguments):

@@ -76,7 +76,7 @@ def module(monkeypatch):
 
 @pytest.fixture
 def reproduce_here(module, capsys):
-    """`reproduce` without a process of its own, for what runs no cell."""
+    """`reproduce` without a subprocess, for what runs no cell."""
 
     def run(*arguments):
         try:

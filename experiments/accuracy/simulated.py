@@ -109,7 +109,7 @@ def calibration(scores: Scores) -> Part:
     reply = f"ECE of `bila`, the worst of {len(simulated)} simulated independent crowds, %"
     part.targets.append(Target(reply, largest(errors), 3.0, ".1f"))
     part.say(
-        f"Simulated crowds, {_seeds(scores, simulated)} each. An ECE of so many items is not 0 "
+        f"Simulated crowds, {_seeds(scores, simulated)} each. The ECE of a finite sample is not 0 "
         "even for the oracle, whose probabilities are exact. In the last "
         f"{len(scores.plan.names('dependent'))}, workers err together, which only the oracle knows."
     )
@@ -163,7 +163,7 @@ def robustness(scores: Scores) -> Part:
     low, high = first["skill"]
     part.say(
         f"{first['n_items']:,} items, {first['n_workers']} workers right with probability {low} to "
-        f"{high}, {first['n_classes']} classes, {first['labels_per_item']} labels an item, chunks "
+        f"{high}, {first['n_classes']} classes, {first['labels_per_item']} labels per item, chunks "
         f"of 50, {max((row['runs'] for row in rows), default=0)} crowds each. Some workers turn "
         "into troublemakers; nobody else's label changes. *Added* compares with the same crowd "
         "without their labels. *Replaced* compares with the crowd in which they were honest: there "

@@ -166,7 +166,7 @@ class Scores:
         return [ours.runs[seed][score] - theirs.runs[seed][score] for seed in shared]
 
     def orders(self, names: Iterable[str], method: str, **others: Any) -> str:
-        """How many orders there are of each set, told shortly."""
+        """How many orders there are of each set, in short."""
         counts = {
             name: len(runs.runs) if (runs := self.runs(name, method, **RANDOM, **others)) else 0
             for name in names

@@ -1,7 +1,7 @@
 # ruff: noqa: E501, N803
-"""Two accounts: the best variant so far as plain NumPy (a reference, not fast).
+"""Two worker models: the best variant so far as plain NumPy (a reference, not fast).
 
-Two aggregators read the same stream. The *plain* account knows one accuracy a worker (rows of S); the *rich* account is
+Two aggregators read the same stream. The *plain* one knows one accuracy per worker (rows of S); the *rich* one is
 the recipe (shared matrix G, worker tilt, worker label bias). The rich answers are emitted unless believing them makes the
 average worker look clearly less skilled. Raw labels are dropped after each chunk.
 """
@@ -15,7 +15,7 @@ KAPPA, G0, MIX, INNER = (
     10,
 )  # pooling cap, prior weight of S in G, prior mix, inner steps
 SIGMA_A, SIGMA_B = 1.0, 0.5  # spread of worker tilts and of worker biases
-OWN = 0.005  # weight of a worker's own counts beside his model: 200 labels a class weigh as much
+OWN = 0.005  # weight of a worker's own counts beside the model: 200 labels per class weigh as much
 DROP, NOISE = 0.10, 4.0  # log skill may fall by 0.1 plus 4 / items before we distrust
 # temper = n ** (x / (1 + x)), x = rho / RHO_HALF + u / GAIN_HALF: rho the residual correlation, u what a label
 # gains by supposing that a share of the items is clear, their labels given by m ** CLARITY, normalised

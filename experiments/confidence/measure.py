@@ -36,7 +36,7 @@ KINDS = {
 LEVELS = (0.8, 0.95)
 SKEWED = {2: (0.75, 0.25), 3: (0.6, 0.3, 0.1)}
 
-# kind, classes, labels an item, labels a worker, unequal classes, correlation of errors
+# kind, classes, labels per item, labels per worker, unequal classes, correlation of errors
 COVERAGE = [
     ("one-coin", 2, 3, 60, False, 0.0),
     ("one-coin", 2, 5, 60, False, 0.0),
@@ -64,7 +64,7 @@ COVERAGE = [
     ("class-conditional", 3, 5, 60, False, 0.3),
 ]
 
-# kind, classes, labels an item, `dependence`
+# kind, classes, labels per item, `dependence`
 GAIN = [
     (kind, n_classes, labels, dependence)
     for dependence in (None, 0.2)

@@ -25,7 +25,7 @@ from xml.etree import ElementTree
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 COMMAND = "python3 run.py faults"
-MOST = ("seconds", "MB")  # figures of which the largest is told; of others the sum
+MOST = ("seconds", "MB")  # figures of which the largest is reported; of others the sum
 
 
 def run_tests(long: bool, only: list[str], xml: Path) -> int:

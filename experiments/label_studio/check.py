@@ -55,7 +55,7 @@ class Run:
         return BIRDS[number % 2]
 
     def label(self, who: Person, number: int, right: bool = True) -> int:
-        """Have somebody label a task; give the annotation's number."""
+        """Have a person label a task; give the annotation's number."""
         self.done["created"] += 1
         return who.annotate(self.tasks[number], choice(BIRDS[(number + (not right)) % 2]))
 
@@ -79,13 +79,13 @@ class Run:
 
 def annotate(run: Run, ann: Person, bob: Person, cleo: Person, dan: Person) -> None:
     """Four people label, and change their minds, until every task has three labels."""
-    hers = [run.label(ann, n, right=n != DELETED) for n in range(N_TASKS)]
-    his = [run.label(bob, n, right=n not in CORRECTED) for n in range(N_TASKS)]
+    of_ann = [run.label(ann, n, right=n != DELETED) for n in range(N_TASKS)]
+    of_bob = [run.label(bob, n, right=n not in CORRECTED) for n in range(N_TASKS)]
     run.check("no task with two labels is answered", not run.answers())
     for n in CORRECTED:
-        bob.correct(his[n], choice(run.truth(n)))
+        bob.correct(of_bob[n], choice(run.truth(n)))
         run.done["updated"] += 1
-    ann.delete(hers[DELETED])
+    ann.delete(of_ann[DELETED])
     run.done["deleted"] += 1
     cleo.annotate(run.tasks[SKIPPED], [], was_cancelled=True)
     run.done["skipped"] += 1
@@ -102,7 +102,7 @@ def annotate(run: Run, ann: Person, bob: Person, cleo: Person, dan: Person) -> N
     until(lambda: len(run.answers()) == N_TASKS)
     run.check("every consensus is right, by three labels each", run.is_right(range(N_TASKS)))
     before = run.answers()
-    ann.correct(hers[5], choice(BIRDS[0]))
+    ann.correct(of_ann[5], choice(BIRDS[0]))
     run.done["updated"] += 1
     late = run.client.stream("birds")["counts"]["late_labels"]
     run.check("a correction after the answer is late, and reported as late", late == 1)
@@ -154,7 +154,7 @@ def lines(log: Path, event: str) -> list[dict[str, Any]]:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds, or for so long."""
+    """Wait until something holds, at most SECONDS."""
     deadline = time.monotonic() + SECONDS
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.1)

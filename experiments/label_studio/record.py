@@ -72,26 +72,26 @@ def record(studio: Studio) -> dict[str, Any]:
         owner.ask("POST", f"/api/projects/{project}/import", tasks)
         take("tasks_created")
         first, second = owner.tasks(project)
-        his = ann.annotate(first, choice("owl"), lead_time=1.5)
+        of_ann = ann.annotate(first, choice("owl"), lead_time=1.5)
         take("annotation_created")
-        hers = bob.annotate(first, choice("wren"))
+        of_bob = bob.annotate(first, choice("wren"))
         take("annotation_created_by_another")
-        ann.correct(his, choice("wren"))
+        ann.correct(of_ann, choice("wren"))
         take("annotation_updated")
-        owner.correct(his, choice("owl"))
+        owner.correct(of_ann, choice("owl"))
         take("annotation_updated_by_another")
-        ann.correct(his, [])
+        ann.correct(of_ann, [])
         take("annotation_emptied")
         ann.annotate(second, [], was_cancelled=True)
         take("annotation_skipped")
         bob.annotate(second, choice("owl", "wren"))
         take("annotation_of_two_choices")
-        bob.delete(hers)
+        bob.delete(of_bob)
         take("annotations_deleted")
         owner.ask("POST", f"/api/tasks/{second}/drafts", {"result": choice("owl")})
         guess = {"task": first, "result": choice("wren"), "model_version": "guess"}
         owner.ask("POST", "/api/predictions/", guess)
-        assert not got  # drafts and predictions are not told
+        assert not got  # drafts and predictions are not sent
         act = f"/api/dm/actions?project={project}&id="
         all_tasks = {"selectedItems": {"all": True, "excluded": []}}
         owner.ask("POST", f"{act}predictions_to_annotations", all_tasks)
@@ -103,7 +103,7 @@ def record(studio: Studio) -> dict[str, Any]:
         some = {"selectedItems": {"all": False, "included": [second]}}
         owner.ask("POST", f"{act}delete_tasks_annotations", some)
         take("annotations_deleted_at_once")
-        ann.ask("POST", f"/api/annotations/{his}/convert-to-draft")
+        ann.ask("POST", f"/api/annotations/{of_ann}/convert-to-draft")
         assert not got  # nor is an annotation that is made a draft again
         owner.ask("PATCH", f"/api/projects/{project}/", {"title": "more birds"})
         take("project_updated")

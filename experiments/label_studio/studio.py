@@ -57,7 +57,7 @@ def install(environment: Path) -> Path:
 
 
 class Person:
-    """Somebody who is logged in."""
+    """A person who is logged in."""
 
     def __init__(self, url: str, token: str) -> None:
         headers = {"Authorization": f"Token {token}"}
@@ -140,7 +140,7 @@ class Studio:
                 process.wait(30)
 
     def join(self, name: str) -> Person:
-        """Have somebody join by invitation, as a person would."""
+        """Have a person join by invitation, as they would in the browser."""
         path = self.owner.ask("GET", "/api/invite")["invite_url"]
         path = path[path.index("/user/") :]
         with httpx.Client(base_url=self.url, timeout=60, trust_env=False) as browser:

@@ -1,4 +1,4 @@
-"""A simulated lake of labels: 4 classes, 5 labels an item, 2,000 workers.
+"""A simulated lake of labels: 4 classes, 5 labels per item, 2,000 workers.
 
 Items are integers, and so is their truth, which follows from the item alone.
 """
@@ -35,7 +35,7 @@ def truth_of(item: Any) -> Any:
 
 
 def write_labels(folder: Path, n_labels: int) -> None:
-    """Write so many labels as Parquet files, each with an age that says its turn."""
+    """Write labels as Parquet files, each with an age that says its turn."""
     folder.mkdir()
     for number, start in enumerate(range(0, n_labels, FILE_LABELS)):
         file = folder / f"{number:05}.parquet"

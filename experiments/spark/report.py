@@ -92,7 +92,7 @@ def kills(found: dict[str, Any]) -> str:
 
 
 def scale(found: dict[str, Any]) -> str:
-    """Labels a second and memory, cell by cell."""
+    """Labels per second and memory, cell by cell."""
     rows = []
     for row in sorted(found["rows"], key=lambda row: (row["labels"], [*NAMES].index(row["way"]))):
         peaks = row["peak_mb"]

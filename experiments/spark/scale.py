@@ -1,8 +1,8 @@
-"""Labels a second and memory, by size and cores: LabelQuorum on Spark, and what stands beside it.
+"""Labels per second and memory, by size and cores: LabelQuorum on Spark, and what stands beside it.
 
     python3 run.py spark experiments/spark/scale.py --save [--sizes 1e5 1e6 1e7 1e8] [--ways …]
 
-A simulated lake of Parquet files is read in each of the `ways.py`, in a process of its own, by one
+A simulated lake of Parquet files is read in each of the `ways.py`, in a subprocess, by one
 core and by two. All have 8 GB; what stands beside us has 10 minutes too, and a way that came to a
 limit is not tried with more labels. A cell is saved as soon as it is measured, and not measured
 again unless `--again` is given. Peak memory is that of each kind of process: the driver, the Java
@@ -31,7 +31,7 @@ import labelquorum as lq
 HERE = Path(__file__).resolve().parent
 COMMAND = "python3 run.py spark experiments/spark/scale.py --save"
 MEMORY, SECONDS, PATIENCE = 8 << 30, 600, 3 * 3600
-BESIDE = ("plain", "crowdkit")  # which have so many SECONDS
+BESIDE = ("plain", "crowdkit")  # which have at most SECONDS
 STREAMED = 10**7  # labels, at most
 SAME = ("way", "labels", "cores")
 

@@ -1,4 +1,4 @@
-"""The ways to aggregate a lake that `scale.py` measures, each in a process of its own.
+"""The ways to aggregate a lake that `scale.py` measures, each in a subprocess.
 
 bila            lq.spark.aggregate, as it is by default
 bila_one_pass   the same with rounds=1
@@ -146,7 +146,7 @@ def run_stream(folder: Path, cores: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the way that is named, on so many cores, and print what it took."""
+    """Run the way that is named, on a number of cores, and print what it took."""
     way, folder, cores = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     if way == "crowdkit":

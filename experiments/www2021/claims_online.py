@@ -36,7 +36,7 @@ def gap(online: str, offline: str, chunk: int) -> Check:
             on, off = case.find("rte", online, chunk, **fields), case.find("rte", offline)
             if on and off:
                 found = on.mean - off.mean
-                # The least deviation of a paired difference of that size over so many items.
+                # The least deviation of a paired difference of that size over the scored items.
                 paired = 100 * sqrt(printed / 100 / on.scored)
                 noise = 2 * sqrt(on.sd**2 + off.sd**2 + paired**2)
                 figures = f"{on.mean:.2f} − {off.mean:.2f} = {found:.2f} points"

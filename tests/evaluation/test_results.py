@@ -1,4 +1,4 @@
-"""Results of the benchmark: kept, found again, told."""
+"""Results of the benchmark: kept, found again, shown."""
 
 import pytest
 

@@ -631,7 +631,7 @@ def test_a_forgotten_worker_leaves_no_trace_of_his_id_or_labels(kind, chunks, bi
     secret = "ann-3f9a@example.org"
     chunk = chunks[0].replace({"worker": {"w03": secret}})
     model = kind().partial_fit(chunk)
-    his = chunk[chunk.worker == secret]
+    given = chunk[chunk.worker == secret]
     others = model.errors_.drop(secret, level="worker")
     assert secret.encode() in bits(model)
     counts = model.report().items.num_annotations
@@ -641,12 +641,12 @@ def test_a_forgotten_worker_leaves_no_trace_of_his_id_or_labels(kind, chunks, bi
     assert secret not in model.workers_ and secret not in model.skills_.index
     pd.testing.assert_frame_equal(model.errors_, others)
     assert secret not in model.report().workers.index
-    assert (counts - model.report().items.num_annotations).sum() == len(his)
+    assert (counts - model.report().items.num_annotations).sum() == len(given)
     with pytest.raises(LabelError, match="is not known"):
         model.forget(secret)
 
-    # Should he return, he is new, and his old labels on open tasks do not come back.
-    model.partial_fit(his[:1])
+    # A worker who returns is new, and their old labels on open tasks do not come back.
+    model.partial_fit(given[:1])
     assert model.workers_.tolist()[-1] == secret
     assert model.tally_.corrected == model.tally_.repeated == 0
 

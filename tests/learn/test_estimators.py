@@ -1,4 +1,4 @@
-"""Every method by name, through the door: learn, answer, save, load, go on."""
+"""Every method by name, as an estimator: learn, answer, save, load, go on."""
 
 import numpy as np
 import pandas as pd

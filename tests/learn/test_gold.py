@@ -1,4 +1,4 @@
-"""At the door of a method that counts: true labels, late labels, labels taken back."""
+"""The estimator of a method that counts: true labels, late labels, labels taken back."""
 
 import numpy as np
 import pandas as pd

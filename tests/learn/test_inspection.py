@@ -55,18 +55,22 @@ def mine(model, tmp_path):
 # ── intervals cover ──────────────────────────────────────────────────────────────────────
 
 CROWDS = {
-    "one-coin, 2 classes, 5 labels an item": lambda seed: one_coin_crowd(
+    "one-coin, 2 classes, 5 labels per item": lambda seed: one_coin_crowd(
         1800, 150, 2, 5, seed=seed
     ),
-    "one-coin, 4 classes, 3 labels an item": lambda seed: one_coin_crowd(
+    "one-coin, 4 classes, 3 labels per item": lambda seed: one_coin_crowd(
         3000, 150, 4, 3, seed=seed
     ),
-    "2 classes, 3 labels an item": lambda seed: class_conditional_crowd(3000, 150, 2, 3, seed=seed),
-    "3 classes, 10 labels an item": lambda seed: class_conditional_crowd(
+    "2 classes, 3 labels per item": lambda seed: class_conditional_crowd(
+        3000, 150, 2, 3, seed=seed
+    ),
+    "3 classes, 10 labels per item": lambda seed: class_conditional_crowd(
         900, 150, 3, 10, seed=seed
     ),
-    "5 classes, 5 labels an item": lambda seed: class_conditional_crowd(3000, 150, 5, 5, seed=seed),
-    "unequal classes, 10 labels an item": lambda seed: class_conditional_crowd(
+    "5 classes, 5 labels per item": lambda seed: class_conditional_crowd(
+        3000, 150, 5, 5, seed=seed
+    ),
+    "unequal classes, 10 labels per item": lambda seed: class_conditional_crowd(
         900, 150, 3, 10, class_prior=(0.6, 0.3, 0.1), seed=seed
     ),
 }
@@ -247,7 +251,7 @@ def test_so_many_labels_of_average_workers_flip_an_answer(model, crowd):
         reply = model.explain(task)
         number, more = 0, rows[rows["task"] == task]
         while model.predict(more).loc[task] == reply.label:
-            number += 1  # of somebody of whom nothing is known but the crowd
+            number += 1  # of a worker of whom nothing is known but the crowd
             said = {"task": [task], "worker": f"new{number}", "label": reply.runner_up}
             more = pd.concat([more, pd.DataFrame(said)])
         right += number == reply.further_labels
@@ -381,7 +385,7 @@ def test_by_a_better_worker_more_is_gained(model):
 
 
 def more_labels(rng, crowd, tasks, had):
-    """A label on each of these tasks by somebody who has given none."""
+    """A label on each of these tasks by a worker who has given none."""
     n_workers = len(crowd.confusion)
     worker = [int(rng.choice(list(set(range(n_workers)) - had[task]))) for task in tasks]
     for task, k in zip(tasks, worker, strict=True):

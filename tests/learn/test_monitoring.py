@@ -222,7 +222,7 @@ def test_merged_models_hold_the_tracks_of_both(crowd):
     merged = lq.merge(*shards)
     assert balanced(merged)
     assert book(merged)["labels"].sum() == len(crowd.item)
-    merged.partial_fit({"new": {4: 0, 5: 0, "somebody": 1}})
+    merged.partial_fit({"new": {4: 0, 5: 0, "newcomer": 1}})
     assert balanced(merged)
     assert merged.track(4).index[-1] == 2
 

@@ -211,7 +211,7 @@ def evaluate_all(
     folders
         A folder for each data set.
     memory
-        Measure each one's peak memory, in a process of its own.
+        Measure each one's peak memory, in a subprocess.
     done
         Says what need not be run again.
 

@@ -305,7 +305,7 @@ def check_new_worker(aggregator: Aggregator) -> None:
 
 @_law
 def check_unseen_worker(aggregator: Aggregator) -> None:
-    """An unseen worker in `aggregate` leaves the answers of items he did not label unchanged."""
+    """An unseen worker in `aggregate` changes no answer on items of others."""
     state, chunk = _before_last(aggregator)
     one, other = (aggregator.aggregate(state, each) for each in (chunk, _with_newcomer(chunk)))
     _check_close("beside an unseen worker", one.probs[1:], other.probs[1:])
@@ -337,7 +337,7 @@ def check_new_class(aggregator: Aggregator) -> None:
 
 @_law
 def check_forgetting(aggregator: Aggregator) -> None:
-    """Forgetting a worker makes his matrix a newcomer's and leaves all others as they were."""
+    """A forgotten worker has a newcomer's matrix; all others keep theirs."""
     state, chunk = _before_last(aggregator)
     everybody, (first, second) = np.arange(chunk.n_workers), chunk.workers[:2].tolist()
     before = aggregator.confusion(state, everybody)
@@ -349,7 +349,7 @@ def check_forgetting(aggregator: Aggregator) -> None:
     both = aggregator.confusion(aggregator.forget(once, second), everybody)
     _check_close("in two forgotten workers", both[first], both[second])
     same = np.array_equal(before, aggregator.confusion(state, everybody))
-    _require(same, "that the state before has forgotten him too")
+    _require(same, "that the state before has forgotten the worker too")
 
 
 # ── what the laws are tried on ───────────────────────────────────────────────────────────

@@ -54,7 +54,7 @@ class Peer:
                 "label": everything.labels,
             }
         )
-        # As ours, it counts a worker's last label of an item.
+        # As in ours, the last label of a worker on an item counts.
         frame = frame.drop_duplicates(["task", "worker"], keep="last")
         model = self._make()
         with warnings.catch_warnings():  # of pandas, by the hundred

@@ -1,4 +1,4 @@
-"""Results of the benchmark: kept as one JSON file a data set, told as Markdown tables.
+"""Results of the benchmark: kept as one JSON file per data set, shown as Markdown tables.
 
 A file holds the rows of its set under any number of protocols; a row is known by its method and
 its protocol, so a run that was stopped goes on where it was, and a new method is added to old ones.

@@ -18,7 +18,7 @@ from labelquorum.evaluation.datasets.load import (
     read_dataset,
 )
 
-REPOSITORY = "/somebody/some-data"
+REPOSITORY = "/someone/some-data"
 PATHS = ("data/two words/label.csv", "data/two words/truth.csv")
 CONTENT = (b"item,worker,label\n1,a,0\n1,b,1\n2,a,1\n", b"item,truth\n1,0\n2,1\n")
 LABELS, TRUTH = b"task,worker,label\n1,a,0\n1,b,1\n2,a,1\n", b"task,label\n1,0\n2,1\n"

@@ -209,7 +209,7 @@ def test_without_matplotlib_the_error_names_the_extra(tmp_path, monkeypatch):
         (lambda path: plot_stream(path, [0.0], [[1]], [0.9], "ab"), "Got \\(1, 1\\) for 1"),
         (lambda path: plot_skills(path, [], []), "there must be one"),
         (lambda path: plot_skills(path, ["a"], [0.5], flags=[]), "`flags` .* Got 0 for 1"),
-        (lambda path: plot_calibration(path, np.zeros((3, 3))), "count a task or more"),
+        (lambda path: plot_calibration(path, np.zeros((3, 3))), "count some task"),
         (lambda path: draw_confusion(path, label_counts=[1]), "`label_counts` .* Got 1"),
         (lambda path: draw_confusion(path, skills=[0.5]), "`skills` .* Got the shape \\(1,\\)"),
         (lambda path: draw_confusion(path, columns=0), "`columns` .* ≥ 1. Got 0"),

@@ -224,8 +224,8 @@ def test_a_sleeper_is_as_he_was_until_he_turns_and_bad_from_then_on(then, right)
     honest = one_coin_crowd(30_000, 10, 3, 5, skill=(0.8, 0.8), seed=9)
     crowd = with_sleepers(honest, [6], at=0.4, then=then, seed=9)
     assert crowd.cast.since[6] == crowd.cast.until[6] == 12_000
-    his = crowd.worker == 6
-    early, late = his & (crowd.item < 12_000), his & (crowd.item >= 12_000)
+    given = crowd.worker == 6
+    early, late = given & (crowd.item < 12_000), given & (crowd.item >= 12_000)
     assert np.array_equal(crowd.label[early], honest.label[early])
     hit = crowd.label == crowd.truth[crowd.item]
     assert hit[early].mean() == pytest.approx(0.8, abs=0.02)
@@ -391,7 +391,7 @@ def test_a_sleeper_who_never_turns_has_no_first_item(honest):
     assert np.array_equal(crowd.label, honest.label)
 
 
-# ── refusals ─────────────────────────────────────────────────────────────────────────────────
+# ── errors ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

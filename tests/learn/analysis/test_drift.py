@@ -24,7 +24,7 @@ from labelquorum.learn.analysis.flags import drifting
 
 
 def tracks_of(rates, labels, rng, crowd=None, start=1):
-    """Tracks of workers who go along at these rates, (P, chunks), with so many labels a chunk."""
+    """Tracks of workers who go along at these rates, (P, chunks), with `labels` per chunk."""
     track = fresh_track(len(rates))
     for chunk in range(rates.shape[1]):
         agreed = rng.binomial(labels, rates[:, chunk]).astype(float)
@@ -45,7 +45,7 @@ def rng():
 
 
 def test_agreement_is_what_all_others_say_of_the_label():
-    # π = (½, ½); the others say 3 : 1 for class 0, and he says 4 : 1 for class 1
+    # π = (½, ½); the others say 3 : 1 for class 0, and this worker 4 : 1 for class 1
     others, own = np.log([0.75, 0.25]), np.log([0.2, 0.8])
     probs = np.exp(others + own) / np.exp(others + own).sum()
     reply = left_out(probs[None], own[None], np.ones(1), np.array([1]))
@@ -90,7 +90,7 @@ def test_new_bins_are_fine_and_old_ones_coarse(rng):
     spans = np.diff(track[:, CHUNK], prepend=0)
     assert spans[-2:].tolist() == [1, 1]
     after = track[-1, CHUNK] - track[:-1, CHUNK]
-    # whatever is old is told to within its distance from now
+    # whatever is old is known to within its distance from now
     assert (spans[:-1] <= 1 + 1.2 * after).all()
     assert spans[0] > 100
 

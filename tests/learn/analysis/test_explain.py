@@ -77,7 +77,7 @@ def test_nobody_is_asked_twice_and_the_mean_is_over_those_who_are_left(monkeypat
     assert found.worker[0] != 3
     assert found.mean[0] == pytest.approx(table[0, :3] @ share[:3] / 0.6)
     assert found.worker[1] == MISSING
-    # All were asked: somebody new is expected to be like them.
+    # All were asked: a new worker is expected to be like them.
     assert np.isnan(found.gain[1]) and found.mean[1] == pytest.approx(table[1] @ share)
     np.testing.assert_allclose(found.gain[2:], table[2:].max(axis=1))
     np.testing.assert_allclose(found.mean[2:], table[2:] @ share)

@@ -79,7 +79,7 @@ def test_who_knows_something_gets_no_flag(right):
 
 
 def test_a_rare_class_makes_no_bot_of_a_good_worker():
-    assert flags(coin(0.9), 2000, prior=SKEWED) is None  # he says 'cat' on four of five tasks
+    assert flags(coin(0.9), 2000, prior=SKEWED) is None  # says 'cat' on four of five tasks
     assert flags(BOT, 2000, prior=SKEWED).flag == "one_answer"
 
 

@@ -148,7 +148,7 @@ def state_of(crowd, **settings):
 
 
 def spread_of(crowd, **settings):
-    """What is told by the draws of a model that learned from a crowd."""
+    """What the draws say of a model that learned from a crowd."""
     method, state = state_of(crowd, **settings)
     with pytest.MonkeyPatch.context() as patch:
         reply = []

@@ -136,7 +136,7 @@ def test_the_update_is_that_of_the_recipe(crowd):
         answer = METHOD.aggregate(state, chunk)
         q = plain.encode(chunk, crowd_now, plain.f, plain.nu)
         assert answer.aggregated.tolist() == q.argmax(axis=1).tolist()
-        # Four labels an item: q^(1 / (1 + 0.2 · 3)), normalised.
+        # Four labels per item: q^(1 / (1 + 0.2 · 3)), normalised.
         tempered = q ** (1 / 1.6)
         tempered /= tempered.sum(axis=1, keepdims=True)
         np.testing.assert_allclose(answer.probs, tempered, atol=1e-4)
@@ -146,7 +146,7 @@ def test_the_update_is_that_of_the_recipe(crowd):
 def test_the_loss_is_minus_the_mean_log_evidence_of_an_item(crowd):
     chunk = chunks_of(crowd, 20)[0]
     _, one = METHOD.update(METHOD.init(chunk, 0), chunk)
-    # Told often enough, nothing moves any more, and the last q is that of the state.
+    # After enough steps nothing moves, and the last q is that of the state.
     settled = bila(**PRESETS["recipe"], inner_steps=200)
     state, info = settled.update(settled.init(chunk, 0), chunk)
     answer = settled.aggregate(state, chunk)

@@ -195,12 +195,12 @@ def test_a_workers_first_rows_depend_on_his_key_and_not_on_who_comes_with_him():
             r"`labels_as` of mlp must be 'one_hot' or 'index'\. Got 'dense'\.",
         ),
         (
-            lambda: mlp(weight_init="he"),
-            r"`weight_init` of mlp must be 'glorot' or 'shifted_normal'\. Got 'he'\.",
+            lambda: mlp(weight_init="xavier"),
+            r"`weight_init` of mlp must be 'glorot' or 'shifted_normal'\. Got 'xavier'\.",
         ),
         (
-            lambda: bila(weight_init="he"),
-            r"`weight_init` of bila must be one of \['glorot', 'shifted_normal'\]\. Got 'he'\.",
+            lambda: bila(weight_init="xavier"),
+            r"`weight_init` of bila must be one of \['glorot', 'shifted_normal'\]\. Got 'xavier'\.",
         ),
         (
             lambda: bila(encoder="cnn"),

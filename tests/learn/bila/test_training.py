@@ -130,7 +130,7 @@ def test_training_is_compiled_once_per_bucket(caplog):
 
     def compilations(chunk_items):
         caplog.clear()
-        # 3 labels an item: 12 to 15 items lie in one bucket of labels, items and workers
+        # 3 labels per item: 12 to 15 items lie in one bucket of labels, items and workers
         with jax.log_compiles(), caplog.at_level(logging.WARNING):
             run(method, passing_crowd(chunk_items, n_workers=8))
         compiled = [
@@ -205,7 +205,7 @@ def test_learning_from_the_workers_present_equals_learning_from_all(optimizer, h
                 rows[name] = leaf * (0.9**idle).reshape(-1, *[1] * (leaf.ndim - 1))
         dense_rows = theirs.rows.to_arrays()
         rows["step"] = dense_rows["step"]
-        # A place that nobody has taken yet is made again when somebody does.
+        # A place that nobody has taken yet is made again when a worker does.
         for name, leaf in rows.items():
             leaf[~rows["seen"]] = dense_rows[name][~rows["seen"]]
         caught_up = ours._replace(rows=type(ours.rows)(rows))
@@ -379,7 +379,7 @@ def test_the_seed_decides_the_network_and_the_order_of_the_minibatches():
     name = "params.encoder.per_worker.w1"
     first = one.rows.to_arrays()[name]
     assert (first != other.rows.to_arrays()[name]).all()
-    assert len(np.unique(first)) == first.size  # and every worker has rows of his own
+    assert len(np.unique(first)) == first.size  # and every worker has their own rows
     # Without hidden layers nothing is drawn but the order.
     method = bila(**settings_of("network", **SETTINGS["minibatches"]))
     one, other = (method.init(chunk, seed)._replace(seed=0) for seed in (1, 2))

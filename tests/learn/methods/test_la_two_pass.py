@@ -33,8 +33,8 @@ def test_answers_follow_the_worked_example():
     assert answer.aggregated.tolist() == [1, 0, 1]
 
 
-def test_a_worker_below_chance_counts_against_what_he_says():
-    # Worker 2 goes against two others eight times; then he is asked alone.
+def test_a_worker_below_chance_counts_against_what_they_say():
+    # Worker 2 goes against two others eight times; then they are asked alone.
     item, worker = np.repeat(np.arange(8), 3), np.tile([0, 1, 2], 8)
     state = learn(make_chunk(item, worker, np.tile([1, 1, 0], 8)))
     alone = make_chunk([0], [2], [0], n_workers=3, n_classes=2)

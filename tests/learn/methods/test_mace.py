@@ -41,7 +41,7 @@ def test_the_variational_step_takes_the_expected_logarithm():
 @pytest.mark.parametrize("method", ["vb", "em"])
 def test_a_bot_is_found_out(method):
     crowd = class_conditional_crowd(200, 8, 3, 6, skill=(0.8, 0.9), seed=1)
-    label = np.where(crowd.worker == 3, 2, crowd.label)  # says 2 whatever he sees
+    label = np.where(crowd.worker == 3, 2, crowd.label)  # says 2 whatever the item
     chunk = make_chunk(crowd.item, crowd.worker, label)
     aggregator = mace(inference=method)
     state, _, answer = learn(aggregator, chunk)

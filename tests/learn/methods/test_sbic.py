@@ -45,7 +45,7 @@ def test_answers_are_bayes_rule_with_the_present_means():
 
 
 def label_by_label(crowd, alpha, beta, q):
-    """Fast SBIC as published: every label moves one z, and each mean is summed up anew."""
+    """Fast SBIC as published: every label moves one z, and each mean is summed up again."""
     z = np.full(len(crowd.truth), np.log(q / (1 - q)))
     labelled = {worker: [] for worker in range(crowd.worker.max() + 1)}
 

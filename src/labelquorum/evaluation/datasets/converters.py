@@ -73,7 +73,7 @@ def as_files(tables: Tables) -> dict[str, bytes]:
     return files
 
 
-# ── one row a label, truth in a second file ──────────────────────────────────────────────────
+# ── one row per label, truth in a second file ────────────────────────────────────────────────
 
 
 def text_pair(files: Sequence[bytes], columns: Sequence[int] = (0, 1, 2)) -> Tables:
@@ -113,7 +113,7 @@ def adult_sites_reconstructed(files: Sequence[bytes]) -> Tables:
     return _tidy((row for row in labels if per_worker[row[1]] >= FEWEST_LABELS_A_WORKER), truth)
 
 
-# ── one row a label, truth beside it ─────────────────────────────────────────────────────────
+# ── one row per label, truth beside it ───────────────────────────────────────────────────────
 
 
 def named_columns(

@@ -53,7 +53,7 @@ def download_dataset(
     folder
         The folder above it; what LABELQUORUM_DATA names unless given.
     progress
-        Told of every piece that arrives.
+        Called for every block that arrives.
     host
         Where the repositories are: GitHub, or a mirror.
     """

@@ -149,7 +149,7 @@ def moved_apart(heights: Sequence[float], distance: float) -> list[float]:
 # ── a stream along time ──────────────────────────────────────────────────────────────────
 
 
-POINTS = 200  # along time; more chunks than so many are drawn together
+POINTS = 200  # along time; of more chunks, several make one point
 NAMED_CLASSES = 8  # the others are drawn as one
 LEFT, WIDE, BESIDE = 0.09, 0.72, 0.15  # shares of the width: the curves, and what stands beside
 COLOURS = (EMPHASIS_COLOUR, *OTHER_COLOURS)

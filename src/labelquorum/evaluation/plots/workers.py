@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_calibration", "plot_confusion", "plot_skills"]
 
-NUMBERED_CLASSES = 6  # up to so many, the cells of a heat map carry numbers
+NUMBERED_CLASSES = 6  # the most with which the cells of a heat map carry numbers
 MAP_SIDE, MAP_GAP, MAP_TITLE, SHEET_TOP = 1.7, 0.3, 0.62, 0.5  # inches
 ROOM_FOR_LETTERS = 24  # side by side under one heat map
 
@@ -197,7 +197,7 @@ def plot_skills(
     skill, low, high
         (K,) shares from 0 to 1; without bounds there are only points.
     label_counts
-        (K,) labels given by each worker, written beside his bounds.
+        (K,) labels given by each worker, written beside the bounds.
     flags
         (K,) what is odd about each worker, empty for nothing; such workers have another colour.
 
@@ -266,7 +266,7 @@ def plot_calibration(
     table = np.asarray(counts, np.float64)
     if table.ndim != 2 or table.shape[1] != 3 or not table[:, 0].sum():
         raise StateError(
-            "`counts` of plot_calibration must have the shape (parts, 3) and count a task or more. "
+            "`counts` of plot_calibration must have the shape (parts, 3) and count some task. "
             f"Got {table.shape}."
         )
     n_parts = len(table)

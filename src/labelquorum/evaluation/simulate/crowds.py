@@ -218,8 +218,8 @@ def one_coin_crowd(
 ) -> Crowd:
     """Simulate workers who each have one number: how often they are right, whatever the truth.
 
-    Worker k is right with probability s, uniform in the range `skill`. When he errs, every wrong
-    class is equally likely.
+    Worker k is right with probability s, uniform in the range `skill`. Errors fall on every
+    wrong class alike.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ def class_conditional_crowd(
 ) -> Crowd:
     """Simulate workers who each have a confusion matrix of their own.
 
-    Worker k has a skill s, uniform in the range `skill`; each row of his matrix is drawn from
+    Worker k has a skill s, uniform in the range `skill`; each row of their matrix is drawn from
     a Dirichlet law with mean s on the diagonal and (1 - s) / (C - 1) elsewhere. Every item is
     labelled by `labels_per_item` different workers, any such set as likely as any other.
 
@@ -271,12 +271,12 @@ def class_conditional_crowd(
     class_prior
         (C,) law of the true classes; None makes all alike.
     concentration
-        How closely a worker's rows keep to their mean (≥ 1): at 1 he is right about some
-        classes and hopeless on others, at 1000 equally right about each.
+        How closely a worker's rows keep to their mean (≥ 1): at 1 a worker is right about
+        some classes and hopeless on others, at 1000 equally right about each.
     participation
         How unequally the work is shared (≥ 0): an item's workers are drawn by the weights
         r^-participation, r = 1 … K being their ranks, in random order. 0 makes all alike; at 1,
-        Zipf's law, a few give most of the labels. Nobody labels an item twice, so the numbers of
+        Zipf's law, a few give most of the labels. No pair of worker and item occurs twice, so the
         labels of the busiest level off at `n_items`.
 
     Examples
@@ -318,14 +318,14 @@ def ordinal_crowd(
     """Simulate workers who grade on a scale: the nearer a class to the truth, the likelier.
 
     Worker k says z of an item of class c with a probability proportional to
-    exp(-(z - c - b)² / 2 w²). His width w is uniform in the range `width`; his bias b is normal
+    exp(-(z - c - b)² / 2 w²). The width w is uniform in the range `width`; the bias b is normal
     with mean 0 and standard deviation `bias`: some are strict, some are lenient.
 
     Parameters
     ----------
     width
         Lowest and highest width (> 0), in classes: at 0.4 a worker is nearly always right, at
-        1.2 he is right one time in three and seldom off by more than two.
+        1.2 right one time in three and seldom off by more than two.
     class_prior
         (C,) law of the true classes; None makes all alike.
     participation
@@ -403,7 +403,7 @@ def _check_sizes(
     if labels_per_item > n_workers:
         raise StateError(
             f"`labels_per_item` of {where} must be at most `n_workers`, {n_workers}, because "
-            f"a worker labels an item once. Got {labels_per_item}."
+            f"each item gets one label per worker. Got {labels_per_item}."
         )
     if not 0 <= participation < np.inf:
         raise StateError(f"`participation` of {where} must be a number ≥ 0. Got {participation}.")

@@ -33,10 +33,10 @@ class Cast(NamedTuple):
     """
 
     role: NDArray[np.str_]  # (K,) such as "honest", "spammer", "sleeper"
-    since: Ints  # (K,) the first item at which he plays it
-    until: Ints  # (K,) the first item at which his matrix is `later`
+    since: Ints  # (K,) the first item at which it is played
+    until: Ints  # (K,) the first item at which the matrix is `later`
     later: Floats  # (K, C, C), equal to `confusion` for those who do not change
-    group: Ints  # (K,) his group, or -1
+    group: Ints  # (K,) the worker's group, or -1
     share: Floats  # (K,) 0 for those without a group
     shared: Floats  # (G, C, C), [g, c, z] = P(group g's answer is z | truth c)
 
@@ -86,7 +86,7 @@ def confusion_at(crowd: Crowd, item: int) -> Floats:
 def oracle_probs(crowd: Crowd) -> Floats:
     """Give P(truth | labels) by Bayes' rule with everything known but the truth.
 
-    The oracle knows the class prior, every worker's matrix at every item, and who shares his
+    The oracle knows the class prior, every worker's matrix at every item, and who shares
     answers with whom: a ring is one voice to it, and judges who err together are worth as many
     as they are. So this is the limit for every crowd that can be made here.
 
@@ -155,7 +155,7 @@ def _shared_evidence(crowd: Crowd, cast: Cast, group: int) -> Floats:
     share, shared = cast.share[worker], cast.shared[group]
     evidence = np.zeros((crowd.truth.size, crowd.class_prior.size))
     for c in range(crowd.class_prior.size):
-        # (1 - share) × his own matrix, as his matrix is share × shared + (1 - share) × his own
+        # (1 - share) × own, since a worker's matrix is share × shared + (1 - share) × own
         own = np.maximum(crowd.confusion[worker, c, label] - share * shared[c, label], 0)
         total = np.full(item.size, -np.inf)
         for s in range(crowd.class_prior.size):

@@ -128,7 +128,7 @@ def with_judges(
     """Let some workers err together, as language models do that learned from the same text.
 
     The judges have one hidden answer to each item in common, drawn from the mean of their
-    matrices. Each gives it with probability √`correlation`, else his own label, so judges who are
+    matrices. Each gives it with probability √`correlation`, else their own label, so judges who are
     equally good have errors with just this correlation; `error_correlation` tells it for any.
     Skills move towards their mean. Six judges with 0.4 are worth two: `effective_workers`.
 
@@ -256,11 +256,11 @@ def effective_workers(crowd: Crowd, workers: ArrayLike | None = None) -> float:
 
 
 def worker_table(crowd: Crowd, *, text_ids: bool = True) -> pd.DataFrame:
-    """Give a row a worker: what he is and how good, by the ids of `label_table`.
+    """Give one row per worker: role and skill, by the ids of `label_table`.
 
-    The columns are `role`; `since`, the first item at which he plays it, None for never; `group`,
-    the number of his ring or panel of judges, or -1; `labels`, how many he gave; `skill`, how often
-    he is right at the start, and `skill_later`, at the end.
+    The columns are `role`; `since`, the first item at which it is played, None for never; `group`,
+    the number of the ring or panel of judges, or -1; `labels`, how many they gave; `skill`, how
+    often they are right at the start, and `skill_later`, at the end.
     """
     n_workers, n_items = len(crowd.confusion), crowd.truth.size
     cast = _cast(crowd)
@@ -345,7 +345,7 @@ def _change(
     )
     rows, place = _rows_of(crowd, chosen)
     item = crowd.item[rows]
-    # A mixture of two matrices: the label he has comes from one, the one that is drawn from the
+    # A mixture of two matrices: the label at hand comes from one, the one that is drawn from the
     # other. Which of the two it is, is drawn as well.
     drawn = draw_labels(rng, later, place, crowd.truth[item])
     moved = rng.random(rows.size) < _cast(changed).progress(crowd.worker[rows], item)

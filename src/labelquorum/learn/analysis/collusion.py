@@ -1,7 +1,7 @@
 """Collusion: pairs of workers who say the same more often than two who do not talk would.
 
-Given the truth, labels of two workers are independent. So on items both have labelled it can be
-told how often they should say the same, once what both said is taken out of the answer. Labels of
+Given the truth, labels of two workers are independent. So on items both have labelled we know
+how often they should say the same, once what both said is taken out of the answer. Labels of
 all workers may lean on each other (hard items); what is common to all pairs is taken off.
 `docs/crowd.md` has the formulas.
 """
@@ -21,11 +21,11 @@ FEWEST = 5
 """Items two workers must share."""
 
 MOST_LABELS = 40
-"""Of an item with more labels, those of so many workers are looked at."""
+"""Per item; of an item with more, the labels of this many workers are looked at."""
 
 MOST_CELLS = 1 << 23
-"""Numbers that are laid out at a time; so many pairs of labels, times classes, are looked at, those
-of the newest items."""
+"""Numbers per array, and the most pairs of labels, times classes, that are looked at: those of the
+newest items."""
 
 MOST_PAIRS = 100_000
 """Pairs of workers that are compared; those who share most items."""

@@ -56,7 +56,7 @@ FEWEST = 8.0
 """Labels there must be on either side of a change."""
 
 PRIOR_LABELS = 10.0
-"""For so many labels it counts that agreement may vary like a coin."""
+"""How many labels the belief that agreement varies like a coin counts for."""
 
 LEAST_VARIED = 0.1
 """Agreement varies by no less of what a coin does."""
@@ -103,7 +103,7 @@ def left_out(
 ) -> Floats:
     """How far each label goes with what all others say of its item, (B,), from 0 to 1.
 
-    It is the probability of what he said once his own label is taken out of the answer.
+    It is the probability of what the worker said once their own label is taken out of the answer.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def extend(track: Track, news: NDArray[Any], chunk: float) -> Track:
         (P, BINS, WIDTH).
     news
         What the chunk has of each of them, (P, WIDTH - 1): labels, their agreement, its squares,
-        and as much agreement as the crowd's would have been. Who has no labels stays as he is.
+        and as much agreement as the crowd's would have been. Without labels, a worker stays.
     chunk
         Its number, from 1.
     """

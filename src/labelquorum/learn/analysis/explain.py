@@ -101,7 +101,7 @@ def prospects(
     for start in range(0, n_items, together):
         some = slice(start, min(start + together, n_items))
         table = gains(probs[some], matrix, temperature[some])
-        anybody = table @ share / share.sum()  # where all were asked: somebody new, like them
+        anybody = table @ share / share.sum()  # where all were asked: a new worker, like them
         labels = slice(*np.searchsorted(asked.item, [some.start, some.stop]))
         taken = asked.item[labels] - start, asked.worker[labels]
         table[taken] = 0
@@ -147,7 +147,7 @@ class Odds(NamedTuple):
 
     runner_up: int  # its class; MISSING where no other class is known
     by_label: Floats  # (n,)
-    prior: float  # what the labels do not account for; NaN where that cannot be told
+    prior: float  # what the labels do not account for; NaN where that is unknown
     total: float
     removals: list[int]  # labels without which another class would win
     further_labels: int | None  # labels of average workers for the runner-up that would do it

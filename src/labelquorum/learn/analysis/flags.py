@@ -3,11 +3,11 @@
 A flag is raised only where the doubt that is left allows it, so that nobody is accused on a
 handful of labels:
 
-- `spammer`: his answers hardly depend on the truth.
-- `one_answer`: and he gives one and the same answer nearly always.
-- `reversed`: he is right less often than his answers would be if he gave them blindly.
-- `drifting`: since some chunk he goes with the others less than before.
-- `colluding`: he and another say the same more often than two who do not talk would.
+- `spammer`: answers hardly depend on the truth.
+- `one_answer`: and are one and the same nearly always.
+- `reversed`: answers are right less often than the same answers given blindly.
+- `drifting`: since some chunk, agreement with the others is lower than before.
+- `colluding`: says the same as another worker more often than two who do not talk would.
 
 `docs/crowd.md` has the formulas and how often flags are right.
 """
@@ -42,7 +42,7 @@ DEPENDS = 0.15
 """Whose answers depend on the truth by less is a spammer: 0 is blind, 1 always right."""
 
 REVERSED = -0.05
-"""And by less than this, he says anything but the truth."""
+"""And below this, the worker says anything but the truth."""
 
 SAME_ANSWER = 0.8
 """Who gives an answer so often, whatever the truth, has one answer."""
@@ -60,7 +60,7 @@ class Flag(NamedTuple):
     says: str  # one sentence, with the figures that made it
 
 
-# ── what his matrix shows ────────────────────────────────────────────────────────────────
+# ── what a matrix shows ──────────────────────────────────────────────────────────────────
 
 
 def insight(matrix: NDArray[Any], prior: Floats) -> Floats:
@@ -77,7 +77,7 @@ def insight(matrix: NDArray[Any], prior: Floats) -> Floats:
 
 def spread(matrix: NDArray[Any], prior: Floats) -> Floats:
     """How far apart the rows of matrices are, right or wrong, from 0 to 1 in each, (…)."""
-    # Σ_c π_c |m[c] − m̄| / 2, over what it is for somebody who is always right
+    # Σ_c π_c |m[c] − m̄| / 2, over what it is for a worker who is always right
     said = np.einsum("...cz,c->...z", matrix, prior)
     apart = np.abs(matrix - said[..., None, :]).sum(axis=-1) @ prior / 2
     return np.asarray(apart / max(float((prior * (1 - prior)).sum()), 1e-9))
@@ -105,7 +105,7 @@ def matrix_flags(
     drawn
         (S, P, C, C).
     confusion
-        The matrices as they are told, (P, C, C).
+        The matrices as they are reported, (P, C, C).
     prior, classes
         How frequent the classes are, (C,), and their names.
     labels
@@ -161,7 +161,7 @@ def guessed(
     return np.asarray(gamma / np.maximum(gamma.sum(axis=-1, keepdims=True), 1e-30))
 
 
-# ── what his track shows ─────────────────────────────────────────────────────────────────
+# ── what a track shows ───────────────────────────────────────────────────────────────────
 
 
 def drifting(tracks: NDArray[np.float32], level: float = 0.95) -> list[Flag | None]:
@@ -186,7 +186,7 @@ def drifting(tracks: NDArray[np.float32], level: float = 0.95) -> list[Flag | No
 
 
 def colluding(pairs: Pairs, name: Named, level: float = 0.95) -> dict[int, Flag]:
-    """Who says the same as somebody else too often, by worker; `name` tells a worker's id."""
+    """Who says the same as another worker too often, by worker; `name` gives a worker's id."""
     partners: dict[int, list[tuple[float, int, int, int, float]]] = {}
     chosen = np.flatnonzero(believed(pairs, level)).tolist()
     for row in chosen:

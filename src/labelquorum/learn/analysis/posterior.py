@@ -50,7 +50,7 @@ MOST_LABELS = 40
 """More labels on an imagined item change nothing."""
 
 SAMPLE = 400
-"""Workers from whom it is told how far matrices stray from what θ can express."""
+"""Workers by whom we estimate how far matrices stray from what θ can express."""
 
 SPREAD = 0.03
 """How far they stray before anything is known: 1/(τ + 1) is about so much, give or take as much."""
@@ -75,7 +75,7 @@ class Counted(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What a label of somebody meets: imagined items, and how far matrices stray."""
+    """What a worker's label meets: imagined items, and how far matrices stray."""
 
     truth: NDArray[np.intp]  # (S,) each class equally often
     others: Floats  # r (S, C), what the labels of others say of the item
@@ -105,7 +105,7 @@ def observed_rows(
     Parameters
     ----------
     matrix, totals
-        m (P, C, C), and how many labels a worker gave on items of each class, (P, C).
+        m (P, C, C), and how many labels each worker gave on items of each class, (P, C).
 
     Returns
     -------
@@ -181,7 +181,7 @@ def surroundings(counted: Counted, rng: np.random.Generator) -> Surroundings:
         share = labels[chosen] / labels[chosen].sum()
         chosen = np.sort(rng.choice(chosen, most, replace=False, p=share))
     matrix = matrices(counted.centre, counted.theta[chosen])
-    # n̄ labels an item: all that was counted, by the items it was counted on
+    # n̄ labels per item: all that was counted, by the items it was counted on
     items = max(float(counted.class_counts.sum()), 1.0)
     truth, others = _imagine(
         matrix, labels[chosen], counted.class_prior, float(labels.sum()) / items, rng
@@ -255,7 +255,7 @@ def row_spread(counted: Counted, workers: NDArray[np.integer[Any]], around: Surr
 
 
 def blocks(n_rows: int, cells: int) -> list[slice]:
-    """Rows a block at a time, so many numbers each."""
+    """Blocks of rows, of at most MOST_CELLS numbers each."""
     size = max(1, MOST_CELLS // max(cells, 1))
     return [slice(start, start + size) for start in range(0, n_rows, size)]
 
@@ -303,7 +303,7 @@ def draw_matrices(
 ) -> Iterator[NDArray[np.float32]]:
     """Draw the matrices of these workers from their posterior, (S, P, C, C) a block of them.
 
-    The same generator gives a worker the same draws, whoever stands beside him.
+    The same generator gives a worker the same draws, whichever others are asked for.
     """
     n_classes, n_params = len(counted.centre), counted.theta.shape[1]
     around = surroundings(counted, rng)

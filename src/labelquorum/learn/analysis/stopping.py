@@ -68,7 +68,7 @@ def stopping_sums(
     log_prior
         What is added to it, (C,).
     temperature
-        What the log scores of items with so many labels are divided by; None for 1.
+        What log scores are divided by, by an item's number of labels; None for 1.
     """
     sums = _replayed(
         chunk, log_evidence, log_prior, temperature, thresholds, np.ones(chunk.n_labels, bool)

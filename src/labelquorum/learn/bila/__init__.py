@@ -101,8 +101,8 @@ def bila(
         Where p is learned by counting: σ_a and σ_b, how far workers differ in skill and in liking
         for labels.
     worker_cap, crowd_strength
-        Of the same: κ, how many labels a class a worker counts for in the crowd's matrix, and
-        g₀, how many labels a row of it the crowd's mean accuracy counts for.
+        Of the same: κ, how many labels per class a worker counts for in the crowd's matrix, and
+        g₀, how many labels per row of it the crowd's mean accuracy counts for.
     crowd_accuracy, accuracy_strength
         Of the same: that accuracy before any label, and how many labels that counts for.
     class_strength, prior_mix
@@ -112,9 +112,9 @@ def bila(
         Of "curvature": the rounds of q and θ in a chunk, how far θ may move in one, and up to
         how many classes the whole Hessian is used; beyond, half a step by its diagonal.
     own_weight
-        Of "hierarchical" and "two_accounts": how much each of a worker's labels says of his matrix
-        beyond tilt and biases: (m + w N) / (1 + w n). 0.005 lets 200 labels a class weigh as much
-        as the model, 0 leaves the model alone.
+        Of "hierarchical" and "two_accounts": how much each of a worker's labels says of their
+        matrix beyond tilt and biases: (m + w N) / (1 + w n). 0.005 lets 200 labels per class weigh
+        as much as the model, 0 leaves the model alone.
     dependence
         Where p is learned by counting: how far n labels of an item are taken for fewer. The
         answer's probabilities are q^(1/n^γ), γ from 0 to 1 "learned" from how far labels of an

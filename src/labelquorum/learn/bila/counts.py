@@ -194,7 +194,7 @@ def add(state: State, workers: NDArray[np.intp], counts: Floats, recipe: Recipe)
 def merge(
     parts: Sequence[Part], base: Part | None, n_workers: int, n_classes: int, recipe: Recipe
 ) -> State:
-    """Add up what each part counted beyond the base; P is built and θ solved anew."""
+    """Add up what each part counted beyond the base; P is built and θ solved again."""
     # base + Σ_i (part_i − base)
     terms = [(part, 1) for part in parts] + ([(base, 1 - len(parts))] if base else [])
     label_shares = np.zeros(n_classes)
@@ -390,7 +390,7 @@ def _sum_by_item(values: Floats, chunk: Chunk) -> Floats:
 
 
 def _temperature(state: State, n_labels: NDArray[Any], recipe: Recipe) -> Floats:
-    """What the log scores of items with so many labels are divided by, (N,)."""
+    """What log scores are divided by, by the items' numbers of labels, (N,)."""
     return temperature(n_labels, recipe.dependence, state.unexplained[selected(state, recipe)])
 
 

@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Params(NamedTuple):
-    """Parameters in two parts; the second has one row a worker."""
+    """Parameters in two parts; the second has one row per worker."""
 
     shared: Any  # any pytree
     per_worker: Any  # a pytree of arrays (K, …)
@@ -80,7 +80,7 @@ def confusion_matrix(
         the frequencies (the paper: ψ *is* the frequencies then), or the frequencies themselves
         used as logits (the authors' code: nearly flat).
     init_strength
-        How many labels a row the crowd's average counts for beside the worker's own;
+        How many labels per row the crowd's average counts for beside the worker's own;
         0 takes the bare frequencies, where there are any.
     init_accuracy
         The diagonal of a matrix nobody has said anything about yet.
@@ -215,6 +215,6 @@ def _crowd_average(crowd_votes: jax.Array, accuracy: float) -> jax.Array:
     same = jnp.eye(n_classes)
     wrong = (1 - accuracy) / max(n_classes - 1, 1)
     guess = accuracy * same + wrong * (1 - same) if n_classes > 1 else same
-    # The guess counts for ten labels a row.
+    # The guess counts for ten labels per row.
     counts = crowd_votes + 10 * guess
     return counts / counts.sum(axis=-1, keepdims=True)

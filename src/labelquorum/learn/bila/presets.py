@@ -176,7 +176,7 @@ def settings_of(preset: str, **changes: Any) -> dict[str, Any]:
         if idle[0] in _BY_GRADIENT:
             why, other = "which is learned by counting", "network"
         elif worker_models:
-            why, other = "which knows one number a worker", "default"
+            why, other = "which has one number per worker", "default"
         else:
             why, other = "which is learned by gradient steps", "default"
         raise StateError(

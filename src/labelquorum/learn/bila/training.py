@@ -221,7 +221,7 @@ def build_engine(
         epochs: int,
         record: str | None = None,
     ) -> Trained:
-        # A worker who was absent for n steps had gradient 0 in each: his v decayed by γ^n.
+        # A worker who was absent for n steps had gradient 0 in each: their v decayed by γ^n.
         if optimizer.row_decay is not None:
             faded = optimizer.row_decay ** idle_steps.astype(jnp.float32)
             rows = {
@@ -299,7 +299,7 @@ def build_engine(
 def _layout(
     start_tree: Callable[[Newcomers], Any],
 ) -> tuple[Callable[[Named, Named], Any], Callable[[Any], tuple[Named, Named]]]:
-    """Name the leaves of a tree of parameters and tell which of them have a row a worker.
+    """Name the leaves of a tree of parameters and say which of them have one row per worker.
 
     Those are the leaves whose leading axis follows the number of workers.
     """

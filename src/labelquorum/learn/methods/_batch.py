@@ -342,7 +342,7 @@ def check_at_least(method: str, **settings: tuple[float, float]) -> None:
 
 
 def _spread(found: Fit, chunk: Chunk, newcomer: Callable[[Leaves], Leaves], seed: int) -> State:
-    """Give every known worker a row: his own, or a newcomer's."""
+    """Give every known worker a row: their own, or a newcomer's."""
     blank = newcomer(found.shared)
     rows = {}
     for leaf, values in found.rows.items():

@@ -1,7 +1,7 @@
 """BCC: Bayesian classifier combination by Gibbs sampling.
 
 H.-C. Kim and Z. Ghahramani, Bayesian Classifier Combination, AISTATS 2012: their independent
-model, where each worker has a confusion matrix of his own. Truths are drawn given the matrices,
+model, where each worker has their own confusion matrix. Truths are drawn given the matrices,
 matrices given the truths. The Dirichlet counts are fixed here, where the paper puts an exponential
 law on them.
 """
@@ -50,7 +50,7 @@ def bcc(
     Parameters
     ----------
     right, wrong
-        Prior counts of a worker on and off the diagonal of his matrix; those of iBCC.
+        Prior counts on and off the diagonal of a worker's matrix; those of iBCC.
     class_strength
         Prior count of each class.
     burn_in

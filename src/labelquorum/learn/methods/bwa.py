@@ -56,7 +56,7 @@ def bwa(
     item_precision
         How closely the items' numbers are held to their mean (λ in the paper).
     tolerance, iterations
-        It ends when the objective changes by less, relatively, or after so many rounds.
+        It ends when the objective changes by less, relatively, or after `iterations` rounds.
 
     Examples
     --------

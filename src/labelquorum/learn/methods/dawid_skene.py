@@ -71,7 +71,7 @@ def dawid_skene(
     smoothing
         Added to every count, so that no probability is 0.
     tolerance, iterations
-        EM ends when the log-likelihood changes by less, relatively, or after so many rounds.
+        EM ends when the log-likelihood changes by less, relatively, or after `iterations` rounds.
 
     Examples
     --------

@@ -69,7 +69,7 @@ def ebcc(
     class_strength
         Prior count of each class (α); unless given, the votes it got, as in the paper's results.
     tolerance, iterations
-        A start ends when the lower bound changes by less, relatively, or after so many rounds.
+        A start ends when the lower bound changes by less, relatively, or after `iterations` rounds.
 
     Examples
     --------

@@ -82,7 +82,7 @@ def glad(
     ability_mean, ease_mean
         The means of the normal priors of α and log β; their variance is 1.
     tolerance, iterations
-        EM ends when the log posterior changes by less, relatively, or after so many rounds.
+        EM ends when the log posterior changes by less, relatively, or after `iterations` rounds.
 
     Examples
     --------

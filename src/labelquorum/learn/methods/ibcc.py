@@ -2,7 +2,7 @@
 
 E. Simpson, S. Roberts, I. Psorakis and A. Smith, Dynamic Bayesian Combination of Multiple
 Imperfect Classifiers, in Decision Making and Imperfection, Springer, 2013: the "independent BCC"
-of Kim and Ghahramani (AISTATS 2012), every worker having a confusion matrix of his own.
+of Kim and Ghahramani (AISTATS 2012), every worker having their own confusion matrix.
 """
 
 from typing import NamedTuple
@@ -51,12 +51,12 @@ def ibcc(
     Parameters
     ----------
     right, wrong
-        Prior counts of a worker on and off the diagonal of his matrix. 4 and 1 are those of Li,
+        Prior counts on and off the diagonal of a worker's matrix. 4 and 1 are those of Li,
         Rubinstein and Cohn (ICML 2019) for this model.
     class_strength
         Prior count of each class.
     tolerance, iterations
-        It ends when the lower bound changes by less, relatively, or after so many rounds.
+        It ends when the lower bound changes by less, relatively, or after `iterations` rounds.
 
     Examples
     --------

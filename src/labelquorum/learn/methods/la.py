@@ -59,7 +59,7 @@ class Info(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """Labels every worker is taken to have given before his first."""
+    """Labels every worker is taken to have given before their first."""
 
     right: float  # α − 1
     wrong: float  # β − 1
@@ -153,7 +153,7 @@ def _quality(rows: Leaves, credit: Credit) -> Floats:
 def _confusion(
     state: State, workers: NDArray[np.integer[Any]], credit: Credit
 ) -> NDArray[np.float32]:
-    """Right with his quality whatever the class, and else any other class alike, (P, C, C)."""
+    """Right with the worker's quality on any class, wrong on all others alike, (P, C, C)."""
     n_classes = len(state.answers)
     right = _quality(state.rows.gather(workers), credit)[:, None, None]
     if n_classes < 2:
@@ -207,7 +207,7 @@ def la_one_pass(
     Parameters
     ----------
     right, wrong
-        Labels every worker is credited with before his first. 1 and 1 are the paper's prior,
+        Labels every worker is credited with before their first. 1 and 1 are the paper's prior,
         Beta(2, 2), at whose mode it estimates.
 
     Examples
@@ -246,7 +246,7 @@ def la_two_pass(
     Parameters
     ----------
     right, wrong
-        Labels every worker is credited with before his first. 1 and 1 are the paper's prior,
+        Labels every worker is credited with before their first. 1 and 1 are the paper's prior,
         Beta(2, 2), at whose mode it estimates.
 
     Examples

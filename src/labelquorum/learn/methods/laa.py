@@ -99,7 +99,7 @@ def laa(
     Parameters
     ----------
     expectation, samples
-        E_q over so many draws of y, "sampled", or over all classes, "exact" (the authors' code).
+        E_q over draws of y, "sampled", or over all classes, "exact" (the authors' code).
     kl_weight, penalty
         λ and ρ.
     learning_rate
@@ -339,7 +339,7 @@ def _blank(n_classes: int) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[A
         for name, shape in shapes.items()
         for kind in kinds
     }
-    # Which classes a worker has named so far: only of these his classifier row means anything.
+    # Which classes a worker has named so far: only there does the classifier row mean anything.
     return shared, rows | {"met": np.zeros((1, C), np.bool_)}
 
 

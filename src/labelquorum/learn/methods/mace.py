@@ -1,4 +1,4 @@
-"""MACE: a worker either knows the truth or spams, by a habit of his own.
+"""MACE: a worker either knows the truth or spams, by a habit of their own.
 
 D. Hovy, T. Berg-Kirkpatrick, A. Vaswani and E. Hovy, Learning Whom to Trust with MACE, NAACL-HLT
 2013. The constants of the priors are those of the authors' program and of Crowd-Kit's MACE.
@@ -56,14 +56,14 @@ STRATEGY_PRIOR = 10.0
 """The Dirichlet's count of each class in a worker's habit."""
 
 ROWS_TOGETHER = 100_000
-"""So many labels are passed over at once, some of them several times."""
+"""Labels that are passed over at once, some of them several times."""
 
 
 class Params(NamedTuple):
     """The logarithms of what a worker does; under priors they are of less than 1 in sum."""
 
-    log_spamming: Floats  # (P, 2) log (1 − θ), that he spams, and log θ, that he knows
-    log_strategy: Floats  # (P, C) log ξ, what he says when he spams
+    log_spamming: Floats  # (P, 2) log (1 − θ), spams, and log θ, knows
+    log_strategy: Floats  # (P, C) log ξ, what is said by one who spams
 
 
 class Normalise(NamedTuple):
@@ -95,9 +95,9 @@ def mace(
     strategy_prior
         The Dirichlet prior's count of each class in what a spammer says.
     restarts
-        So many random starts; the one that ends with the best likelihood is kept.
+        Number of random starts; the one that ends with the best likelihood is kept.
     tolerance, iterations
-        A run ends when its log-likelihood changes by less, relatively, or after so many rounds.
+        Ends when the log-likelihood changes by less, relatively, or after `iterations` rounds.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def mace(
 
     def fit(chunk: Chunk, seed: int) -> Fit:
         labels, how = incidence_of(chunk), normalise(chunk.n_classes)
-        # Small chunks are fitted from all starts at once, as if by so many crowds of their own.
+        # Small chunks are fitted from all starts at once, as if each had its own crowd.
         together = max(1, min(restarts, ROWS_TOGETHER // max(chunk.n_labels, 1)))
         runs: list[tuple[Params, list[float]]] = []
         for first in range(0, restarts, together):
@@ -218,7 +218,7 @@ def _log_says(params: Params) -> tuple[Floats, Floats]:
 
 
 def _repeat(labels: Incidence, times: int) -> Incidence:
-    """The labels so many times, each time of other items and other workers."""
+    """The labels repeated, each time of other items and other workers."""
     n_items, n_workers = labels.n_items, labels.n_workers
     return incidence(
         (labels.item + np.arange(times)[:, None] * n_items).ravel(),

@@ -75,7 +75,7 @@ def descend(
     bound
         What ∇² is no larger than, for each multiplier.
     steps, tolerance
-        Stop after so many steps, or when no multiplier moves by more.
+        Stop after this number of steps, or when no multiplier moves by more.
     """
     now = ahead = start
     momentum = 1.0
@@ -161,8 +161,8 @@ def minimax_entropy(
     Parameters
     ----------
     worker_penalty, item_penalty
-        α and β. Unless given, α = `strength` · C² and β = α times the mean number of labels a
-        worker gave over the mean number of labels an item got.
+        α and β. Unless given, α = `strength` · C² and β = α times the mean number of labels
+        per worker over the mean number of labels per item.
     strength
         γ of this rule; ¼ is that of the released code, which can also choose among ¼, ½, 1, 2 and 4
         by the likelihood of labels held out.

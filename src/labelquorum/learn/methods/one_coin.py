@@ -1,4 +1,4 @@
-"""One-coin Dawid–Skene: a worker is right as often on every class, and his errors are all alike.
+"""One-coin Dawid–Skene: a worker is right as often on every class, and errors are all alike.
 
 Y. Zhang, X. Chen, D. Zhou and M. I. Jordan, Spectral Methods Meet EM: A Provably Optimal Algorithm
 for Crowdsourcing, NIPS 2014 and JMLR 17, 2016: their EM for one coin, started from the vote.
@@ -48,7 +48,7 @@ class Params(NamedTuple):
     class_prior: Floats  # (C,) π
     skill: Floats  # (P,) p
     right: Floats  # (P,) how many of the worker's labels are right, softly
-    total: Floats  # (P,) his labels
+    total: Floats  # (P,) the worker's labels
 
 
 def one_coin(
@@ -69,7 +69,7 @@ def one_coin(
     smoothing
         Added to the right labels, the wrong labels and the items of each class.
     tolerance, iterations
-        EM ends when the log-likelihood changes by less, relatively, or after so many rounds.
+        EM ends when the log-likelihood changes by less, relatively, or after `iterations` rounds.
 
     Examples
     --------

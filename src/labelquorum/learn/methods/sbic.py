@@ -7,7 +7,7 @@ A worker is right with one probability whatever the class, and a Beta distributi
 known of it. Items are taken one by one, in the order of the chunk: the workers' present means give
 the item's log-odds, and these tell how probably each of them was right. That is the paper's order
 of labels in which all labels of an item come together; a label that comes late is weighed with all
-the others of its item, but what those told about their workers is not taken back. The answers a
+the others of its item, but what those said about their workers is not taken back. The answers a
 chunk gets are weighed by what is known at its end.
 """
 
@@ -164,7 +164,7 @@ def _mean(rows: Leaves, prior: Prior) -> Floats:
 def _confusion(
     state: State, workers: NDArray[np.integer[Any]], prior: Prior
 ) -> NDArray[np.float32]:
-    """Right with his mean whatever the class, (P, C, C)."""
+    """Right as often as the worker's mean whatever the class, (P, C, C)."""
     if state.n_classes < 2:
         return np.ones((len(workers), state.n_classes, state.n_classes), np.float32)
     right = _mean(state.rows.gather(workers), prior)[:, None, None]

@@ -128,7 +128,7 @@ def stepwise_em(
         Chunk t moves the averages by (t + 2)^−a, t from 0. 1 counts all chunks alike, less lets
         old ones fade, 0 keeps the newest alone; EM is known to converge above 0.5.
     right, wrong
-        Prior counts of a worker on and off the diagonal of his matrix.
+        Prior counts on and off the diagonal of a worker's matrix.
     class_strength
         Prior count of each class.
 

@@ -128,11 +128,11 @@ def streaming_vb(
     Parameters
     ----------
     right, wrong
-        Prior counts of a worker on and off the diagonal of his matrix.
+        Prior counts on and off the diagonal of a worker's matrix.
     class_strength
         Prior count of each class.
     tolerance, iterations
-        A chunk is solved when no probability changes by more, or after so many rounds.
+        A chunk is solved when no probability changes by more, or after `iterations` rounds.
 
     Examples
     --------
