@@ -14,7 +14,7 @@ KEY = "a-key"
 
 
 class Cut(Response):
-    """An answer that breaks off: what was done is done, and nobody is told."""
+    """An answer that breaks off: what was done is done, but no reply comes."""
 
     async def __call__(self, scope, receive, send):
         headers = [(b"content-length", b"1000")]

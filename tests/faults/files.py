@@ -1,7 +1,7 @@
 """SQLite over files that fail or lose power: a VFS of apsw below, Python's own interface above.
 
-`Disk` is told of every write, sync and truncation before it happens, and may refuse it. It writes
-all of them down, so that what would be on the disk after a loss of power can be put together.
+`Disk` sees every write, sync and truncation before it happens, and may refuse it. It records
+all of them, so that what would be on the disk after a loss of power can be put together.
 `engine_on` makes the store's own engine run over it.
 """
 
@@ -141,7 +141,7 @@ def _torn(step, rng):
 
 @contextmanager
 def engine_on(disk):
-    """Make engines of SQLite that are made meanwhile run over a disk, for as long as they live."""
+    """Inside the block, new SQLite engines run over a disk, for as long as they live."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sa, "create_engine", partial(sa.create_engine, module=_Driver(disk)))
         yield

@@ -34,7 +34,7 @@ def disk(tmp_path, monkeypatch):
 
 
 def fill(disk, leave):
-    """Take all space but so many bytes."""
+    """Take all space but `leave` bytes."""
     room = os.statvfs(disk)
     size = room.f_bavail * room.f_frsize - leave
     ballast = disk / "ballast"
@@ -59,7 +59,7 @@ def test_a_full_disk_is_said_reads_go_on_and_it_recovers(disk, end, record_prope
             drive(store, TODO, acknowledged.__setitem__)
         fill(disk, 0)
         before = stream.answers()
-        for _ in range(3):  # it stays so, and every refusal is the same
+        for _ in range(3):  # every further call fails the same way
             with pytest.raises(FullError):
                 stream.accept(table_of([("new", "w", "a")] * 3000), "more")
             assert stream.count()["answered_items"] == len(before)

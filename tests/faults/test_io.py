@@ -112,4 +112,4 @@ def test_whichever_call_fails_nothing_false_is_acknowledged(
         number += size(stride, 1)
     record_property("calls that failed", n_failed)
     record_property("errors raised", n_raised)
-    assert n_failed > n_raised > 15  # of a last close nobody is told
+    assert n_failed > n_raised > 15  # an error of the last close is not raised

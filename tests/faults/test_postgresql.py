@@ -136,7 +136,7 @@ def end(tmp_path_factory):
 
 
 def break_at(point, times, action):
-    """Do something when a fault point is passed for so many times."""
+    """Do something when a fault point is passed for the nth time."""
     passed = []
 
     def hook(name):
@@ -154,20 +154,20 @@ def disarmed():
 
 
 def drive_through(store, end):
-    """Drive until done, whatever is refused meanwhile; give what was, and the seconds it took."""
-    refusals, acknowledged, began = [], [], time.monotonic()
+    """Drive until done; return the errors on the way, and the seconds it took."""
+    failures, acknowledged, began = [], [], time.monotonic()
     while True:
         try:
             assert ended(drive(store, TODO, lambda key, _: acknowledged.append(key))) == end
             break
         except StoreError as error:
             assert "the database refused" in str(error)
-            began = began if refusals else time.monotonic()
-            refusals.append(error)
+            began = began if failures else time.monotonic()
+            failures.append(error)
             assert time.monotonic() - began < 60
             time.sleep(0.05)
     assert len(acknowledged) == len(set(acknowledged))
-    return refusals, time.monotonic() - began
+    return failures, time.monotonic() - began
 
 
 @pytest.mark.parametrize("point", failpoints.POINTS)
@@ -186,8 +186,8 @@ def test_a_backend_that_is_terminated_at_any_point_loses_nothing(database, end, 
 
     with Store.open(database, learner=Remembering()) as store:
         break_at(point, 2, terminate)
-        refusals, _ = drive_through(store, end)
-    assert refusals
+        failures, _ = drive_through(store, end)
+    assert failures
     engine.dispose()
 
 
@@ -211,8 +211,8 @@ def test_a_server_that_is_stopped_and_started_again_loses_nothing(
 def test_a_commit_of_which_nobody_knows_is_settled_by_its_key(own, home, end, point, when):
     with proxied(home) as (through, proxy), Store.open(through, learner=Remembering()) as store:
         break_at(point, 2, lambda: setattr(proxy, "when", when))
-        refusals, _ = drive_through(store, end)
-    assert len(refusals) == 1
+        failures, _ = drive_through(store, end)
+    assert len(failures) == 1
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -45,7 +45,7 @@ class Run:
 
 @contextmanager
 def small_log():
-    """Shorten the log often meanwhile."""
+    """Inside the block, checkpoint the WAL often."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlite_wal, "LOG_BYTES", 600_000)
         yield

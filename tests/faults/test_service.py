@@ -100,7 +100,7 @@ def test_a_service_or_its_learner_killed_while_clients_send_loses_and_doubles_no
         client.create("s", classes=CLASSES, rules=rules)
         left = list(range(len(todo)))
         chance.shuffle(left)
-        # A kill comes after so many requests were acknowledged.
+        # Numbers of acknowledged requests after which it is killed.
         marks = sorted(chance.sample(range(len(todo) * 4 // 5), kills))
         arguments = (client, todo, left, acknowledged, failed)
         senders = [threading.Thread(target=send_all, args=arguments) for _ in range(SENDERS)]

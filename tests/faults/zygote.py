@@ -134,7 +134,7 @@ def carry_out(order, address):
         os._exit(0)
     os.close(write)
     if order.get("after") is not None:
-        # The pipe is at its end when the victim is; what it says meanwhile can wait there.
+        # The pipe is at its end when the victim is; what it says until then can wait there.
         poll = select.poll()
         poll.register(read, select.POLLHUP)
         poll.poll(1000 * order["after"])

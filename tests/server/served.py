@@ -1,4 +1,4 @@
-"""A real service on a loopback port: uvicorn, the gate, a queue, a SQLite store."""
+"""A real service on a loopback port: uvicorn, the middleware, a write queue, a SQLite store."""
 
 import io
 import json

@@ -133,7 +133,7 @@ def test_a_route_that_is_not_declared_is_open_to_nobody(walked):
 
     @app.inner.get("/secret")
     def secret():
-        return "told"
+        return "shown"
 
     with pytest.raises(StateError, match="'/secret' does not say what key it takes"):
         check_routes(app.inner.routes)

@@ -273,7 +273,7 @@ def test_each_alarm_is_raised_by_its_rule():
     assert codes(Figures([0, 0, 6, 94]), labels_per_item=3) == ["few_labels"]
     assert codes(Figures([0, 0, 6, 94]), labels_per_item=2) == []
     assert codes(Figures([0, 0, 5, 95]), labels_per_item=3) == []
-    turned = [{"worker": "w", "says": "Since chunk 4 he is another.", "since": 4}]
+    turned = [{"worker": "w", "says": "Changed at chunk 4.", "since": 4}]
     assert codes(turned=turned) == ["worker_turned"]
 
 

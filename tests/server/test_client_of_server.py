@@ -31,7 +31,7 @@ def name(client, request):
 
 
 def settled(client, name, n_chunks=1):
-    """Follow the events until so many chunks are applied; give the events."""
+    """Follow the events until `n_chunks` are applied, and return them."""
     events = client.follow(name, after=0)
     found = list(islice((event for event in events if event.kind == "applied"), n_chunks))
     events.close()

@@ -1,4 +1,4 @@
-"""What a store, a learner or a queue refuses, and how that is told; and that it passes."""
+"""Errors of the store, the learner and the queue as HTTP responses."""
 
 import json
 
@@ -25,9 +25,9 @@ LABEL = {"task": "t", "worker": "ann", "label": "owl"}
     ids=str,
 )
 def test_errors_of_the_library_have_a_status_each(error, status):
-    refusal = api_error_of(error)
-    assert refusal.status == status and refusal.sentences[0] == "a"
-    assert ("Retry-After" in refusal.headers) == (status == 503)
+    found = api_error_of(error)
+    assert found.status == status and found.sentences[0] == "a"
+    assert ("Retry-After" in found.headers) == (status == 503)
 
 
 @pytest.mark.parametrize(

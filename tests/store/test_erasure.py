@@ -1,4 +1,4 @@
-"""A person's right: a worker is forgotten as the library does it, and his id is nowhere left."""
+"""Erasure: a worker is forgotten as the library does it, and their id is nowhere left."""
 
 import numpy as np
 import pytest
@@ -61,21 +61,21 @@ def test_a_worker_is_forgotten_to_the_bit_as_in_the_library(store, monkeypatch):
 def test_his_id_is_nowhere_left(store, where, monkeypatch):
     rules = OPEN.changed(retention="keep")
     stream = store.create("s", rules=rules, classes=["x", "y"])
-    stream.accept({"t": {"somebody": "x", "b": "y"}, "u": {"b": "y"}}, key="k")
+    stream.accept({"t": {"someone": "x", "b": "y"}, "u": {"b": "y"}}, key="k")
     stream.settle()
-    stream.accept({"bad": {"somebody": "x", "b": "y"}})
+    stream.accept({"bad": {"someone": "x", "b": "y"}})
 
     def learn(work):
-        raise ValueError("I do not like somebody")
+        raise ValueError("I do not like someone")
 
     with monkeypatch.context() as patch:
         patch.setattr(model_module, "learn", learn)
         stream.settle()
     stream.change(labels_per_item=2)
-    stream.accept({"v": {"somebody": "x", "b": "y"}, "w": {"somebody": "y"}})
-    assert "somebody" in everything(store)
-    assert stream.forget("somebody") == 4
-    assert "somebody" not in everything(store)
+    stream.accept({"v": {"someone": "x", "b": "y"}, "w": {"someone": "y"}})
+    assert "someone" in everything(store)
+    assert stream.forget("someone") == 4
+    assert "someone" not in everything(store)
     assert [f for f in examine_store(where) if f.name == BROKEN] == []
     assert stream.count()["waiting_labels"] == 1
     assert stream.cut() is None  # one label of v is left
@@ -84,18 +84,18 @@ def test_his_id_is_nowhere_left(store, where, monkeypatch):
     assert {one.item_id: one.n_labels for one in stream.answers()} == {"t": 2, "u": 1, "v": 2}
 
 
-def test_the_file_holds_nothing_of_him(tmp_path):
+def test_the_file_holds_nothing_of_a_forgotten_worker(tmp_path):
     from labelquorum.store.store import Store
 
     with Store.open(tmp_path) as store:
         stream = store.create("s", rules=AT_ONCE)
         for number in range(50):
-            stream.accept({f"t{number}": {"somebody": "x", "b": "y"}})
+            stream.accept({f"t{number}": {"someone": "x", "b": "y"}})
         stream.settle()
-        stream.forget("somebody")
+        stream.forget("someone")
         store.compact()
         held = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert b"somebody" not in held
+    assert b"someone" not in held
     assert b"t49" in held
 
 

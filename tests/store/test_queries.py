@@ -10,7 +10,7 @@ RULES = Rules(labels_per_item=2, chunk_items=4, max_wait=None, max_chunk_wait=No
 
 @pytest.fixture
 def asked(store, monkeypatch):
-    """What the learner was asked: the question, what came with it, and what it told."""
+    """What the learner was asked: the question, what came with it, and the reply."""
     seen, ask = [], store.learner.ask
 
     def noted(work, question, options):

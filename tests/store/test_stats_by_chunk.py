@@ -40,7 +40,7 @@ def test_answers_are_counted_by_chunk_and_class(tmp_path):
 def test_confidence_is_counted_in_equal_parts(tmp_path):
     store, stream = filled(tmp_path)
     with store:
-        stream.gold({"t1": "owl"})  # it is open, and is answered anew with 1
+        stream.gold({"t1": "owl"})  # it is open, and is answered again with 1
         stream.settle(flush=True)
         found = chunk_series(stream)
         sure = [one.confidence for one in stream.answers()]

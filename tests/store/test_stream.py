@@ -154,7 +154,7 @@ def test_a_stream_of_before_a_preset_changed_goes_on_with_what_it_meant(store, p
     settings = {"preset": preset, **parts, "class_prior": "uniform"}
     rules = Rules(labels_per_item=4, chunk_items=6)
     streams = [store.create("before", rules=rules, **settings)]
-    streams.append(store.create("told", rules=rules, **settings, tolerance=1e-3))
+    streams.append(store.create("given", rules=rules, **settings, tolerance=1e-3))
     kept = codec.decode(streams[0].configuration.settings)
     for name in ("weight_init", "init_smoothing", "newcomer_rows"):
         del kept[name]

@@ -18,7 +18,7 @@ __all__ = ["Batch", "Receipt", "Row", "Submission", "batch_of", "check_names", "
 
 
 class Submission(NamedTuple):
-    """A table as it is sent; see `Inlet.accept`."""
+    """A table as it is sent; see `Stream.accept`."""
 
     labels: Any
     key: str | None = None

@@ -1,7 +1,7 @@
-"""A model in rows: what all share, and one row a worker.
+"""A model in rows: one that all workers share, and one per worker.
 
-`learn` is the update as a pure function from `Work`, the rows a chunk needs, to `Outcome`, the rows
-it changes. Both are plain values, so it may run in another process. A chunk needs what is shared
+`learn` is the update as a pure function from `Work`, the rows needed, to `Outcome`, the rows
+changed. Both are plain values, so it may run in another process. A chunk needs what is shared
 and its own workers: everybody else enters only through the sums that are shared. So the model is
 built with those workers alone, in the order they first appeared, and learns as it would with all.
 """

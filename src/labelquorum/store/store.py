@@ -1,7 +1,7 @@
 """The store: streams that survive anything but the loss of their disk.
 
 A folder holds one SQLite file; a URL names a PostgreSQL database. Either has one holder at a time,
-whose lock says who it is, and who may let a process of its own join it. Everything is written in
+whose lock says who it is; a subprocess of the holder may join it. Everything is written in
 transactions, one after the other, and what a call returns was committed before it returned.
 """
 
@@ -119,7 +119,7 @@ class Store:
 
     @classmethod
     def join(cls, where: str | os.PathLike[str], start: float) -> "Store":
-        """Write, from a process of its own, to a store that the process which started it holds.
+        """Open, in a subprocess, a store that its parent process holds, and write to it.
 
         Parameters
         ----------

@@ -42,7 +42,7 @@ document.addEventListener("securitypolicyviolation", (event) =>
 
 
 class Service:
-    """`labelquorum serve` in a process of its own, and a client with its first key."""
+    """`labelquorum serve` in a subprocess, and a client with its first key."""
 
     def __init__(self, folder, port=0):
         command = [sys.executable, "-m", "labelquorum", "serve", str(folder), "--port", str(port)]
@@ -146,13 +146,13 @@ def service(tmp_path_factory):
             if own is not None:
                 with held(starts):
                     reply.unlink(missing_ok=True)
-                fcntl.flock(uses, fcntl.LOCK_EX)  # had once the others have let go
+                fcntl.flock(uses, fcntl.LOCK_EX)  # taken once the others have released it
                 own.stop()
 
 
 @contextmanager
 def held(file):
-    """A file that no other process holds meanwhile."""
+    """Lock a file inside the block."""
     fcntl.flock(file, fcntl.LOCK_EX)
     try:
         yield

@@ -79,7 +79,7 @@ def test_a_renewed_list_still_tells_how_many_there_are(view, service):
     counter = page.locator(".counter")
     expect(counter).to_have_text("507 items")
     page.evaluate("document.querySelector('.rows tr').dataset.old = 'yes'")
-    service.client.change("birds", chunk_items=20)  # as it was, and told to all
+    service.client.change("birds", chunk_items=20)  # no change, but an event
     expect(page.locator(".rows tr[data-old]")).to_have_count(0)
     assert counter.text_content() == "507 items"
     view.check()

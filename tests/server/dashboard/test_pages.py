@@ -116,7 +116,7 @@ def test_each_bad_name_has_pages_of_its_own(seen):
 
 
 def serious(page):
-    """What axe-core finds that would keep somebody out."""
+    """What axe-core finds that would keep a reader out."""
     found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
     return [
         f"{one['id']}: {node['target']} {node['failureSummary']}"

@@ -21,7 +21,7 @@ def answer_one_chunk(client, path, number):
 
 
 class Viewer:
-    """Reads events in a thread of its own."""
+    """Reads events in a thread."""
 
     def __init__(self, client, path, **headers):
         self.events, self.comments, self.status = [], [], None

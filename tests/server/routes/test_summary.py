@@ -1,4 +1,4 @@
-"""What a dashboard asks for: summaries, the board of workers, what to ask, downloads."""
+"""What a dashboard asks for: summaries, the worker table, what to ask, downloads."""
 
 import csv
 import io

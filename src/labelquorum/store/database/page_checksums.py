@@ -1,19 +1,18 @@
 """Page checksums of SQLite's file, so that damage is noticed before anything is read from it.
 
-SQLite sums what is in its log, not what is in its file. While the log takes all that is written,
-the file stands still; so once the log is brought into it, the sums are written beside it, in
-`labelquorum.seal`. The file carries a mark (`PRAGMA user_version`) which the first commit after
-that changes. So a seal is of this very state of the file, or it is known to be of another and says
-nothing: whoever else brings the log into the file, or puts another file in its place, breaks none.
+SQLite has checksums of its WAL, not of its file. Between two checkpoints the file does not change,
+so after a checkpoint the sums of its pages are written beside it, to `labelquorum.seal`. The file
+carries a mark (`PRAGMA user_version`), which the first commit after the checkpoint changes. So the
+sums are of exactly this state of the file, or they are known to be of another and prove nothing:
+a checkpoint by another program, or another file in its place, is not taken for damage.
 
-Who reads may keep the log from being emptied after it was brought into the file. Were its beginning
-damaged then, what is before the damage would be taken for newer than the file. So before the log is
-brought in, a sum of it is written down in `labelquorum.log`, and it has to be there until it is
-emptied.
+A reader may keep the WAL from being truncated after a checkpoint. If its beginning were damaged
+then, the frames before the damage would be taken for newer than the file. So before a checkpoint a
+checksum of the WAL is written to `labelquorum.log`, which it must match until it is truncated.
 
-Files on which SQLite has locks are opened once and kept: by the rules of POSIX, to close any handle
-of a file releases all locks that the process has on it, and another process would then take
-itself for the last, and remove the log.
+Files on which SQLite has locks are opened once and kept open: under POSIX, closing any handle of a
+file releases all locks that the process has on it; another process would then take itself for the
+last one, and remove the WAL.
 """
 
 import json
@@ -88,7 +87,7 @@ class PageChecksums:
         return bool(self._mark) and _mark(self._head()) == self._mark
 
     def changing(self) -> set[int] | None:
-        """The pages that change when the log is brought into the file; None for any of them."""
+        """The pages that the next checkpoint changes; None if any may change."""
         try:
             self.follow()
             return set(self._followed) if self.is_of_file() else None
@@ -96,7 +95,7 @@ class PageChecksums:
             return None
 
     def follow(self) -> int:
-        """Sum what is new in the log, so that little is left to sum once it is long; its bytes."""
+        """Sum the new frames of the WAL, so that few are left at a checkpoint; its bytes."""
         with self._log.open("rb", buffering=0) as log:
             head = log.read(LOG_HEADER)
             salt, size = _salt(head), int.from_bytes(head[8:12], "big")
@@ -116,7 +115,7 @@ class PageChecksums:
         return end
 
     def note(self) -> None:
-        """Write down what of the log has to be there, before it is brought into the file."""
+        """Write the checksum of the WAL, before a checkpoint."""
         self.follow()
         salt, end, total = self._summed
         part = self._noted.with_suffix(".note")
@@ -132,7 +131,7 @@ class PageChecksums:
             os.close(folder)
 
     def _check_log(self) -> None:
-        """Refuse a log that is not as it was when it was brought into the file."""
+        """Refuse a WAL that differs from its checksum."""
         try:
             header = json.loads(self._noted.read_bytes())
             salt, end, total = (

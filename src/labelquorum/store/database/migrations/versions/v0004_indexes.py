@@ -8,7 +8,7 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """Make the indexes anew: a label is put into two, and at the cut into one more."""
+    """Rebuild the indexes: a label enters two, and one more when its chunk is cut."""
     for name in ("labels_of_item", "labels_of_chunk"):
         op.drop_index(name, "labels")
     op.drop_index("waiting_ready", "waiting")
