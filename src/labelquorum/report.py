@@ -82,7 +82,7 @@ PAGE = """<!DOCTYPE html>
 
 
 class Answer(NamedTuple):
-    """What was answered to a task, without having been told its truth."""
+    """What was answered to a task whose truth was not known."""
 
     task: Hashable
     label: Hashable
@@ -110,7 +110,7 @@ class Gallery:
         return chunk_series(self.stream)
 
     def answers(self) -> Iterator[Answer]:
-        """Answers to tasks whose truth was not told: of a file, those of open tasks."""
+        """Answers to tasks whose truth was not sent; of a model file, those of open tasks."""
         if self.stream is None:
             table = self.model.report().items
             wanted = (table["consensus_label"], table["consensus_quality_score"])
@@ -126,7 +126,7 @@ class Gallery:
                     yield Answer(row["task"], row["label"], row["confidence"])
 
     def busiest_ends(self, limit: int) -> list[Hashable]:
-        """So many workers, half from either end of the skills; who gave one label is no news."""
+        """At most `limit` workers, half from either end of the skills."""
         skills = self.model.skills_.sort_values(kind="stable")
         workers = skills.index.tolist()
         if len(workers) <= limit:
@@ -254,7 +254,7 @@ def report_page(gallery: Gallery, now: datetime | None = None) -> str:
     gallery
         The stream; see `opened`.
     now
-        When it is written; told at its foot.
+        When it is written; shown at its foot.
     """
     moment = (now or datetime.now(UTC)).astimezone(UTC)
     with tempfile.TemporaryDirectory(prefix="labelquorum-") as folder:
@@ -303,7 +303,7 @@ def _figures(gallery: Gallery) -> str:
     pairs = [
         ("tasks decided", f"{n_items:,.0f}"),
         ("tasks waiting", f"{counts['waiting_items']:,}"),
-        ("labels a task", f"{found.labels.sum() / max(n_items, 1):.1f}"),
+        ("labels per task", f"{found.labels.sum() / max(n_items, 1):.1f}"),
         ("workers", f"{len(gallery.model.workers_):,}"),
         ("mean confidence", f"{sure:.1%}"),
         ("labels that came too late", f"{counts['late_labels']:,}"),
@@ -314,7 +314,7 @@ def _figures(gallery: Gallery) -> str:
         low, high = wilson(wrong / len(reported), len(reported))
         pairs.append(
             (
-                f"wrong on {len(reported):,} tasks whose truth was told later",
+                f"wrong on {len(reported):,} tasks whose truth was sent later",
                 f"{wrong / len(reported):.1%} ({low:.1%}–{high:.1%})",
             )
         )
@@ -411,7 +411,7 @@ def _picture(path: Path, says: str) -> str:
 def _table(
     caption: str, names: Sequence[str], rows: Iterable[Sequence[Any]], numbers: int | None = None
 ) -> str:
-    """A table; so many columns after the first hold numbers, which stand to the right."""
+    """A table; the next `numbers` columns after the first hold numbers, aligned right."""
     first, last = (1, numbers) if numbers else (0, -1)
     kinds = ["number" if first <= c <= last else "name" for c in range(len(names))]
     head = "".join(

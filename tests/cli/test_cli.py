@@ -393,7 +393,7 @@ def start_stream() -> subprocess.Popen[bytes]:
 
 
 def read_some(pipe, least: int) -> str:
-    """Wait for so many lines, and not for the end of the output."""
+    """Wait for at least `least` lines, not for the end of the output."""
     text = b""
     while text.count(b"\n") < least:
         assert select.select([pipe], [], [], PATIENCE)[0], "no answer came"

@@ -166,7 +166,7 @@ def test_the_report_tells_what_was_decided_by_whom_and_how_surely():
     words = " ".join(" ".join(page.words).split())
     assert "60 tasks decided in" in words
     assert {row[1] for row in ROWS} <= set(page.words)
-    assert re.search(r"wrong on 10 tasks whose truth was told later \d+\.\d% \(", words)
+    assert re.search(r"wrong on 10 tasks whose truth was sent later \d+\.\d% \(", words)
     assert len(page.all("img")) == 3 and all(image["alt"] for image in page.all("img"))
     assert all(header.get("scope") for header in page.all("th"))
 

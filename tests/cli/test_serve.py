@@ -21,7 +21,7 @@ from labelquorum.store.store import Store
 
 
 class Program:
-    """`labelquorum serve` in a process of its own."""
+    """`labelquorum serve` in a subprocess."""
 
     def __init__(self, folder, *options):
         command = [sys.executable, "-W", "error", "-m", "labelquorum", "serve", str(folder)]

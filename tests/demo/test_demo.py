@@ -219,7 +219,7 @@ def started(tmp_path):
 
 
 def gone(pids):
-    """Whether none of these processes runs any more; who waits for a parent has ended."""
+    """Whether all of these processes have ended; a zombie has."""
 
     def ended(pid):
         try:

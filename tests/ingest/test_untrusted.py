@@ -151,7 +151,9 @@ def test_many_empty_members_are_given_up_before_they_cost_much():
 
 
 def test_what_a_parquet_file_says_of_itself_is_bounded():
-    one_list = bytes([0x49, 0xFC, 0x80, 0x80, 0x08]) + bytes(2**17)  # of so many empty structs
+    one_list = bytes([0x49, 0xFC, 0x80, 0x80, 0x08]) + bytes(
+        2**17
+    )  # a list of empty structs, by its declared length
     said = one_list * 9 + b"\0"
     body = b"PAR1" + said + len(said).to_bytes(4, "little") + b"PAR1"
     with pytest.raises(LabelError, match="says of itself"):

@@ -307,7 +307,7 @@ def test_a_checkpoint_that_is_older_than_the_store_is_refused_rather_than_passed
 def test_a_job_that_fails_is_no_fault_of_the_chunk(spark, crowd, tmp_path, monkeypatch):
     files_of(crowd, tmp_path / "in", 1)
     with monkeypatch.context() as patch:
-        patch.setattr("labelquorum.spark.streaming.fit_told", lambda plan, reply: _die)
+        patch.setattr("labelquorum.spark.streaming.fit_with_counts", lambda plan, reply: _die)
         with pytest.raises(StoreError, match="Spark could not learn from a chunk"):
             fed(spark, tmp_path, spread_labels=500)
     assert [chunk["state"] for chunk in chunks(tmp_path)] == ["cut"]
@@ -349,7 +349,7 @@ def test_what_goes_wrong_while_no_micro_batch_comes_ends_the_query(spark, tmp_pa
         feed.wait(60)
     with pytest.raises(StoreError, match="The disk is full"):
         feed.stop()
-    with Store.open(tmp_path / "store"):  # it was let go of
+    with Store.open(tmp_path / "store"):  # it was released
         pass
 
 

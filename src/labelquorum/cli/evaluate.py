@@ -219,7 +219,7 @@ def _stopping() -> Iterator[Event]:
         stopped.set()
         raise KeyboardInterrupt
 
-    if current_thread() is not main_thread():  # which alone is told
+    if current_thread() is not main_thread():  # only the main thread gets signals
         yield stopped
         return
     before = signal.signal(signal.SIGINT, stop)

@@ -184,8 +184,8 @@ def plot(
     stream). workers: how often each is right, and between which bounds that
     is known. confusion: what workers say, given the truth. calibration: how
     often answers of each confidence are right, for a --truth; tasks whose
-    truth was told are left out, and of a model's file only open tasks are
-    known. A store is read beside a running service.
+    truth was sent are left out, and of a model file only open tasks are
+    known. A store can be read while a service runs.
     """
     from labelquorum.evaluation.datasets.load import read_truth
     from labelquorum.report import opened
@@ -222,8 +222,8 @@ def report(
 
     One HTML file with its pictures inside: what was decided and how surely,
     the classes, the workers, the tasks that are least sure, and how often
-    truths that were told had been found. It asks for nothing from elsewhere
-    and runs no script. It names workers and tasks: think of who reads it.
+    answers were right where the truth was sent later. It loads nothing and
+    runs no script. It names workers and tasks: think of who reads it.
     """
     from labelquorum.ingest.writers import replacing
     from labelquorum.report import opened, report_page

@@ -138,7 +138,7 @@ OnRepeat = Annotated[
         "--repeats",
         rich_help_panel=ROWS,
         show_default="last",
-        help="Which labels count when a worker labels a task again.",
+        help="Which labels count when a worker labels the same task again.",
     ),
 ]
 OnBadRow = Annotated[

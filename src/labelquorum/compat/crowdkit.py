@@ -7,8 +7,9 @@ those of Crowd-Kit 1.4, the time is a fraction. Where they differ:
 - a row without a task, worker or label is refused; Crowd-Kit drops it, or fails later;
 - `silent` and `verbose` are accepted, and nothing is printed;
 - a true label that nobody gave is a class of probability 0 to begin with, not NaN;
-- in `MACE` each worker has his own habit. Crowd-Kit's mixes them up unless the names of workers
-  and labels first appear in alphabetical order, and gives NaN where a task has very many labels.
+- in `MACE` each worker has a habit of their own. Crowd-Kit's mixes them up unless the names of
+  workers and labels first appear in alphabetical order, and gives NaN where a task has very many
+  labels.
 """
 
 from abc import ABC, abstractmethod
@@ -239,7 +240,7 @@ class DawidSkene(_Aggregator):
 
 @dataclass(eq=False)
 class OneCoinDawidSkene(_Aggregator):
-    """Dawid–Skene with one number for each worker: how often he is right."""
+    """Dawid–Skene with one number per worker: how often they are right."""
 
     n_iter: int = 100
     tol: float = 1e-5
@@ -357,7 +358,7 @@ class GLAD(_Aggregator):
 
 @dataclass(eq=False)
 class MACE(_Aggregator):
-    """MACE: a worker knows the truth, or spams by a habit of his own.
+    """MACE: a worker knows the truth, or spams by a habit of their own.
 
     With a number as `random_state` all of Crowd-Kit's restarts are one and the same, so one is
     made here; give a `numpy.random.RandomState` for starts that differ.
@@ -374,9 +375,9 @@ class MACE(_Aggregator):
     random_state: int | np.random.RandomState | np.random.Generator | None = 0
     verbose: int = 0
     spamming_: Floats = field(init=False, repr=False)
-    """(K, 2): that a worker spams, and that he knows; workers in order of appearance."""
+    """(K, 2): P(a worker spams), P(they know the truth); workers in order of appearance."""
     thetas_: Floats = field(init=False, repr=False)
-    """(K, C): what he says when he spams; labels in order of appearance."""
+    """(K, C): what a worker says when spamming; labels in order of appearance."""
     theta_priors_: Floats | None = field(init=False, repr=False)
     strategy_priors_: Floats | None = field(init=False, repr=False)
     smoothing_: float = field(init=False, repr=False)
@@ -416,7 +417,7 @@ class MACE(_Aggregator):
 
 
 def _lower_bound(probs: Floats, reported: float, labels: Incidence) -> float:
-    """Crowd-Kit's bound for a label: it counts an item's class prior once for each label."""
+    """Crowd-Kit's bound per label: the class prior of an item is counted once per label."""
     often = np.bincount(labels.item, minlength=labels.n_items) @ probs
     prior = np.maximum(probs.mean(axis=0), EPSILON)
     probs = np.maximum(probs, EPSILON)

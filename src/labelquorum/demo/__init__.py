@@ -147,17 +147,17 @@ def _show(running: Running, tell: Callable[[str], None]) -> None:
 def _watch(running: Running, tell: Callable[[str], None], seconds: float | None = None) -> None:
     """Report now and then, until the time is over or, without one, for ever."""
     began = reported = time.monotonic()
-    all_told = False
+    all_sent = False
     while seconds is None or time.monotonic() - began < seconds:
         time.sleep(LOOK_SECONDS)
         if running.feeder.error is not None:
             raise running.feeder.error
         if not running.service.runs:
             raise StateError("The demo's service has ended by itself. Start the demo again.")
-        if running.feeder.done and seconds is None and not all_told:
+        if running.feeder.done and seconds is None and not all_sent:
             tell("All labels are in. The pages stay until Control-C.")
-            all_told = True
-        if time.monotonic() - reported >= REPORT_SECONDS and not all_told:
+            all_sent = True
+        if time.monotonic() - reported >= REPORT_SECONDS and not all_sent:
             reported = time.monotonic()
             counts = running.client.stream(running.stream)["counts"]
             tell(

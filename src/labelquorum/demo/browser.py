@@ -25,10 +25,10 @@ OPTIONS = (
     "--disable-component-update",
     "--disable-sync",
 )
-PATIENCE_MS = 120_000  # a busy machine has to compile first
+TIMEOUT_MS = 120_000  # a busy machine has to compile first
 WIDE, PHONE = 1280, 390
-LOWEST, TALLEST = 800, 1460
-"""A picture shows the page as far as it goes, but no less and no more than so much."""
+MIN_HEIGHT, MAX_HEIGHT = 800, 1460
+"""Limits of a picture's height; between them it shows the whole page."""
 
 
 LOADED, FAILED = "main:not(:has(.skeleton))", "main .state.bad"
@@ -97,7 +97,7 @@ def take(browser: str, url: str, key: str, shots: Sequence[Shot], folder: Path) 
     with _opened(browser) as window:
         for number, shot in enumerate(shots, 1):
             path = folder / f"{number:02}-{shot.name}.png"
-            with _told_in_a_sentence(f"The page {shot.name!r} of the dashboard"):
+            with _as_state_error(f"The page {shot.name!r} of the dashboard"):
                 _take_one(window, f"{url}/#key={quote(key)}&go={quote(shot.page)}", shot, path)
             yield path
 
@@ -106,12 +106,12 @@ def _take_one(window: Any, address: str, shot: Shot, path: Path) -> None:
     with _page(window, shot) as page:
         page.goto(address)
         _wait_for_data(page, shot)
-        height = min(max(page.evaluate(HEIGHT), LOWEST), TALLEST)
+        height = min(max(page.evaluate(HEIGHT), MIN_HEIGHT), MAX_HEIGHT)
         page.screenshot(path=path, clip={"x": 0, "y": 0, "width": shot.width, "height": height})
 
 
 @contextmanager
-def _told_in_a_sentence(what: str) -> Iterator[None]:
+def _as_state_error(what: str) -> Iterator[None]:
     from playwright.sync_api import Error
 
     try:
@@ -128,7 +128,7 @@ def _opened(browser: str) -> Iterator[Any]:
     from playwright.sync_api import Error, sync_playwright
 
     with sync_playwright() as driver:
-        with _told_in_a_sentence(f"Pictures with {browser}"):
+        with _as_state_error(f"Pictures with {browser}"):
             window = driver.chromium.launch(executable_path=browser, args=list(OPTIONS))
         try:
             yield window
@@ -144,11 +144,11 @@ def _opened(browser: str) -> Iterator[Any]:
 @contextmanager
 def _page(window: Any, shot: Shot) -> Iterator["Page"]:
     context = window.new_context(
-        viewport={"width": shot.width, "height": TALLEST},
+        viewport={"width": shot.width, "height": MAX_HEIGHT},
         color_scheme="dark" if shot.dark else "light",
         reduced_motion="reduce",
     )
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     try:
         yield context.new_page()
     finally:
@@ -156,7 +156,7 @@ def _page(window: Any, shot: Shot) -> Iterator["Page"]:
 
 
 def _wait_for_data(page: "Page", shot: Shot) -> None:
-    """Wait until nothing is loading any more, and what there is is drawn."""
+    """Wait until all data are loaded and drawn."""
     page.wait_for_selector(f"{LOADED} h1, {FAILED}", state="attached")
     page.wait_for_function(ROWS)
     page.evaluate(DRAWN)

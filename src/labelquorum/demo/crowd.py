@@ -44,8 +44,8 @@ class Kind(NamedTuple):
 
     name: str
     n_workers: int
-    habit: str  # what he says of each class in turn
-    steadiness: float  # the share of labels he gives by habit; the others are guesses
+    habit: str  # what they say of each class in turn
+    steadiness: float  # the share of labels given by habit; the others are guesses
 
 
 CLASSES = ("cat", "dog", "fox", "owl")
@@ -66,7 +66,7 @@ KINDS = (
 NAMES = "ada ben cai dia eli fay gus hal ida jun kim lea max nia oto pia quy ros sam tia udo vic"
 WORKERS = (*NAMES.split(), "wes", "xia", "yan", "zoe")
 LABELS_PER_ITEM = 5
-CONCENTRATION = 60.0  # how closely a worker's matrix keeps to his kind's
+CONCENTRATION = 60.0  # how closely a worker's matrix keeps to that of the kind
 PAIR_SKILL = 0.6  # how often what the two copied is right
 DELAY_SECONDS = 1.0  # from the opening of a task to each of its labels, on average
 TICK_SECONDS = 0.25
@@ -97,7 +97,7 @@ def simulate(n_items: int, rate: float, turn: float, seed: int = 0) -> Scene:
     n_items
         How many tasks it labels.
     rate
-        Tasks that are opened a second.
+        Tasks opened per second.
     turn
         The share of the tasks after which the sleeper turns bad.
     """
@@ -120,7 +120,7 @@ def simulate(n_items: int, rate: float, turn: float, seed: int = 0) -> Scene:
 
 
 def _matrices(kinds: Sequence[Kind], rng: np.random.Generator) -> np.ndarray:
-    """The workers' matrices (K, C, C), each drawn near what his kind does."""
+    """The workers' matrices (K, C, C), each drawn near that of their kind."""
     n_classes = len(CLASSES)
     mean = np.full((len(kinds), n_classes, n_classes), 1 / n_classes)  # all guesses
     for k, kind in enumerate(kinds):
@@ -153,7 +153,7 @@ class Feeder:
 
     @property
     def done(self) -> bool:
-        """Whether all labels are sent, or none can be sent any more."""
+        """Whether all labels are sent, or no more can be sent."""
         return not self._thread.is_alive()
 
     def start(self) -> None:
@@ -191,7 +191,7 @@ class Feeder:
                 self._sent = until
             last = int(np.searchsorted(opened[gold], now - GOLD_SECONDS))
             if last > reported:
-                self._tell(gold[reported:last].tolist())
+                self._send_gold(gold[reported:last].tolist())
                 reported = last
             yield
 
@@ -208,13 +208,13 @@ class Feeder:
         ]
         self._client.send(self._stream, labels, key=f"{self._stream} {first}")
 
-    def _tell(self, items: list[int]) -> None:
+    def _send_gold(self, items: list[int]) -> None:
         truth, tasks = self._scene.crowd.truth, self._scene.tasks
         self._client.gold(self._stream, {tasks[i]: CLASSES[truth[i]] for i in items})
 
 
 class Errors(NamedTuple):
-    """How many of the decided tasks each method got wrong; those whose truth was told are out."""
+    """How many decided tasks each method got wrong, without those whose truth was sent."""
 
     n_items: int
     wrong: dict[str, int]
@@ -228,7 +228,7 @@ def errors_of(scene: Scene, labels: Any, sent: int, seed: int = 0) -> Errors:
     labels
         What was decided, a Series by task.
     sent
-        So many labels, in order of arrival, are known to all methods.
+        How many labels, in order of arrival, are known to all methods.
     """
     rows = scene.arrivals.row[:sent]
     full = scene.crowd
@@ -240,7 +240,7 @@ def errors_of(scene: Scene, labels: Any, sent: int, seed: int = 0) -> Errors:
     said = labels.map(CLASSES.index).to_numpy()[kept]
     votes = np.zeros((full.truth.size, len(CLASSES)))
     np.add.at(votes, (crowd.item, crowd.label), 1.0)
-    votes += np.random.default_rng(seed).random(votes.shape) / 2  # who is level draws lots
+    votes += np.random.default_rng(seed).random(votes.shape) / 2  # ties are broken at random
     answers = {"BiLA": said, "majority vote": votes.argmax(axis=1)[items]}
     answers["oracle"] = oracle(crowd)[items]
     truth = full.truth[items]
@@ -257,7 +257,7 @@ def summary(client: Client, stream: str, scene: Scene, sent: int) -> str:
     lines = [
         f"{sent:,} labels of {len(WORKERS)} workers came in; {len(decided):,} tasks are decided, "
         f"{counts['waiting_items']:,} wait for more labels.",
-        f"Of {found.n_items:,} decided tasks whose truth nobody told, BiLA got "
+        f"Of {found.n_items:,} decided tasks whose truth was not sent, BiLA got "
         f"{found.wrong['BiLA']:,} wrong, the majority vote {found.wrong['majority vote']:,}, and "
         f"an oracle that knows every worker's habits {found.wrong['oracle']:,}.",
         "",

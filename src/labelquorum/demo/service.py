@@ -1,8 +1,8 @@
 """The demo's service: `labelquorum serve`'s own parts, in a process that ends with its parent.
 
-`python -m labelquorum.demo.service` is that process. It tells its address and a key on
+`python -m labelquorum.demo.service` is that process. It prints its address and a key to
 standard output, serves until its standard input ends, and then ends in order, as at Control-C. So
-nothing is left behind, however the demo itself comes to its end.
+no process is left behind, however the demo ends.
 """
 
 import json
@@ -22,7 +22,7 @@ STOP_SECONDS = 30.0
 """A service that takes longer to end is killed."""
 
 
-class Told(NamedTuple):
+class Address(NamedTuple):
     """Where the service is, and the key to it."""
 
     url: str
@@ -30,7 +30,7 @@ class Told(NamedTuple):
 
 
 class Service:
-    """A service in a process beside this one, from `with` to its end."""
+    """A service in a subprocess; `with` ends it."""
 
     def __init__(self, store: str, port: int, log: Path) -> None:
         self._log = log
@@ -41,18 +41,18 @@ class Service:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._file,
-            start_new_session=True,  # Ctrl-C is for the demo, which then lets go of it
+            start_new_session=True,  # Ctrl-C goes to the demo, which then closes the service
         )
 
-    def address(self) -> Told:
+    def address(self) -> Address:
         """Wait until it serves."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         reported = json.loads(line) if line else {}
         if "url" not in reported:
-            reason = reported.get("error") or f"The service did not start. {self._last_words()}"
+            reason = reported.get("error") or f"The service did not start. {self._last_line()}"
             raise StateError(reason)
-        return Told(**reported)
+        return Address(**reported)
 
     @property
     def runs(self) -> bool:
@@ -73,7 +73,7 @@ class Service:
             process.stdin.close()
         try:
             process.wait(STOP_SECONDS)
-        except BaseException:  # too long, or somebody is in a hurry: what is acknowledged is safe
+        except BaseException:  # a timeout or a second Ctrl-C: what is acknowledged is safe
             process.kill()
             process.wait()
             raise
@@ -81,13 +81,13 @@ class Service:
             process.stdout.close()
             self._file.close()
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         return lines[-1] if lines else "It said nothing."
 
 
-class _Telling(Log):
-    """A log that also tells the parent where the service is, once it serves."""
+class _ReportingLog(Log):
+    """A log that also reports the address to the parent process, once it serves."""
 
     def __init__(self, stream: IO[str], key: str) -> None:
         super().__init__(stream)
@@ -96,7 +96,7 @@ class _Telling(Log):
     def write(self, event: str, **facts: Any) -> None:
         super().write(event, **facts)
         if event == "serving":
-            _tell({"url": f"http://{facts['at_address'][0]}", "key": self._key})
+            _report({"url": f"http://{facts['at_address'][0]}", "key": self._key})
 
 
 def serve(store: str, port: int) -> None:
@@ -116,7 +116,7 @@ def serve(store: str, port: int) -> None:
         with Store.open(store, learner=learner) as opened:
             check_free(settings)
             key, secret = Keys(opened).make("demo", "admin")
-            log = _Telling(sys.stderr, secret)
+            log = _ReportingLog(sys.stderr, secret)
             queue = WriteQueue(opened, SubprocessLoop(store, opened))
             server = Server(create_app(opened, queue, settings, log), settings)
 
@@ -131,18 +131,18 @@ def serve(store: str, port: int) -> None:
                 Keys(opened).revoke(key.id)
 
 
-def _tell(message: dict[str, str]) -> None:
+def _report(message: dict[str, str]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Serve what the arguments name, and tell in one sentence why that cannot be."""
+    """Serve what the arguments name, or report in one sentence why not."""
     store, port = sys.argv[1:]
     try:
         serve(store, int(port))
     except LabelQuorumError as error:
-        _tell({"error": str(error)})
+        _report({"error": str(error)})
         sys.exit(1)
 
 

@@ -46,7 +46,7 @@ class Chunk(NamedTuple):
     replaced_weight: NDArray[np.float32]  # (B,) how much that one counted
     item_keys: NDArray[np.uint64]  # (N,) a hash of each item's id: it breaks ties
     workers: NDArray[np.int32]  # (P,) the distinct workers present, ascending
-    worker_keys: NDArray[np.uint64]  # (P,) a hash of each one's id: it seeds his first rows
+    worker_keys: NDArray[np.uint64]  # (P,) a hash of each id: it seeds the worker's first rows
     n_workers: int  # K, all workers known so far
     n_classes: int  # C, all classes known so far
     counted_probs: NDArray[np.float32] | None = None  # (N, A, C) by which open items were counted
@@ -217,7 +217,7 @@ def with_news(chunk: Chunk) -> Chunk:
 
 
 def take_items(chunk: Chunk, kept: NDArray[np.bool_]) -> Chunk:
-    """Some items of a chunk, with all their labels; which ones is told for each, (N,)."""
+    """The items of a chunk where `kept` (N,) is true, with all their labels."""
     rows = kept[chunk.item]
     position = np.cumsum(kept) - 1
     present = np.isin(chunk.workers, chunk.worker[rows])
@@ -273,7 +273,7 @@ def id_order(identity: Hashable) -> tuple[int, float, str]:
     """Sort key of ids of any type: numbers (and text that is a number) by value, then text."""
     if not isinstance(identity, str):
         return (0, identity, "") if isinstance(identity, int | float) else (2, 0, repr(identity))
-    if identity[:1] in _NO_NUMBER:  # most text can be told by its first letter
+    if identity[:1] in _NO_NUMBER:  # the first letter decides for most text
         return (1, 0, identity)
     for number in (int, float):  # a whole number stays exact, however long
         try:
@@ -349,7 +349,7 @@ def cut_chunks(tables: Iterable[LabelTable], chunk_items: int) -> Iterator[Label
                 yield concatenate(held)
                 held, seen, start = [], set(), row
             seen.add(item_id)
-        # What was skipped while reading is told once, with the rows that close the table.
+        # What was skipped while reading is reported once, with the rows that close the table.
         held.append(
             take_rows(table, range(start, len(table.item_ids)))._replace(skipped=table.skipped)
         )

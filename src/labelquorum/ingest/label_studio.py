@@ -11,8 +11,8 @@ and a payload that comes twice counts once.
 - A deletion holds the annotation's number and nothing else, so whoever took the label in has to
   find it again by its key.
 - Other events (of tasks, projects, label links) say nothing about labels, and are no error.
-- A JSON export is read like so many created annotations. So what a webhook missed can be sent after
-  it, and what had come counts once.
+- A JSON export is read as if each annotation had just been created. So what a webhook missed can
+  be sent later, and what had come counts once.
 """
 
 from collections import Counter

@@ -20,9 +20,9 @@ from labelquorum.ingest.validate import shown
 
 __all__ = ["Finding", "examine"]
 
-FEW_LABELS = 5  # a worker with fewer labels tells little about himself
-ONE_ANSWER_LABELS = 10  # labels a worker has before giving one answer only is odd …
-ONE_ANSWER_AGREEMENT = 0.75  # … if others agree with it, on his tasks, no more often than this
+FEW_LABELS = 5  # fewer labels say little about a worker
+ONE_ANSWER_LABELS = 10  # giving one answer only is odd from this number of labels on …
+ONE_ANSWER_AGREEMENT = 0.75  # … if others agree with it, on the same tasks, no more often than this
 RARE_SHARE = 0.001  # a class below this share of all labels is rare
 MANY_CLASSES = 50  # more classes than this, with few labels each, look like free text
 LABELS_PER_CLASS = 20  # what "few labels each" means there
@@ -147,7 +147,7 @@ def _find_skipped(labels: _Labels) -> list[Finding]:
             reason,
             count,
             f"{_count(count, 'label')} {_are(count)} an abstention, taken as no label. "
-            "Check that so many are meant."
+            "Check that this number is intended."
             if reason == "abstained"
             else f"{_count(count, 'row')} {_are(count)} left out: {reason}. "
             "Correct the input, or go on without them.",

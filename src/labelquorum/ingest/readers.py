@@ -136,8 +136,8 @@ def iter_jsonl(
 def read_wide(source: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
     """Read a matrix of labels: a CSV file, a DataFrame or a NumPy array.
 
-    In a file, the first column is the task and every other column a worker. A cell that is
-    empty, NaN or −1 holds no label, and that is no error here.
+    In a file, the first column is the task, and each other column belongs to one
+    worker. A cell that is empty, NaN or −1 holds no label, and that is no error here.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ class Lines(NamedTuple):
     records: Sequence[Sequence[bytes]]
 
     def read(self, space: LabelSpace) -> LabelTable:
-        """Read them as a table; what is wrong is told with file and line."""
+        """Read them as a table; an error names file and line."""
         read, header = FORMATS[self.kind.suffix].read, list(self.header)
         rows = [line for record in self.records for line in record]
         with suppress(LabelError):

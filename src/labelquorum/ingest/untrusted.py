@@ -200,7 +200,7 @@ def _pages(part: dict[int, Any], body: bytes) -> Iterator[int]:
 
 
 def _spelled_out(column: Any) -> int:
-    """How many bytes a column's text takes once it is no dictionary any more."""
+    """How many bytes a column's text takes without its dictionary."""
     size = 0
     for chunk in column.chunks:
         if hasattr(chunk, "dictionary"):

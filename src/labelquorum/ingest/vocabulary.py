@@ -144,7 +144,7 @@ class Roster:
         return self._worker_index.get(worker_id)
 
     def forget(self, worker_id: Hashable) -> int:
-        """Let go of a worker's id; his index stays empty, and should he return he is new."""
+        """Erase a worker's id; the index stays empty, and a worker who returns is new."""
         k = self._worker_index.pop(worker_id)
         self.worker_ids[k] = None
         return k

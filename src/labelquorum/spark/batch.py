@@ -28,8 +28,8 @@ from labelquorum.spark.executor import (
     Plan,
     Run,
     Schema,
-    Told,
-    answer_told,
+    ShardCounts,
+    answer_with_counts,
     answers_of,
     by_shard,
     chunk_from,
@@ -37,7 +37,7 @@ from labelquorum.spark.executor import (
     crowd_of,
     fit_alone,
     fit_first,
-    fit_told,
+    fit_with_counts,
     gained_bytes,
     gathered,
     kept,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["PARTITION_LABELS", "Aggregated", "aggregate", "rounds_apart", "rounds_gathered"]
 
 PARTITION_LABELS = 500_000
-"""So many labels are fitted in one piece, unless one is told otherwise."""
+"""Maximum number of labels fitted in one piece, unless given."""
 
 GATHER_BYTES = 64 << 20
 """What shards counted of their workers is gathered on the driver, up to this size."""
@@ -206,12 +206,14 @@ def rounds_gathered(
     known = together(sharding, gained, crowd.places, len(plan.classes))
     past = [known.sums]
     while len(past) < (rounds or sharding.rounds) and not sharding.settled(past):
-        reported = _told(crowd, known, gained)
-        gained = gathered(labels.drop("items").mapInArrow(fit_told(plan, reported), schema.counted))
+        counts = _shard_counts(crowd, known, gained)
+        gained = gathered(
+            labels.drop("items").mapInArrow(fit_with_counts(plan, counts), schema.counted)
+        )
         known = together(sharding, gained, crowd.places, len(plan.classes))
         past.append(known.sums)
-    reported = _told(crowd, known, None)
-    answers = kept(labels.mapInArrow(answer_told(plan, reported), schema.answers))
+    counts = _shard_counts(crowd, known, None)
+    answers = kept(labels.mapInArrow(answer_with_counts(plan, counts), schema.answers))
     prior, confusion = sharding.class_prior(known), sharding.confusion(known)
     everybody = crowd_of(crowd.workers, crowd.labels, confusion, prior)
     workers = first.sparkSession.createDataFrame(everybody, schema.workers)
@@ -235,15 +237,17 @@ def _met(first: "DataFrame") -> tuple[_Crowd, list[Gained]]:
     return who, gained
 
 
-def _told(crowd: _Crowd, known: Known, gained: list[Gained] | None) -> dict[int, Told]:
-    """What each shard is told: what all counted of its workers and, for a round, what it did.
+def _shard_counts(
+    crowd: _Crowd, known: Known, gained: list[Gained] | None
+) -> dict[int, ShardCounts]:
+    """What is sent to each shard: what all counted of its workers and, for a round, what it did.
 
     It goes with the function, which Spark ships once to each executor; as a table to join it would
     take the memory the labels are in.
     """
     rows = [known_bytes(known._replace(rows=known.rows[at])) for at in crowd.places]
     own = [b""] * len(rows) if gained is None else map(gained_bytes, gained)
-    return dict(zip(crowd.shards, map(Told, rows, own), strict=True))
+    return dict(zip(crowd.shards, map(ShardCounts, rows, own), strict=True))
 
 
 # ── rounds over a crowd too large for the driver ─────────────────────────────────────────

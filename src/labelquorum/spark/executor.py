@@ -31,8 +31,8 @@ __all__ = [
     "Plan",
     "Run",
     "Schema",
-    "Told",
-    "answer_told",
+    "ShardCounts",
+    "answer_with_counts",
     "answers_of",
     "by_shard",
     "chunk_bytes",
@@ -41,7 +41,7 @@ __all__ = [
     "crowd_of",
     "fit_alone",
     "fit_first",
-    "fit_told",
+    "fit_with_counts",
     "gained_bytes",
     "gained_from",
     "gathered",
@@ -82,8 +82,8 @@ class Plan(NamedTuple):
         return pyarrow.array(self.classes, self.label_type)
 
 
-class Told(NamedTuple):
-    """What the driver tells a shard."""
+class ShardCounts(NamedTuple):
+    """What the driver sends to a shard."""
 
     known: bytes  # what all shards counted of its workers
     own: bytes  # what it counted itself, in the round before
@@ -204,18 +204,18 @@ def unpack(batches: Iterator[Any]) -> Iterator[Any]:
             yield from table_from(data).to_batches()
 
 
-# ── later rounds, with what the driver tells ─────────────────────────────────────────────
+# ── later rounds, with what the driver sends ─────────────────────────────────────────────
 
 
-def fit_told(plan: Plan, reported: Mapping[int, Told]) -> Run:
-    """From shards (shard, labels), with what is told of each, to what they count."""
+def fit_with_counts(plan: Plan, counts: Mapping[int, ShardCounts]) -> Run:
+    """From shards (shard, labels), with the counts sent to each, to what they count."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow
 
         sharding = sharding_of(plan.model())
         for row in _each(batches):
-            known, own = reported[row["shard"]]
+            known, own = counts[row["shard"]]
             chunk = chunk_from(row["labels"])
             gained = sharding.fit(chunk, known_from(known), gained_from(own))
             columns = [
@@ -227,13 +227,13 @@ def fit_told(plan: Plan, reported: Mapping[int, Told]) -> Run:
     return run
 
 
-def answer_told(plan: Plan, reported: Mapping[int, Told]) -> Run:
-    """From shards (shard, labels, items), with what is told of each, to their answers."""
+def answer_with_counts(plan: Plan, counts: Mapping[int, ShardCounts]) -> Run:
+    """From shards (shard, labels, items), with the counts sent to each, to their answers."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         sharding = sharding_of(plan.model())
         for row in _each(batches):
-            chunk, known = chunk_from(row["labels"]), known_from(reported[row["shard"]].known)
+            chunk, known = chunk_from(row["labels"]), known_from(counts[row["shard"]].known)
             assert known is not None
             result, items = sharding.answer(chunk, known), table_from(row["items"])
             yield from answers_of(result, chunk, items, plan.said()).to_batches()

@@ -54,7 +54,7 @@ def session(master: str | None = None, settings: Mapping[str, Any] | None = None
     builder = SparkSession.builder.appName("labelquorum")
     if master is not None:
         builder = builder.master(master)
-    usual = {"spark.ui.showConsoleProgress": "false"}  # which would stand between what is printed
+    usual = {"spark.ui.showConsoleProgress": "false"}  # it would mix with the output
     for name, value in {**usual, **(settings or {})}.items():
         builder = builder.config(name, value)
     with warnings.catch_warnings():
@@ -64,9 +64,9 @@ def session(master: str | None = None, settings: Mapping[str, Any] | None = None
 
 
 def _default_master() -> str:
-    """What Spark takes where it is told nothing; empty where somebody else says."""
-    reported = ("PYSPARK_GATEWAY_PORT", "MASTER", "SPARK_REMOTE")
-    return "" if any(name in os.environ for name in reported) else "local[*]"
+    """Spark's default master; empty where the environment sets another."""
+    elsewhere = ("PYSPARK_GATEWAY_PORT", "MASTER", "SPARK_REMOTE")
+    return "" if any(name in os.environ for name in elsewhere) else "local[*]"
 
 
 def require_pyspark() -> None:

@@ -25,9 +25,9 @@ from labelquorum.ingest.readers import read_labels
 from labelquorum.learn.shards import Gained, Shard, learn_in_shards
 from labelquorum.spark.executor import (
     Plan,
-    Told,
+    ShardCounts,
     chunk_bytes,
-    fit_told,
+    fit_with_counts,
     gained_bytes,
     gathered,
     known_bytes,
@@ -50,13 +50,13 @@ __all__ = ["SPREAD_LABELS", "ExecutorLearner", "Feed", "Sink", "Taker", "aggrega
 Sink = Callable[["DataFrame", int], None]
 
 SPREAD_LABELS = 1_000_000
-"""A chunk of so many labels is learned from on the executors, unless one is told otherwise.
+"""Least number of labels in a chunk that is learned from on the executors, unless given.
 
-Reckoned for six cores or more; on two the driver is the faster here too. See `docs/spark.md`.
+For six cores or more; on two the driver is faster at this size too. See `docs/spark.md`.
 """
 
 SHARD_LABELS = 250_000
-"""So many labels go to one executor. It does not follow the cluster: results would, too."""
+"""Labels per shard. It does not depend on the cluster: results would, too."""
 
 _AT_ONCE = 500  # chunks whose answers are read
 
@@ -215,7 +215,7 @@ WHOLE_CHUNK_ITEMS = 100_000
 """A chunk's items at most, where micro-batches have whole items and no rules are given."""
 
 CLOCK_SECONDS, CLOCK_TRIES = 1.0, 5
-"""So often it is looked whether an item waited long enough; so many failures in a row end all."""
+"""Seconds between two checks whether an item waited long enough; failures in a row that end it."""
 
 _SUCH_AS = {
     "rules": "of labelquorum.store.rules, such as Rules(labels_per_item=5)",
@@ -273,7 +273,7 @@ def aggregate_stream(
         "skip" passes over rows without task, worker or label; "error" ends the query at one.
         Unless given, as the stream was made; a new one has "error".
     spread_labels
-        A chunk of so many labels is learned from on the executors.
+        Least number of labels in a chunk that is learned from on the executors.
     """
     require_frame(df)
     for name, value, kind in (("rules", rules, Rules), ("trigger", trigger, Mapping)):
@@ -309,7 +309,7 @@ def aggregate_stream(
 
 
 class Feed:
-    """A query that feeds a stream; Spark's own is `query`. The store is let go of at its end."""
+    """A query that feeds a stream; Spark's own is `query`. The store is released at its end."""
 
     def __init__(
         self,
@@ -388,7 +388,7 @@ class Feed:
                 failures += 1
                 if failures == CLOCK_TRIES:  # it ends the query, as it would in a micro-batch
                     self._failed = error
-                    with suppress(Exception):  # the first error is the one to be told
+                    with suppress(Exception):  # the first error is the one to report
                         self.query.stop()
                     return
 
@@ -519,13 +519,15 @@ class ExecutorLearner:
                 "labels": [chunk_bytes(shard.chunk) for shard in todo],
             }
         )
-        reported = {
-            number: Told(known_bytes(shard.known), gained_bytes(shard.own))
+        counts = {
+            number: ShardCounts(known_bytes(shard.known), gained_bytes(shard.own))
             for number, shard in enumerate(todo)
         }
         try:
             rows = self._session.createDataFrame(table).repartitionById(len(todo), "shard")
-            return gathered(rows.mapInArrow(fit_told(plan, reported), "shard int, data binary"))
+            return gathered(
+                rows.mapInArrow(fit_with_counts(plan, counts), "shard int, data binary")
+            )
         except Exception as error:
             cause = cause_of(error)
             if cause is not None:
