@@ -79,7 +79,7 @@ class Gone(BaseModel):
 class Told(BaseModel):
     """How many true labels were set."""
 
-    reported: int
+    told: int
     late: int = Field(description="Their tasks were closed: only the answers are corrected.")
     repeated: bool
 

@@ -51,7 +51,7 @@ def test_chunks_of_about_the_same_size_are_compiled_once(crowd, caplog):
     jax.clear_caches()
 
     def compiled():
-        return sum("Compiling jit(_fit_accounts)" in r.getMessage() for r in caplog.records)
+        return sum("Compiling jit(_fit_flat)" in r.getMessage() for r in caplog.records)
 
     with caplog.at_level(logging.DEBUG, "jax"):
         state = learn(first_items(crowd, 60))
@@ -78,7 +78,7 @@ def test_counts_and_theta_take_the_same_room_however_many_classes_there_are():
 
 @pytest.mark.parametrize("newton_classes", [8, 0])
 def test_a_worker_is_solved_where_his_gradient_is_zero(newton_classes, monkeypatch):
-    monkeypatch.setattr(solver, "BLOCK", 4)  # ten workers are three blocks
+    monkeypatch.setattr(solver, "WORKERS_PER_BLOCK", 4)  # ten workers are three blocks
     recipe = Recipe(newton_classes=newton_classes)
     rng = np.random.default_rng(0)
     counts = rng.exponential(20, size=(10, 3, 3)) * (rng.random((10, 1, 1)) < 0.8)

@@ -92,9 +92,9 @@ def gain_of_clear(log_scores: Leaf, clear_log_scores: Leaf) -> Leaf:
     return jnp.logaddexp(np.log(1 - CLEAR_SHARE), np.log(CLEAR_SHARE) + ratio)
 
 
-def correlation(reported: NDArray[np.float64]) -> float:
+def correlation(sums: NDArray[np.float64]) -> float:
     """ρ̂, how far residuals of one item go together, by `sums`."""
-    products, spreads, residuals, labels, pairs = reported[:5]
+    products, spreads, residuals, labels, pairs = sums[:5]
     if pairs.sum() < 1:  # where items have one label each, all the rest is rounding
         return 0.0
     # The mean residual of a class is misfit of its rate, not dependence; it is taken off.
@@ -103,40 +103,40 @@ def correlation(reported: NDArray[np.float64]) -> float:
     return float((products - pairs * mean**2).sum() / max(spreads.sum(), 1e-12))
 
 
-def clear_gain(reported: NDArray[np.float64]) -> float:
+def clear_gain(sums: NDArray[np.float64]) -> float:
     """u, what a label gains by the supposition that some items are clear, by `sums`."""
-    return float(reported[5].sum() / max(reported[3].sum(), 1e-12))
+    return float(sums[5].sum() / max(sums[3].sum(), 1e-12))
 
 
-def is_contradicted(reported: NDArray[np.float64]) -> bool:
+def is_contradicted(sums: NDArray[np.float64]) -> bool:
     """Whether labels of one item go together more than the model explains.
 
     A model that is right has ρ̂ of mean 0 and u below 0 in the mean, so their sum, each in units
     of its half-value, is below 0.
     """
-    return correlation(reported) / RHO_HALF + clear_gain(reported) / GAIN_HALF >= 0
+    return correlation(sums) / RHO_HALF + clear_gain(sums) / GAIN_HALF >= 0
 
 
 def evidence_gain(
-    reported: NDArray[np.float64], other: NDArray[np.float64], n_parameters: float
+    sums: NDArray[np.float64], other: NDArray[np.float64], n_parameters: float
 ) -> float:
     """How much better a model explains a label than another, in nats, by `sums` of both.
 
     Each of the parameters it has beyond the other's fits half a nat of noise.
     """
     # ( Σ_i log p(l_i) − Σ_i log p'(l_i) − d/2 ) / Σ_i n_i
-    gain = reported[6].sum() - other[6].sum() - n_parameters / 2
-    return float(gain / max(reported[3].sum(), 1e-12))
+    gain = sums[6].sum() - other[6].sum() - n_parameters / 2
+    return float(gain / max(sums[3].sum(), 1e-12))
 
 
 def temperature(
-    n_labels: NDArray[Any], dependence: float | str, reported: NDArray[np.float64]
+    n_labels: NDArray[Any], dependence: float | str, sums: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """By what an item's log scores are divided, (N,): 1 for one label, at most n for n of them."""
     many = np.maximum(n_labels, 1.0)
     if dependence == "learned":
         # n^γ,  γ = x / (1 + x),  x = ρ̂ / 0.04 + u / 0.005, each 0 where it is negative
-        beyond = max(correlation(reported), 0) / RHO_HALF + max(clear_gain(reported), 0) / GAIN_HALF
+        beyond = max(correlation(sums), 0) / RHO_HALF + max(clear_gain(sums), 0) / GAIN_HALF
         return np.asarray(many ** (beyond / (1 + beyond)))
     # 1 + ρ (n − 1)
     return np.asarray(1 + float(dependence) * (many - 1))
