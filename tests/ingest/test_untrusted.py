@@ -15,8 +15,8 @@ from labelquorum.ingest.frames import read_records
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.ingest.untrusted import (
     FREE_BYTES,
-    MOST_MEMBERS,
-    MOST_RATIO,
+    MAX_MEMBERS,
+    MAX_RATIO,
     gunzip,
     read_bounded_parquet,
 )
@@ -40,9 +40,9 @@ def test_what_unpacks_to_too_much_is_given_up():
     with pytest.raises(LimitError, match="Send it in parts"):
         gunzip(gzip.compress(bytes(FREE_BYTES + 1)))
     with pytest.raises(LimitError):
-        gunzip(gzip.compress(b"abc"), most_bytes=2)
+        gunzip(gzip.compress(b"abc"), max_bytes=2)
     packed = gzip.compress(bytes(FREE_BYTES))
-    assert MOST_RATIO * len(packed) < FREE_BYTES
+    assert MAX_RATIO * len(packed) < FREE_BYTES
     assert len(gunzip(packed)) == FREE_BYTES
 
 
@@ -82,7 +82,7 @@ def test_a_page_that_lies_about_itself_is_not_unpacked():
     with pytest.raises(LimitError, match="The file, unpacked"):
         read_bounded_parquet(body)
     with pytest.raises(LimitError, match="The file, unpacked"):
-        read_bounded_parquet(parquet(ROWS), most_bytes=100)
+        read_bounded_parquet(parquet(ROWS), max_bytes=100)
 
 
 def test_records_are_read_alike_or_not():
@@ -143,11 +143,11 @@ def test_bad_names_are_named_or_skipped():
 
 def test_many_empty_members_are_given_up_before_they_cost_much():
     empty = gzip.compress(b"")
-    assert gunzip(empty * MOST_MEMBERS) == b""
+    assert gunzip(empty * MAX_MEMBERS) == b""
     full = gzip.compress(bytes(2**18))  # as much as is unpacked at a time
     assert len(gunzip(full * 3)) == 3 * 2**18
     with pytest.raises(LimitError, match="Pack it as one"):
-        gunzip(empty * (MOST_MEMBERS + 1))
+        gunzip(empty * (MAX_MEMBERS + 1))
 
 
 def test_what_a_parquet_file_says_of_itself_is_bounded():

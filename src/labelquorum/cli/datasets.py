@@ -1,6 +1,5 @@
 """`labelquorum datasets`: what is known, what is there, and whether it is right."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labelquorum.cli.options import AsJson, tell
+from labelquorum.cli.options import AsJson, print_json, tell
 from labelquorum.errors import LabelError
 
 __all__ = ["datasets"]
@@ -73,10 +72,10 @@ def datasets(
     if check:
         _check(names or list(there), root, as_json)
     elif names:
-        show = _print_json if as_json else _print_in_full
+        show = print_json if as_json else _print_in_full
         show([_facts(name, root, there) for name in names])
     else:
-        show = _print_json if as_json else _print_table
+        show = print_json if as_json else _print_table
         show(_overview(root, there))
         _tell_the_way(root, there)
 
@@ -121,7 +120,7 @@ def _check(names: Sequence[str], root: Path | None, as_json: bool) -> None:
         except LabelError as error:
             findings[name] = [str(error)]
     if as_json:
-        _print_json([{"name": name, "wrong": wrong} for name, wrong in findings.items()])
+        print_json([{"name": name, "wrong": wrong} for name, wrong in findings.items()])
     else:
         for name, wrong in findings.items():
             typer.echo(f"{name}: {' '.join(wrong) or 'ok'}")
@@ -203,7 +202,7 @@ def _counted(counts: Sequence[int]) -> dict[str, int]:
 
 
 def _print_table(facts: Sequence[Facts]) -> None:
-    """Print a row a data set; a narrow terminal leaves out the last two columns."""
+    """Print one row per data set; a narrow terminal leaves out the last two columns."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDE)
@@ -270,7 +269,3 @@ def _in_words(counts: Mapping[str, int] | None) -> str | None:
         return None
     parts = [f"{counts[name]:,} {name}" for name in COUNTS[:-1]]
     return f"{', '.join(parts)}, truth of {counts['truth']:,} items"
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False).encode())

@@ -85,7 +85,7 @@ def evaluate(
         typer.Option("--memory", help="Measure peak memory: a process for each, which is slower."),
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes.", show_default="one a core")
+        int | None, typer.Option(min=1, help="Processes.", show_default="one per core")
     ] = None,
     folder: Annotated[
         Path | None,
@@ -263,7 +263,7 @@ def _print(rows: "Sequence[Row]") -> None:
             str(row["orders"]),
         )
     console = Console(highlight=False)
-    if not console.is_terminal:  # nobody's window is too narrow
+    if not console.is_terminal:  # a file has no width to fit
         console = Console(highlight=False, width=WIDE)
     if scored:
         console.print(table)

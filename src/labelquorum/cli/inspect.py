@@ -1,6 +1,5 @@
 """`labelquorum workers`, `doctor`, `plot` and `report`: tables, JSON, pictures and a page."""
 
-import json
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import chain
 from math import isnan
@@ -22,6 +21,7 @@ from labelquorum.cli.options import (
     output_option,
     parse_abstain,
     parse_classes,
+    print_json,
     store_option,
     tell,
 )
@@ -91,7 +91,7 @@ def workers(
     bounds = _bounds(estimator, [row["worker"] for row in head + tail])
     head, tail = ([row | bounds.get(row["worker"], {}) for row in part] for part in (head, tail))
     if as_json:
-        _print_json(head + tail)
+        print_json(head + tail)
     else:
         _print_workers(head, tail, more)
 
@@ -121,7 +121,7 @@ def doctor(
         raise typer.BadParameter("Name files of labels, or a store with --store.")
     findings = _examine_files(labels or [], classes, abstain) if store is None else _examine(store)
     if as_json:
-        _print_json([finding._asdict() for finding in findings])
+        print_json([finding._asdict() for finding in findings])
     else:
         console = Console(soft_wrap=True, highlight=False)
         for finding in findings:
@@ -287,10 +287,6 @@ def _cells(row: Row) -> list[Text]:
     if "skill_low" in row:
         numbers.insert(1, f"{row['skill_low']:.0%}–{row['skill_high']:.0%}")
     return [Text(cell) for cell in (_plain(row["worker"]), *numbers, _plain(row["worst_class"]))]
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False).encode())
 
 
 def _plain(identity: Hashable) -> str:

@@ -36,6 +36,7 @@ __all__ = [
     "output_option",
     "parse_abstain",
     "parse_classes",
+    "print_json",
     "store_option",
     "tell",
 ]
@@ -50,11 +51,10 @@ def in_a_folder(path: Path | None) -> Path | None:
     return path
 
 
-def output_option(sentence: str, **more: Any) -> Any:
-    """--output: a file, in a folder that must be there."""
-    return typer.Option(
-        "--output", "-o", dir_okay=False, callback=in_a_folder, help=sentence, **more
-    )
+def output_option(sentence: str, *names: str, **more: Any) -> Any:
+    """--output, unless named otherwise: a file, in a folder that must be there."""
+    names = names or ("--output", "-o")
+    return typer.Option(*names, dir_okay=False, callback=in_a_folder, help=sentence, **more)
 
 
 def store_option(sentence: str) -> Any:
@@ -160,6 +160,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 def tell(sentence: str) -> None:
     """Report on standard error; standard output is left to the data."""
     typer.echo(sentence, err=True)
+
+
+def print_json(value: Any) -> None:
+    """Print JSON in UTF-8, whatever the encoding of the terminal."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False).encode())
 
 
 def open_source(name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 from labelquorum.cli.aggregate import Encoding, encoding_of, write_file
-from labelquorum.cli.options import in_a_folder, tell
+from labelquorum.cli.options import output_option, tell
 from labelquorum.errors import StateError
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ SKILL = 6  # decimals of a skill
 SIZES = {"n_workers": 20, "n_classes": 3, "labels_per_item": 5}
 JUDGES = {"n_workers": 6, "n_classes": 2}
 DETAILS = {"at": "turn_at", "amount": "drift"}  # settings of a role → options
-
-
-def _file(option: str, what: str) -> Any:
-    return typer.Option(*option.split(), dir_okay=False, callback=in_a_folder, help=what)
 
 
 def _number(what: str, default: str, least: float = 0, most: float | None = None) -> Any:
@@ -62,16 +58,16 @@ def _share(what: str, default: str = "0") -> Any:
 def simulate(
     output: Annotated[
         Path | None,
-        _file(
-            "--output -o",
+        output_option(
             "Where to write the labels, .csv or .jsonl; standard output as CSV unless given.",
         ),
     ] = None,
     truth: Annotated[
-        Path | None, _file("--truth", "Where to write the true label of each task, .csv or .jsonl.")
+        Path | None,
+        output_option("Where to write the true label of each task, .csv or .jsonl.", "--truth"),
     ] = None,
     roles: Annotated[
-        Path | None, _file("--roles", "Where to write what each worker is, .csv or .jsonl.")
+        Path | None, output_option("Where to write what each worker is, .csv or .jsonl.", "--roles")
     ] = None,
     kind: Annotated[
         Kind,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labelquorum.cli.options import AsJson, output_option, store_option, tell
+from labelquorum.cli.options import AsJson, output_option, print_json, store_option, tell
 
 if TYPE_CHECKING:
     from labelquorum.store.refit import RefitReport
@@ -64,7 +64,7 @@ def streams(store: StoreName, as_json: AsJson = False) -> None:
             for name, one in ((name, opened.stream(name)) for name in opened.streams())
         ]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False).encode())
+        print_json(rows)
         return
     names = ("answered_items", "waiting_items", "waiting_labels", "held_labels", "late_labels")
     table = Table("stream", box=SIMPLE_HEAD)
@@ -199,8 +199,7 @@ def refine(
         with replacing(output) as beside, beside.open("wb") as file:
             write_rows(rows, columns, file, chosen, raw)
     if as_json:
-        reported = {**found._asdict(), "differ": rows, "by_class": found.by_class()}
-        typer.echo(json.dumps(reported, indent=2, ensure_ascii=False).encode())
+        print_json({**found._asdict(), "differ": rows, "by_class": found.by_class()})
     else:
         _print_refined(found)
     if found.discarded:

@@ -15,18 +15,18 @@ from labelquorum.ingest.frames import collect, require_pyarrow
 from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.validate import ANY_LABEL, checked, find_columns
 
-__all__ = ["MOST_BYTES", "MOST_RATIO", "MOST_ROWS", "gunzip", "read_bounded_parquet"]
+__all__ = ["MAX_RATIO", "MAX_ROWS", "MAX_UNPACKED_BYTES", "gunzip", "read_bounded_parquet"]
 
-MOST_BYTES = 256 * 2**20
+MAX_UNPACKED_BYTES = 256 * 2**20
 """Maximum unpacked size."""
 
-MOST_RATIO = 100
+MAX_RATIO = 100
 """Maximum ratio of unpacked to packed size, above `FREE_BYTES` unpacked."""
 
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 """Maximum number of labels per body."""
 
-MOST_MEMBERS = 10_000
+MAX_MEMBERS = 10_000
 """Gzip may be several in a row, and each costs something even if there is nothing in it."""
 
 FREE_BYTES = 2**20
@@ -39,14 +39,14 @@ _ENCODINGS = {0: "PLAIN", 2: "PLAIN_DICTIONARY", 3: "RLE", 4: "BIT_PACKED", 8: "
 _ENCODINGS |= {5: "DELTA_BINARY_PACKED", 6: "DELTA_LENGTH_BYTE_ARRAY"}
 
 
-def gunzip(packed: bytes, most_bytes: int = MOST_BYTES) -> bytes:
+def gunzip(packed: bytes, max_bytes: int = MAX_UNPACKED_BYTES) -> bytes:
     """Unpack gzip, or refuse as soon as it is too much.
 
     Parameters
     ----------
     packed
         One or more gzip members.
-    most_bytes
+    max_bytes
         The largest result.
 
     Examples
@@ -58,13 +58,13 @@ def gunzip(packed: bytes, most_bytes: int = MOST_BYTES) -> bytes:
     pieces: list[bytes] = []
     view = memoryview(packed)
     size = at = n_members = 0
-    bound = min(most_bytes, max(FREE_BYTES, MOST_RATIO * len(packed)))
+    bound = min(max_bytes, max(FREE_BYTES, MAX_RATIO * len(packed)))
     try:
         while at < len(packed):
             n_members += 1
-            if n_members > MOST_MEMBERS:
+            if n_members > MAX_MEMBERS:
                 raise LimitError(
-                    f"The body is gzip of more than {MOST_MEMBERS:,} members. Pack it as one."
+                    f"The body is gzip of more than {MAX_MEMBERS:,} members. Pack it as one."
                 )
             member = zlib.decompressobj(wbits=31)
             while not member.eof:
@@ -75,7 +75,7 @@ def gunzip(packed: bytes, most_bytes: int = MOST_BYTES) -> bytes:
                 at += len(given) - len(left)
                 size += len(piece)
                 if size > bound:
-                    raise _too_much("The body, unpacked,", size, len(packed), most_bytes)
+                    raise _too_much("The body, unpacked,", size, len(packed), max_bytes)
                 pieces.append(piece)
                 if not piece and at == len(packed) and not member.eof:
                     raise LabelError("The body is gzip that ends too soon. Send it whole.")
@@ -87,7 +87,10 @@ def gunzip(packed: bytes, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def read_bounded_parquet(
-    body: bytes, space: LabelSpace = ANY_LABEL, source: str = "body", most_bytes: int = MOST_BYTES
+    body: bytes,
+    space: LabelSpace = ANY_LABEL,
+    source: str = "body",
+    max_bytes: int = MAX_UNPACKED_BYTES,
 ) -> LabelTable:
     """Read a Parquet file that may be a trap; this takes pyarrow.
 
@@ -99,7 +102,7 @@ def read_bounded_parquet(
         What a label may be, and what happens to bad rows.
     source
         How errors name it.
-    most_bytes
+    max_bytes
         The most that its columns may need.
     """
     pyarrow, parquet = map(require_pyarrow, ("pyarrow", "pyarrow.parquet"))
@@ -107,13 +110,13 @@ def read_bounded_parquet(
     try:
         names = _column_names(body)
         columns = [names[at] for at in find_columns(names, source, "Rename a column.").values()]
-        _check_parts(body, columns, source, most_bytes)
+        _check_parts(body, columns, source, max_bytes)
         # Text stays in a dictionary: a value that stands a million times is held once.
         with parquet.ParquetFile(BytesIO(body), read_dictionary=columns, **limits) as file:
             table = file.read(columns)
         size = sum(_spelled_out(table[name]) for name in columns)
-        if size > most_bytes:
-            raise _too_much("The file, spelled out,", size, len(body), most_bytes)
+        if size > max_bytes:
+            raise _too_much("The file, spelled out,", size, len(body), max_bytes)
         return checked(collect(table, source), space)
     except (
         pyarrow.ArrowException,
@@ -130,15 +133,15 @@ def read_bounded_parquet(
         ) from error
 
 
-def _check_parts(body: bytes, columns: list[str], source: str, most_bytes: int) -> None:
+def _check_parts(body: bytes, columns: list[str], source: str, max_bytes: int) -> None:
     """Refuse a file that would need too much, by what it says of itself and by its pages."""
     reported = _footer(body)
-    if reported[3] > MOST_ROWS:
+    if reported[3] > MAX_ROWS:
         raise LimitError(
-            f"{source}: at most {MOST_ROWS:,} labels are taken at once. Got {reported[3]:,}. "
+            f"{source}: at most {MAX_ROWS:,} labels are taken at once. Got {reported[3]:,}. "
             "Send them in parts."
         )
-    bound = min(most_bytes, max(FREE_BYTES, MOST_RATIO * len(body)))
+    bound = min(max_bytes, max(FREE_BYTES, MAX_RATIO * len(body)))
     size = 0
     for group in reported[4]:
         for part in (column[3] for column in group[1]):
@@ -153,7 +156,7 @@ def _check_parts(body: bytes, columns: list[str], source: str, most_bytes: int) 
             for page in _pages(part, body):
                 size += page
                 if size > bound:
-                    raise _too_much("The file, unpacked,", size, len(body), most_bytes)
+                    raise _too_much("The file, unpacked,", size, len(body), max_bytes)
 
 
 def _column_names(body: bytes) -> list[str]:
@@ -216,9 +219,9 @@ def _texts(dictionary: Any) -> list[Any]:
     return [value if isinstance(value, str | bytes) else str(value) for value in values]
 
 
-def _too_much(what: str, size: int, packed: int, most_bytes: int) -> LimitError:
+def _too_much(what: str, size: int, packed: int, max_bytes: int) -> LimitError:
     return LimitError(
-        f"{what} has more than {most_bytes:,} bytes or {MOST_RATIO} times its own "
+        f"{what} has more than {max_bytes:,} bytes or {MAX_RATIO} times its own "
         f"{packed:,}: it came to {size:,}. Send it in parts."
     )
 

@@ -64,7 +64,7 @@ COLUMNS = {
 NEEDED = ("task", "worker", "label")
 """The roles no table can do without."""
 
-MOST_WEIGHT = 1e6
+MAX_WEIGHT = 1e6
 """Maximum weight; more would outweigh all other labels, and lose them in float32."""
 
 SKIP = "Correct it, or choose on_bad='skip' to leave such rows out and count them."
@@ -236,10 +236,10 @@ def _is_utf8(value: object) -> bool:
 
 
 def _check_weights(column: Sequence[Any]) -> tuple[list[float], list[int]]:
-    """Bring weights to floats, and say which rows hold none from 0 to `MOST_WEIGHT`."""
+    """Bring weights to floats, and say which rows hold none from 0 to `MAX_WEIGHT`."""
     values = [_number(value) for value in column]
     weights = np.array(values, dtype=np.float64)
-    return values, np.flatnonzero(~((weights >= 0) & (weights <= MOST_WEIGHT))).tolist()
+    return values, np.flatnonzero(~((weights >= 0) & (weights <= MAX_WEIGHT))).tolist()
 
 
 def _number(value: Any) -> float:

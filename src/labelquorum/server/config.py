@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import IO, Any
 
 from labelquorum.errors import StateError
-from labelquorum.ingest.untrusted import MOST_BYTES
+from labelquorum.ingest.untrusted import MAX_UNPACKED_BYTES
 
 __all__ = ["Log", "Settings", "log_config"]
 
@@ -59,7 +59,7 @@ class Settings:
     rate: float = 10_000.0
     viewers: int = 1_000
     body_bytes: int = 16 * 2**20
-    unpacked_bytes: int = MOST_BYTES
+    unpacked_bytes: int = MAX_UNPACKED_BYTES
     waiting_bytes: int = 256 * 2**20
     read_seconds: float = 20.0
     keep_alive_seconds: int = 30

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from labelquorum.errors import LimitError
-from labelquorum.ingest.untrusted import MOST_ROWS, gunzip
+from labelquorum.ingest.untrusted import MAX_ROWS, gunzip
 from labelquorum.ingest.validate import fault_of_name
 from labelquorum.server.config import Settings
 from labelquorum.server.errors import RETRY_SECONDS, ApiError, sentence_of
@@ -136,9 +136,9 @@ async def parse_json(body: bytes) -> Any:
 
 def _parse_large(body: bytes) -> Any:
     # Each of these makes an object that takes far more room than its text.
-    if body.count(b"{") > 2 * MOST_ROWS or body.count(b"[") > 2 * MOST_ROWS:
+    if body.count(b"{") > 2 * MAX_ROWS or body.count(b"[") > 2 * MAX_ROWS:
         raise too_many_labels()
-    if body.count(b",") > 16 * MOST_ROWS:
+    if body.count(b",") > 16 * MAX_ROWS:
         raise too_many_labels()
     refuse_long_texts(body, b'"')
     return _parse(body)
@@ -180,7 +180,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 def too_many_labels() -> LimitError:
     """The error of a body with too many labels."""
-    return LimitError(f"At most {MOST_ROWS:,} labels are taken at once. Send them in parts.")
+    return LimitError(f"At most {MAX_ROWS:,} labels are taken at once. Send them in parts.")
 
 
 async def read_shape(request: Request, bodies: BodyReader, shape: type[Shape]) -> Shape:

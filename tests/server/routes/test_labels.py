@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from labelquorum.ingest.untrusted import MOST_ROWS
+from labelquorum.ingest.untrusted import MAX_ROWS
 
 ROWS = [
     {"task": "t1", "worker": "ann", "label": "owl"},
@@ -142,7 +142,7 @@ NONSENSE = {
     "a heavy label": (b'{"task": 1, "worker": 2, "label": "owl", "weight": 1e9}', 422),
     "deep lists": (b"[" * 100_000, 422),
     "deep objects": (b'{"task":' * 30_000, 422),
-    "too many rows": (b"[%s]" % b",".join([b"{}"] * (2 * MOST_ROWS + 1)), 413),
+    "too many rows": (b"[%s]" % b",".join([b"{}"] * (2 * MAX_ROWS + 1)), 413),
     "too large": (b" " * (16 * 2**20 + 1), 413),
 }
 
@@ -195,7 +195,7 @@ ONE = {"task": "t", "worker": "ann", "label": "owl"}
 PARQUET_BOMBS = {
     "one long page": (lambda: of_one_value("x" * 10**8, 1), 413),
     "one value again and again": (lambda: of_one_value("x" * 10**5, 90_000), 413),
-    "many rows": (lambda: of_one_value("t", MOST_ROWS + 1), 413),
+    "many rows": (lambda: of_one_value("t", MAX_ROWS + 1), 413),
     "values made of those before": (
         lambda: parquet(
             [ONE] * 9, use_dictionary=False, column_encoding={"task": "DELTA_BYTE_ARRAY"}

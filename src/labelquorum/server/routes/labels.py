@@ -12,7 +12,7 @@ from labelquorum.errors import LabelError
 from labelquorum.ingest.frames import read_records
 from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.readers import iter_csv, iter_jsonl
-from labelquorum.ingest.untrusted import MOST_ROWS, read_bounded_parquet
+from labelquorum.ingest.untrusted import MAX_ROWS, read_bounded_parquet
 from labelquorum.ingest.validate import check_names
 from labelquorum.server.auth import Guarded, bare
 from labelquorum.server.context import known_stream, service_of
@@ -157,7 +157,7 @@ async def _from_json(body: bytes, space: LabelSpace) -> LabelTable:
             "Labels are an object with task, worker and label, a list of these, or "
             f'{{"labels": […]}}. Got {type(said).__name__}.',
         )
-    if len(said) > MOST_ROWS:
+    if len(said) > MAX_ROWS:
         raise too_many_labels()
     if len(body) > SMALL_BYTES:
         return await run_in_threadpool(read_records, said, space, "body")
@@ -179,7 +179,7 @@ def _from_text(
 ) -> Callable[[bytes, LabelSpace], LabelTable]:
     def read(body: bytes, space: LabelSpace) -> LabelTable:
         refuse_long_texts(body, b"\n")
-        tables = iterate(_Body(body), space, MOST_ROWS)
+        tables = iterate(_Body(body), space, MAX_ROWS)
         first = next(tables)
         if next(tables, None) is not None:
             raise too_many_labels()
@@ -204,7 +204,7 @@ def _truths(said: Any, space: LabelSpace) -> Mapping[Hashable, Hashable]:
         said = [{"task": task, "label": label} for task, label in said.items()]
     if not isinstance(said, list) or not all(isinstance(one, dict) for one in said):
         raise ApiError(422, 'Truths are {"task": "label"}, or a list of rows with both.')
-    if len(said) > MOST_ROWS:
+    if len(said) > MAX_ROWS:
         raise too_many_labels()
     rows = [{**one, "worker": "truth"} for one in said]
     table = check_names(read_records(rows, space, "body"), space)
