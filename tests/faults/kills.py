@@ -16,8 +16,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from faults import source
 
-from labelquorum.store import codec
-from labelquorum.store.batch import Receipt
+from labelquorum.store.batch import Receipt, decode
 from labelquorum.store.database import schema
 from labelquorum.store.failpoints import POINTS
 from labelquorum.store.learner import LocalLearner
@@ -144,11 +143,11 @@ def check_kept(where, sent, acknowledged):
         with store.read() as connection:
             cells = (labels.item, labels.worker, labels.label)
             rows = {
-                row.row: (row.chunk, *map(codec.decode, row[2:]))
+                row.row: (row.chunk, *map(decode, row[2:]))
                 for row in connection.execute(sa.select(labels.row, labels.chunk, *cells))
             }
             receipts = {
-                row.key: codec.decode(row.receipt)
+                row.key: decode(row.receipt)
                 for row in connection.execute(sa.select(schema.batches))
             }
         chunks, state = source.recorded(store), stream.state_hash()

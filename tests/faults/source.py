@@ -9,7 +9,7 @@ from random import Random
 import sqlalchemy as sa
 
 from labelquorum.ingest.labels import LabelTable
-from labelquorum.store import codec
+from labelquorum.store.batch import decode
 from labelquorum.store.database import schema
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
@@ -85,7 +85,7 @@ def recorded(store):
     with store.read() as connection:
         cells = (labels.chunk, labels.item, labels.worker, labels.label)
         for chunk, *row in connection.execute(sa.select(*cells).order_by(labels.row)):
-            by_chunk.setdefault(chunk, []).append(tuple(map(codec.decode, row)))
+            by_chunk.setdefault(chunk, []).append(tuple(map(decode, row)))
     return by_chunk
 
 

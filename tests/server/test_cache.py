@@ -245,7 +245,7 @@ class Figures:
     def __init__(self, depth=(), lost=(), moved_at=None):
         self.depth, self._lost, self.moved_at = list(depth), list(lost), moved_at
 
-    def lost(self):
+    def missing_classes(self):
         return self._lost
 
 

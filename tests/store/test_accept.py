@@ -6,9 +6,8 @@ from store.conftest import store_on
 
 from labelquorum.errors import LabelError, LimitError
 from labelquorum.ingest.labels import LabelTable
-from labelquorum.store import codec
 from labelquorum.store.accept import Revised, Revision
-from labelquorum.store.batch import Submission
+from labelquorum.store.batch import Submission, decode
 from labelquorum.store.database import schema
 from labelquorum.store.rules import Rules
 
@@ -29,7 +28,7 @@ def held(store):
     labels = schema.labels.c
     query = sa.select(labels.item, labels.worker, labels.label).order_by(labels.row)
     with store.read() as connection:
-        return [tuple(map(codec.decode, row)) for row in connection.execute(query)]
+        return [tuple(map(decode, row)) for row in connection.execute(query)]
 
 
 @pytest.mark.parametrize("repeats", ["last", "first", "all"])

@@ -196,7 +196,7 @@ def test_the_version_with_the_bug_and_a_full_disk_are_told(tmp_path, monkeypatch
         monkeypatch.setattr(check.sqlite3, "sqlite_version_info", version)
         assert findings(tmp_path)["SQLite"].severity == severity
     assert findings(tmp_path)["disk"].severity in ("ok", "warning")
-    monkeypatch.setattr(check, "ROOM", 1 << 62)
+    monkeypatch.setattr(check, "MIN_FREE_BYTES", 1 << 62)
     assert findings(tmp_path)["disk"].severity == "warning"
 
 

@@ -56,7 +56,7 @@ def test_files_are_read_in_the_order_of_their_names(stream, folder):
 def test_parquet_is_read_once(stream, folder, monkeypatch):
     import pandas as pd
 
-    monkeypatch.setattr(file_source, "ROWS", 2)
+    monkeypatch.setattr(file_source, "ROWS_PER_COMMIT", 2)
     tasks = [f"t{n}" for n in range(5)]
     frame = pd.DataFrame({"task": tasks, "worker": "w", "label": "x"})
     frame.to_parquet(folder / "a.parquet")
@@ -111,7 +111,7 @@ def test_a_cell_may_hold_a_newline(stream, folder):
 
 
 def test_a_quote_that_is_never_closed_is_told(stream, folder, monkeypatch):
-    monkeypatch.setattr(file_source, "LONGEST", 100)
+    monkeypatch.setattr(file_source, "MAX_RECORD_BYTES", 100)
     (folder / "a.csv").write_text(HEADER + lines("t1") + '"' + lines(*"abc" * 10))
     with pytest.raises(LabelError, match=r"a\.csv line 3: a record is longer"):
         read(stream, folder)
@@ -194,7 +194,7 @@ def test_lines_that_come_again_under_a_name_are_passed_over(stream, named, json_
 
 @pytest.mark.parametrize("point", ["before_accept_commit", "after_accept", "inside_apply"])
 def test_what_ends_the_reading_loses_and_doubles_nothing(where, clock, folder, monkeypatch, point):
-    monkeypatch.setattr(file_source, "PIECE", 40)
+    monkeypatch.setattr(file_source, "BYTES_PER_COMMIT", 40)
     for number in range(3):
         rows = "".join(f"t{number}{n},{w},x\n" for n in range(4) for w in "ab")
         (folder / f"{number}.csv").write_text(HEADER + rows)

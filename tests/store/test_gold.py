@@ -7,8 +7,8 @@ from store.test_stream import as_frame, assert_same_model, crowd, rows_of, shuff
 
 import labelquorum as lq
 from labelquorum.errors import ConflictError, LabelError, StateError
-from labelquorum.store import codec
 from labelquorum.store import model_rows as model_module
+from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import schema
 from labelquorum.store.gold import TOO_LATE
 from labelquorum.store.rules import Rules
@@ -24,7 +24,7 @@ def learned(monkeypatch):
     seen = []
 
     def learn(work, real=model_module.learn):
-        truths = {codec.decode(item): codec.decode(label) for item, label in work.gold}
+        truths = {decode(item): decode(label) for item, label in work.gold}
         seen.append((rows_of(model_module.table_of(work)), truths))
         return real(work)
 
@@ -37,9 +37,9 @@ def reply(store, task):
     gold = schema.gold.c
     with store.read() as connection:
         row = connection.execute(
-            sa.select(gold.label, gold.answered, gold.chunk).where(gold.item == codec.encode(task))
+            sa.select(gold.label, gold.answered, gold.chunk).where(gold.item == encode(task))
         ).one()
-    label, answered = (None if cell is None else codec.decode(cell) for cell in row[:2])
+    label, answered = (None if cell is None else decode(cell) for cell in row[:2])
     return label, answered, row.chunk
 
 

@@ -55,8 +55,8 @@ def test_figures_are_those_of_the_answers_as_they_come(stream):
         assert reply.depth[2] == 24 and sum(reply.depth) == 24
         assert reply.priors == pytest.approx(stream.estimator().priors_.tolist(), abs=1e-5)
         for row in stream.chunks():
-            assert reply.when(row["id"]) == row["applied_at"] >= row["cut_at"]
-        assert reply.when(99) is None
+            assert reply.applied_at(row["id"]) == row["applied_at"] >= row["cut_at"]
+        assert reply.applied_at(99) is None
 
 
 def test_an_item_that_is_answered_anew_counts_once(stream):
@@ -67,7 +67,7 @@ def test_an_item_that_is_answered_anew_counts_once(stream):
     stream.settle(flush=True)
     check(stream, figures)
     with figures.fresh() as reply:
-        stops = reply.stops()
+        stops = reply.early_stopping()
         assert (stops["items"], stops["labels"]) == (4, 11)
         assert stops["chunks"] == reply.n_chunks
         assert [(point.items, point.new_items) for point in reply.points()] == [(4, 4), (2, 0)]
@@ -78,7 +78,7 @@ def test_stopping_is_that_of_the_model_on_the_same_items(stream):
     stream.accept(labels(8))
     stream.settle()
     with StreamStats(stream).fresh() as reply:
-        stops = reply.stops()
+        stops = reply.early_stopping()
     assert (stops["items"], stops["labels"], stops["chunks"]) == (8, 16, 2)
     used = [point["labels_used"] for point in stops["curve"]]
     assert used == sorted(used) and used[0] >= 8 and used[-1] <= 16
@@ -98,8 +98,8 @@ def test_chunks_that_were_applied_before_there_were_figures_are_counted_by_their
     check(stream, figures)
     with figures.fresh() as reply:
         assert [point.sure is None for point in reply.points()] == [True, True, False]
-        assert reply.when(1) is None and reply.when(3) is not None
-        assert len(reply.waits) == 1 and reply.stops()["chunks"] == 1
+        assert reply.applied_at(1) is None and reply.applied_at(3) is not None
+        assert len(reply.update_seconds) == 1 and reply.early_stopping()["chunks"] == 1
 
 
 def test_an_item_of_a_chunk_without_figures_that_was_answered_anew_counts_once(store, stream):
@@ -136,8 +136,11 @@ def test_figures_that_could_not_be_read_to_the_end_are_counted_once(stream, monk
         pass
     check(stream, figures)
     with figures.fresh() as reply:
-        assert reply.n_chunks == len(reply.waits) == len(reply.points()) == 4 and reply.labels == 32
-        assert reply.recent[0] == 16 and reply.stops()["chunks"] == 4
+        assert (
+            reply.n_chunks == len(reply.update_seconds) == len(reply.points()) == 4
+            and reply.labels == 32
+        )
+        assert reply.recent[0] == 16 and reply.early_stopping()["chunks"] == 4
 
 
 @pytest.mark.parametrize("has_figures", [True, False])
@@ -186,22 +189,22 @@ def test_a_truth_is_counted_once_where_the_item_was_open_first_and_closed_then(s
 def test_a_class_that_is_not_answered_any_more_is_missed(store, monkeypatch):
     stream = store.create("s", classes=["a", "b"], rules=RULES)
     figures = StreamStats(stream)
-    monkeypatch.setattr(stats, "EXPECTED", 4.0)
+    monkeypatch.setattr(stats, "MIN_EXPECTED_ANSWERS", 4.0)
     half = {f"t{n:03d}": dict.fromkeys(("x", "y", "z"), "ab"[n % 2]) for n in range(12)}
     stream.accept(half)
     stream.settle()
     with figures.fresh() as reply:
-        assert reply.lost() == []
+        assert reply.missing_classes() == []
     stream.accept({f"u{n:03d}": dict.fromkeys(("x", "y", "z"), "a") for n in range(12)})
     stream.settle()
     with figures.fresh() as reply:
-        [lost] = reply.lost()
+        [lost] = reply.missing_classes()
         assert (lost.label, lost.since, lost.answers) == ("b", 3, 12)
         assert lost.share == pytest.approx(0.5)
 
 
 def test_many_chunks_are_shown_together(stream, monkeypatch):
-    monkeypatch.setattr(stats, "SHOWN", 2)
+    monkeypatch.setattr(stats, "MAX_POINTS", 2)
     stream.accept(labels(20))
     stream.settle()
     with StreamStats(stream).fresh() as reply:

@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 from store.driven import RULES, batches, drive
 
 from labelquorum.errors import StateError, StoreError
-from labelquorum.store import codec, failpoints
+from labelquorum.store import batch, failpoints
 from labelquorum.store import database as database_module
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import put
@@ -242,10 +242,10 @@ def test_any_number_of_rows_is_written_once(store, n_rows):
 
 def test_many_texts_are_decoded_as_each_alone():
     values = ["a", 'with "quotes", and commas', 1, 1.5, True, None, ["in", "a", "list"]]
-    assert codec.decode_all(list(map(codec.encode, values))) == values
-    assert codec.decode_all([]) == []
+    assert batch.decode_all(list(map(batch.encode, values))) == values
+    assert batch.decode_all([]) == []
     with pytest.raises(ValueError, match="not one value"):
-        codec.decode_all(['"a"', '"b","c"'])
+        batch.decode_all(['"a"', '"b","c"'])
 
 
 # ── the page ─────────────────────────────────────────────────────────────────────────────

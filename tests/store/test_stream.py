@@ -17,10 +17,9 @@ from labelquorum.errors import (
 )
 from labelquorum.evaluation import class_conditional_crowd, label_table
 from labelquorum.learn.model import snapshot_parts
-from labelquorum.store import codec
 from labelquorum.store import model_rows as model_module
 from labelquorum.store.apply import MAX_ATTEMPTS
-from labelquorum.store.batch import Submission
+from labelquorum.store.batch import Submission, decode, encode
 from labelquorum.store.database import schema
 from labelquorum.store.learner import WorkerRow
 from labelquorum.store.rules import DAY, Rules
@@ -59,7 +58,7 @@ def recorded_chunks(store):
         ).all()
     by_chunk = {}
     for chunk, *cells in found:
-        by_chunk.setdefault(chunk, []).append(tuple(map(codec.decode, cells)))
+        by_chunk.setdefault(chunk, []).append(tuple(map(decode, cells)))
     return by_chunk
 
 
@@ -115,7 +114,7 @@ def test_open_items_are_counted_once_as_in_the_library(store):
     for part in seen.values():
         model.partial_fit(as_frame(part))
     assert sum(chunk["n_labels"] for chunk in stream.chunks()) == len(rows)
-    assert any(codec.decode(chunk["result"])["tally"]["late_items"] for chunk in stream.chunks())
+    assert any(decode(chunk["result"])["tally"]["late_items"] for chunk in stream.chunks())
     assert_same_model(stream, model)
     again = stream.estimator()
     assert set(again.model_.learned.open_items) == set(model.model_.learned.open_items)
@@ -155,12 +154,12 @@ def test_a_stream_of_before_a_preset_changed_goes_on_with_what_it_meant(store, p
     rules = Rules(labels_per_item=4, chunk_items=6)
     streams = [store.create("before", rules=rules, **settings)]
     streams.append(store.create("given", rules=rules, **settings, tolerance=1e-3))
-    kept = codec.decode(streams[0].configuration.settings)
+    kept = decode(streams[0].configuration.settings)
     for name in ("weight_init", "init_smoothing", "newcomer_rows"):
         del kept[name]
     row = schema.streams.update().where(schema.streams.c.name == "before")
     with store.write() as connection:
-        connection.execute(row.values(settings=codec.encode(kept)))
+        connection.execute(row.values(settings=encode(kept)))
     streams[0] = store.stream("before")
     for stream in streams:
         for row in rows_of(crowd()):

@@ -294,7 +294,7 @@ class _Work:
 
 def _opened(store: "Store", name: str, settings: dict[str, Any], rules: dict[str, Any]) -> "Stream":
     """The stream of this name, made if it is not there, with these rules."""
-    from labelquorum.store.codec import decode
+    from labelquorum.store.batch import decode
     from labelquorum.store.rules import Rules
 
     given = {setting: value for setting, value in settings.items() if value is not None}

@@ -214,12 +214,12 @@ def alerts(
         Seconds since 1970.
     """
     found = [*_service_alerts(behind, growth, quarantined, healthy)]
-    for lost in stats.lost()[:MAX_NAMED]:
+    for gone in stats.missing_classes()[:MAX_NAMED]:
         says = (
-            f"{lost.label!r} was {lost.share:.0%} of the answers until chunk {lost.since}, and "
-            f"none of the {lost.answers:,} since. Check the tasks that come, and who labels."
+            f"{gone.label!r} was {gone.share:.0%} of the answers until chunk {gone.since}, and "
+            f"none of the {gone.answers:,} since. Check the tasks that come, and who labels."
         )
-        since = {"since": lost.since, "label": lost.label}
+        since = {"since": gone.since, "label": gone.label}
         found.append({"code": "class_vanished", "says": says, **since})
     for one in drifting[:MAX_NAMED]:
         says = f"Worker {one['worker']}: {one['says'][:1].lower()}{one['says'][1:]}"

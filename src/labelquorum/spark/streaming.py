@@ -33,7 +33,7 @@ from labelquorum.spark.executor import (
     known_bytes,
 )
 from labelquorum.spark.session import cause_of, label_columns, require_frame
-from labelquorum.store.codec import decode
+from labelquorum.store.batch import decode
 from labelquorum.store.export import exported
 from labelquorum.store.learner import Configuration, LocalLearner, Outcome, Work
 from labelquorum.store.model_rows import learn

@@ -15,8 +15,16 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, LimitError
-from labelquorum.store.batch import Batch, Receipt, Row, Submission, prepare
-from labelquorum.store.codec import decode, encode, encode_id
+from labelquorum.store.batch import (
+    Batch,
+    Receipt,
+    Row,
+    Submission,
+    decode,
+    encode,
+    encode_id,
+    prepare,
+)
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, pick, put
 from labelquorum.store.failpoints import fault

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from labelquorum.errors import ConflictError, StateError, StoreError
-from labelquorum.store.codec import decode
+from labelquorum.store.batch import decode
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, any_row, pick
 from labelquorum.store.failpoints import fault

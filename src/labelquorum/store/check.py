@@ -33,7 +33,7 @@ BROKEN = "broken"
 WAL_RESET_BUG = ((3, 7, 0), (3, 51, 2))
 """Versions of SQLite in which two writers that reset the log at once may damage the file."""
 
-ROOM = 1 << 30
+MIN_FREE_BYTES = 1 << 30
 """With less free space in bytes, or less than the store itself takes, there is a warning."""
 
 
@@ -127,7 +127,7 @@ def _disk(where: str | os.PathLike[str]) -> Iterator[Finding]:
     free = shutil.disk_usage(where).free
     size = sum(path.stat().st_size for path in Path(where).glob(f"{FILE}*"))
     sentence = f"The store takes {size / 1e6:,.1f} MB, and {free / 1e6:,.0f} MB are free."
-    if free < max(ROOM, size):
+    if free < max(MIN_FREE_BYTES, size):
         yield Finding("disk", 1, f"{sentence} Make room.", "warning")
     else:
         yield _ok("disk", sentence)

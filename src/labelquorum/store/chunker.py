@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from labelquorum.store.codec import encode
+from labelquorum.store.batch import encode
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, any_row
 from labelquorum.store.failpoints import fault

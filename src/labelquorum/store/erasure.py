@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from safetensors.numpy import load, save
 
 from labelquorum.store.accept import Acceptor
-from labelquorum.store.codec import decode, encode
+from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import schema
 from labelquorum.store.stream_ref import StreamRef
 

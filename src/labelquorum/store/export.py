@@ -8,7 +8,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from labelquorum.ingest.writers import names_of
-from labelquorum.store.codec import decode
+from labelquorum.store.batch import decode
 from labelquorum.store.database import schema
 
 if TYPE_CHECKING:

@@ -16,21 +16,20 @@ from labelquorum.errors import LabelError, LimitError, StateError
 from labelquorum.ingest.labels import LabelTable, OnBad
 from labelquorum.ingest.readers import iter_labels
 from labelquorum.ingest.tail import Kind, Lines, kind_of, looks_like, split_records
-from labelquorum.store.batch import Receipt
-from labelquorum.store.codec import decode, encode
+from labelquorum.store.batch import Receipt, decode, encode
 from labelquorum.store.stream import Stream
 
 __all__ = ["FileSource", "LineSource"]
 
-PIECE = 1 << 20  # bytes taken in one transaction
-LONGEST = 16 << 20  # bytes of one record
-TAIL = 4096  # bytes before a position by which a source is known again
-ROWS = 10_000  # of a file that cannot grow, taken in one transaction
+BYTES_PER_COMMIT = 1 << 20
+MAX_RECORD_BYTES = 16 << 20
+TAIL_BYTES = 4096  # before a position; by their digest a source is recognised
+ROWS_PER_COMMIT = 10_000  # of a file that cannot grow
 
 Records = Sequence[Sequence[bytes]]
 
 
-class Mark(NamedTuple):
+class Position(NamedTuple):
     """How far a source was read."""
 
     bytes: int = 0  # of a file that cannot grow, its size
@@ -41,7 +40,7 @@ class Mark(NamedTuple):
 
 
 class FileSource:
-    """Takes what comes from outside into a stream.
+    """Reads files into a stream.
 
     Parameters
     ----------
@@ -57,7 +56,7 @@ class FileSource:
         self.stream, self.tell = stream, tell
         self.space = replace(stream.space, on_bad=on_bad)
         self._growing: dict[str, LineSource] = {}
-        self._done: dict[str, Mark] = {}  # files that cannot grow, and are through
+        self._done: dict[str, Position] = {}  # files that cannot grow, and are through
         self._left_alone: set[str] = set()
 
     def files(self, folder: str | os.PathLike[str], final: bool = False) -> Iterator[Receipt]:
@@ -84,26 +83,26 @@ class FileSource:
             else:
                 yield from self._packed(path)
 
-    def mark(self, source: str) -> Mark:
+    def position(self, source: str) -> Position:
         """How far a source was read before."""
-        position = self.stream.position(_checked(source))
+        text = self.stream.position(_checked(source))
         try:
-            return Mark() if position is None else Mark(**decode(position))
+            return Position() if text is None else Position(**decode(text))
         except (TypeError, ValueError):
             raise StateError(
                 f"{source}: another reader has a source of this name into stream "
-                f"{self.stream.name!r}, up to {position!r}. Choose another name."
+                f"{self.stream.name!r}, up to {text!r}. Choose another name."
             ) from None
 
     def _text(self, path: Path, kind: Kind, final: bool) -> Iterator[Receipt]:
         incoming = self._growing.get(path.name)
         if incoming is None:
             incoming = self._growing[path.name] = LineSource(self, str(path), path.name, kind)
-        if path.stat().st_size == incoming.mark.bytes:
+        if path.stat().st_size == incoming.position.bytes:
             return
         with path.open("rb") as file:
             incoming.resume(file)
-            while data := file.read(PIECE):
+            while data := file.read(BYTES_PER_COMMIT):
                 yield from incoming.take(data)
             if final:
                 yield from incoming.take(b"", final=True)
@@ -111,22 +110,22 @@ class FileSource:
     def _packed(self, path: Path) -> Iterator[Receipt]:
         """Take a file that cannot grow, some rows at a time."""
         size = path.stat().st_size
-        mark = self._done.get(path.name) or self.mark(path.name)
-        if mark.bytes not in (0, size):
+        position = self._done.get(path.name) or self.position(path.name)
+        if position.bytes not in (0, size):
             raise LabelError(_changed(path))
-        if not mark.done:
-            for number, table in enumerate(iter_labels(path, self.space, ROWS), 1):
-                if number > mark.tables:
-                    mark = Mark(bytes=size, tables=number)
-                    yield self.accept(table, path.name, mark)
-            mark = mark._replace(bytes=size, done=True)
-            self.stream.accept({}, source=path.name, position=encode(mark._asdict()))
-        self._done[path.name] = mark
+        if not position.done:
+            for number, table in enumerate(iter_labels(path, self.space, ROWS_PER_COMMIT), 1):
+                if number > position.tables:
+                    position = Position(bytes=size, tables=number)
+                    yield self.accept(table, path.name, position)
+            position = position._replace(bytes=size, done=True)
+            self.stream.accept({}, source=path.name, position=encode(position._asdict()))
+        self._done[path.name] = position
 
-    def accept(self, table: LabelTable, source: str | None, mark: Mark) -> Receipt:
+    def accept(self, table: LabelTable, source: str | None, position: Position) -> Receipt:
         """Take a table, and how far its source was read with it."""
-        position = None if source is None else encode(mark._asdict())
-        return self.stream.accept(table, source=source, position=position)
+        text = None if source is None else encode(position._asdict())
+        return self.stream.accept(table, source=source, position=text)
 
 
 class LineSource:
@@ -146,18 +145,18 @@ class LineSource:
 
     def __init__(self, feed: FileSource, name: str, source: str | None, kind: Kind | None) -> None:
         self.name, self.kind = name, kind
-        self.mark = Mark() if source is None else feed.mark(source)
+        self.position = Position() if source is None else feed.position(source)
         self._feed, self._source = feed, source
-        self._to_skip = self.mark.bytes
+        self._to_skip = self.position.bytes
         self._header: list[bytes] = []
         self._lead = b""  # bytes that go with the next records: a header
         self._rest = b""  # of a record that is not whole
-        self._recent = b""  # bytes before the mark
+        self._recent = b""  # bytes before the position
 
     def resume(self, file: IO[bytes]) -> None:
         """Go on in a file where it was left; refuse another file under its name."""
         self._rest, self._to_skip = b"", 0
-        if not self.mark.bytes:
+        if not self.position.bytes:
             self._header, self._lead = [], b""
             return
         if not self._recent:
@@ -165,8 +164,8 @@ class LineSource:
             while self._lacks_header() and (line := file.readline()):
                 start += line
                 self._find_header(start)
-        file.seek(max(0, self.mark.bytes - TAIL))
-        self._recognise(file.read(min(TAIL, self.mark.bytes)))
+        file.seek(max(0, self.position.bytes - TAIL_BYTES))
+        self._recognise(file.read(min(TAIL_BYTES, self.position.bytes)))
 
     def take(self, data: bytes, final: bool = False) -> Iterator[Receipt]:
         """Take the records that are whole now; `final` says that no more will come."""
@@ -185,25 +184,25 @@ class LineSource:
             self._find_header(self._lead)
         if records:
             yield from self._accept(records)
-        if len(self._rest) > LONGEST:
+        if len(self._rest) > MAX_RECORD_BYTES:
             raise LabelError(
-                f"{self.name} line {self.mark.lines + 1}: a record is longer than {LONGEST:,} "
-                "bytes. Look for a quote that is left open."
+                f"{self.name} line {self.position.lines + 1}: a record is longer than "
+                f"{MAX_RECORD_BYTES:,} bytes. Look for a quote that is left open."
             )
 
     def _accept(self, records: Records) -> Iterator[Receipt]:
         """Take records; where some are refused, those before the first of them."""
         assert self.kind is not None
         feed, lead = self._feed, self._lead
-        n_before = self.mark.lines + lead.count(b"\n")
+        n_before = self.position.lines + lead.count(b"\n")
         lines = Lines(self.name, self.kind, self._header, n_before, records)
         taken = lead + b"".join(line for record in records for line in record)
-        recent = (self._recent + taken)[-TAIL:]
+        recent = (self._recent + taken)[-TAIL_BYTES:]
         n_lines = n_before + sum(map(len, records))
-        mark = Mark(self.mark.bytes + len(taken), n_lines, _digest(recent))
+        position = Position(self.position.bytes + len(taken), n_lines, _digest(recent))
         try:
             table = lines.read(feed.space)
-            receipt = feed.accept(table, self._source, mark)
+            receipt = feed.accept(table, self._source, position)
         except (LabelError, LimitError):
             if len(records) == 1:
                 raise
@@ -211,7 +210,7 @@ class LineSource:
             yield from self._accept(records[:half])
             yield from self._accept(records[half:])
             return
-        self.mark, self._lead, self._recent = mark, b"", recent
+        self.position, self._lead, self._recent = position, b"", recent
         if set(receipt.skipped) - {"abstained"}:
             try:
                 lines.read(replace(feed.space, on_bad="error"))
@@ -223,7 +222,7 @@ class LineSource:
         """Pass over what was read under this name before, if it is the same."""
         known, data = data[: self._to_skip], data[self._to_skip :]
         self._to_skip -= len(known)
-        self._recent = (self._recent + known)[-TAIL:]
+        self._recent = (self._recent + known)[-TAIL_BYTES:]
         if self.kind is None:
             self.kind = looks_like(known)
         if self._lacks_header():
@@ -235,7 +234,7 @@ class LineSource:
         return data
 
     def _recognise(self, recent: bytes) -> None:
-        if _digest(recent) != self.mark.tail:
+        if _digest(recent) != self.position.tail:
             raise LabelError(_changed(self.name))
         self._recent = recent
 

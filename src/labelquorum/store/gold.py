@@ -21,12 +21,11 @@ import sqlalchemy as sa
 from labelquorum.errors import ConflictError, LabelError
 from labelquorum.ingest.readers import read_gold
 from labelquorum.store.accept import Acceptor, WaitingItem
-from labelquorum.store.batch import Batch, Receipt, check_names
-from labelquorum.store.codec import decode, encode, encode_id
+from labelquorum.store.batch import Batch, Receipt, check_names, decode, encode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, any_row
 from labelquorum.store.learner import Outcome
-from labelquorum.store.stats import part_of
+from labelquorum.store.stats import confidence_bin
 from labelquorum.store.stream_ref import StreamRef
 
 __all__ = ["TOO_LATE", "GoldLabels"]
@@ -245,7 +244,7 @@ class GoldLabels:
         found: dict[str, list[str]] = {}
         columns = (answers.item, answers.label, answers.confidence)
         for row in self._ref.of_items(connection, columns, items):
-            counted = encode([row.label, int(part_of(row.confidence))])
+            counted = encode([row.label, int(confidence_bin(row.confidence))])
             found.setdefault(counted, []).append(row.item)
         for counted, alike in sorted(found.items()):
             connection.execute(

@@ -30,7 +30,7 @@ from labelquorum.learn.model import ModelState, Step, commit, learn_chunk, snaps
 from labelquorum.learn.model_file import Snapshot, state_arrays, state_from_arrays
 from labelquorum.learn.open_items import OpenItem, OpenItems
 from labelquorum.learn.worker_table import WorkerRows
-from labelquorum.store.codec import decode, decode_all, encode, encode_id
+from labelquorum.store.batch import decode, decode_all, encode, encode_id
 from labelquorum.store.learner import (
     AnswerRow,
     Configuration,
@@ -40,7 +40,7 @@ from labelquorum.store.learner import (
     Work,
     WorkerRow,
 )
-from labelquorum.store.stats import figures_of
+from labelquorum.store.stats import chunk_summary
 
 __all__ = ["configure", "estimator_of", "kept_table", "learn", "looked_at", "snapshot_of"]
 
@@ -127,7 +127,7 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
         answers=_answer_rows(intake, classes, step.result, confidence, n_labels),
         open_items=_open_rows(memory.open_items, places) if work.keeps_open else [],
         result=_result(getattr(step.info, "losses", [])[-1:], intake),
-        summary=figures_of(
+        summary=chunk_summary(
             classes,
             aggregated,
             confidence,
@@ -153,7 +153,7 @@ def _nothing_learned(work: Work, intake: Intake) -> Outcome:
         answers=[],
         open_items=list(work.open_items) if work.keeps_open else [],
         result=_result([], intake),
-        summary=figures_of([], nothing, nothing, nothing, None),
+        summary=chunk_summary([], nothing, nothing, nothing, None),
     )
 
 

@@ -17,7 +17,7 @@ from safetensors.numpy import load as parse_arrays
 
 from labelquorum.errors import LabelError, StateError
 from labelquorum.learn.analysis.intervals import wilson
-from labelquorum.store.codec import decode, encode, encode_id
+from labelquorum.store.batch import decode, encode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.learner import OpenRow, Work, WorkerRow, worker_places
 from labelquorum.store.stream_ref import StreamRef
@@ -446,7 +446,7 @@ class Queries:
 
     # ── open items ────────────────────────────────────────────────────────────────────────
 
-    def wanted(self, limit: int = 100) -> tuple[list[dict[str, Any]], int]:
+    def suggestions(self, limit: int = 100) -> tuple[list[dict[str, Any]], int]:
         """Open items by what one more label would likely do, the largest gain first.
 
         Only the least sure items are compared. Also returns how many items are open.
@@ -470,7 +470,7 @@ class Queries:
         by_item = {row.item: answer_of(row) for row in unsure}
         found = []
         for one in self._gains(work, limit):
-            item = by_item[encode_id(one["task"], "task", "wanted")]
+            item = by_item[encode_id(one["task"], "task", "suggestions")]
             found.append(
                 {
                     "task": item.item_id,

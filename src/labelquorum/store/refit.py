@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from labelquorum.errors import StateError
-from labelquorum.store.codec import decode, encode_id
+from labelquorum.store.batch import decode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.learner import LabelRow
 from labelquorum.store.stream import Stream

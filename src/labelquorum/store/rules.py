@@ -27,7 +27,7 @@ __all__ = ["DAY", "Retention", "Rules"]
 
 DAY = 86_400.0
 """Seconds."""
-MOST = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 """No count is larger; a database could not compare with it."""
 
 Retention = Literal["discard", "keep_days", "keep"]
@@ -71,12 +71,12 @@ class Rules:
         for name in ("labels_per_item", "chunk_items", "max_workers"):
             value = getattr(self, name)
             try:
-                whole = not isinstance(value, bool) and 1 <= operator.index(value) <= MOST
+                whole = not isinstance(value, bool) and 1 <= operator.index(value) <= MAX_COUNT
             except TypeError:
                 whole = False
             if not whole:
                 raise StateError(
-                    f"`{name}` must be a whole number from 1 to {MOST:,}. Got {value!r}."
+                    f"`{name}` must be a whole number from 1 to {MAX_COUNT:,}. Got {value!r}."
                 )
         for name in ("max_wait", "max_chunk_wait", "grace", "days"):
             value = getattr(self, name)

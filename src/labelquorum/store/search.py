@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from labelquorum.errors import StateError
-from labelquorum.store.codec import decode, encode, encode_id
+from labelquorum.store.batch import decode, encode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, pick
 from labelquorum.store.queries import Answer, Undecided, answer_of

@@ -17,7 +17,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from labelquorum.store.codec import decode, encode
+from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import schema
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ __all__ = [
     "BINS",
     "DEPTH",
     "ChunkSeries",
-    "Lost",
+    "MissingClass",
     "Point",
     "StreamStats",
     "Truth",
     "chunk_series",
-    "confidence_parts",
-    "figures_of",
-    "part_of",
+    "chunk_summary",
+    "confidence_bin",
+    "confidence_histogram",
     "truths",
 ]
 
@@ -45,13 +45,13 @@ BINS = 20
 DEPTH = 16
 """Items are counted by their number of labels; the last bin holds this many and more."""
 
-MOST_PRIORS = 64
+MAX_PRIOR_CLASSES = 64
 """With more classes, the class prior is left out of the statistics of a chunk."""
 
 DECIMALS = 6
 
 
-def figures_of(
+def chunk_summary(
     classes: Sequence[Hashable],
     aggregated: NDArray[Any],
     confidence: NDArray[Any],
@@ -84,7 +84,7 @@ def figures_of(
         "sure": round(float(confidence.sum(dtype=np.float64)), DECIMALS),
         "depth": np.bincount(np.minimum(n_labels, DEPTH), minlength=DEPTH + 1).tolist(),
     }
-    if priors is not None and len(classes) <= MOST_PRIORS:
+    if priors is not None and len(classes) <= MAX_PRIOR_CLASSES:
         summary["priors"] = np.asarray(priors, np.float64).round(DECIMALS).tolist()
     if before:
         summary["before"] = {
@@ -98,13 +98,13 @@ def figures_of(
 
 
 def histogram(confidence: NDArray[Any]) -> list[int]:
-    """How many are in each of the equal parts of 0 to 1; 1 is in the last."""
-    found: list[int] = np.bincount(part_of(confidence), minlength=BINS).tolist()
+    """How many are in each of `BINS` equal bins of 0 to 1; 1 is in the last."""
+    found: list[int] = np.bincount(confidence_bin(confidence), minlength=BINS).tolist()
     return found
 
 
-def part_of(confidence: Any) -> NDArray[np.intp]:
-    """In which of the equal parts of 0 to 1 each is."""
+def confidence_bin(confidence: Any) -> NDArray[np.intp]:
+    """The bin of each confidence."""
     return np.minimum((np.asarray(confidence, np.float64) * BINS).astype(np.intp), BINS - 1)
 
 
@@ -158,13 +158,13 @@ def chunk_series(stream: "Stream") -> ChunkSeries:
     with stream.ref.read() as connection:
         classes = decode(stream.ref.model(connection)["classes"])
         rows = connection.execute(by_class).all()
-        return _course(rows, classes, confidence_parts(connection, own))
+        return _series(rows, classes, confidence_histogram(connection, own))
 
 
-def confidence_parts(
+def confidence_histogram(
     connection: sa.Connection, chosen: sa.ColumnElement[bool]
 ) -> NDArray[np.int64]:
-    """How many of these answers are in each of the equal parts of 0 to 1, (BINS,)."""
+    """How many of these answers are in each bin, (BINS,)."""
     sure = schema.answers.c.confidence
     # Counted from above and then taken apart: not every SQLite knows how to round.
     above = [sa.func.sum(sa.case((sure >= part / BINS, 1), else_=0)) for part in range(1, BINS)]
@@ -173,7 +173,7 @@ def confidence_parts(
     return at_least[:-1] - at_least[1:]
 
 
-def _course(
+def _series(
     rows: Sequence[Any], classes: list[Hashable], histogram: NDArray[np.int64]
 ) -> ChunkSeries:
     """Sort rows of chunk, time, label and sums into tables."""
@@ -208,19 +208,19 @@ def truths(stream: "Stream") -> list[Truth]:
 # ── a stream, added up as its chunks come ────────────────────────────────────────────────
 
 
-POINTS, SHOWN = 2_000, 200
+MAX_HELD_CHUNKS, MAX_POINTS = 2_000, 200
 """Number of last chunks that are held one by one, and of points they are shown as."""
 
-READ = 1_000
+CHUNKS_PER_READ = 1_000
 """Chunks read at a time."""
 
-TIMED = 200
+TIMED_CHUNKS = 200
 """Number of last chunks whose time from cut to answer is kept."""
 
 RECENT_ITEMS = 500
 """Number of last answers that count as recent; their classes are counted by whole chunks."""
 
-EXPECTED = 10.0
+MIN_EXPECTED_ANSWERS = 10.0
 """A class is missing once this many answers of it were expected and none came."""
 
 
@@ -235,7 +235,7 @@ class Point(NamedTuple):
     sure: float | None  # the sum of all confidences
 
 
-class Lost(NamedTuple):
+class MissingClass(NamedTuple):
     """A class that is no longer answered."""
 
     label: Hashable
@@ -250,7 +250,7 @@ class _Seen(NamedTuple):
     of_class: int
 
 
-class _Late(NamedTuple):
+class _RecentChunk(NamedTuple):
     items: int
     classes: Mapping[str, int]
 
@@ -265,15 +265,15 @@ class StreamStats:
         self.labels = 0
         self._parts: NDArray[np.int64] = np.zeros(BINS, np.int64)  # of the confidence
         self.priors: list[float] | None = None
-        self._stops: tuple[list[float], NDArray[np.float64], int] | None = None
+        self._stopping: tuple[list[float], NDArray[np.float64], int] | None = None
         self._classes: Counter[str] = Counter()
         # By truths that took the place of answers, on top of what chunks came to.
         self._truths: tuple[Counter[str], NDArray[np.int64]] = Counter(), np.zeros(BINS, np.int64)
         self._given = 0  # answers, repeated ones included
         self._seen: dict[str, _Seen] = {}
-        self._points: deque[Point] = deque(maxlen=POINTS)
-        self._waits: deque[float] = deque(maxlen=TIMED)
-        self._late: deque[_Late] = deque()
+        self._points: deque[Point] = deque(maxlen=MAX_HELD_CHUNKS)
+        self._update_seconds: deque[float] = deque(maxlen=TIMED_CHUNKS)
+        self._recent_chunks: deque[_RecentChunk] = deque()
         self._depth: list[int] = [0] * (DEPTH + 1)
         self._numbers, self._moments = array("q"), array("d")  # of chunks
 
@@ -311,12 +311,12 @@ class StreamStats:
         with self._ref.read() as connection:
             older, counted = None, self.chunk
             new = query.where(chunks.id > self.chunk)
-            with connection.execute(new, execution_options={"yield_per": READ}) as rows:
+            with connection.execute(new, execution_options={"yield_per": CHUNKS_PER_READ}) as rows:
                 for row in rows:
                     self.chunk, self.n_chunks = row.id, self.n_chunks + 1
                     self.labels += row.n_labels
                     if row.applied_at is not None:
-                        self._waits.append(row.applied_at - row.cut_at)
+                        self._update_seconds.append(row.applied_at - row.cut_at)
                         self._numbers.append(row.id)
                         self._moments.append(row.applied_at)
                     if row.summary is None:  # it was applied before there were statistics
@@ -333,7 +333,7 @@ class StreamStats:
                 self._parts -= parts
             self._truths = self._replaced(connection)
             if self.chunk != counted:
-                self._depth = self._labels_of_late(connection)
+                self._depth = self._recent_depth(connection)
 
     def _replaced(self, connection: sa.Connection) -> tuple[Counter[str], NDArray[np.int64]]:
         """What truths that took the place of answers change: by class, and by confidence."""
@@ -353,7 +353,7 @@ class StreamStats:
             parts[-1] += n
         return classes, parts
 
-    def _labels_of_late(self, connection: sa.Connection) -> list[int]:
+    def _recent_depth(self, connection: sa.Connection) -> list[int]:
         """Of the items that were answered last, how many have 0, 1, 2 … labels by now."""
         answers = schema.answers.c
         last = (
@@ -382,18 +382,21 @@ class StreamStats:
         self.priors = summary.get("priors")
         point = Point(row.id, row.applied_at, items, n_new, row.n_labels, summary["sure"])
         self._points.append(point)
-        self._late.append(_Late(items, classes))
-        while sum(one.items for one in self._late) - self._late[0].items >= RECENT_ITEMS:
-            self._late.popleft()
+        self._recent_chunks.append(_RecentChunk(items, classes))
+        while (
+            sum(one.items for one in self._recent_chunks) - self._recent_chunks[0].items
+            >= RECENT_ITEMS
+        ):
+            self._recent_chunks.popleft()
         if "stopping" in summary:
             thresholds, sums, n = (
                 summary["thresholds"],
                 np.array(summary["stopping"], np.float64),
                 1,
             )
-            if self._stops is not None and self._stops[0] == thresholds:
-                sums, n = self._stops[1] + sums, self._stops[2] + 1
-            self._stops = thresholds, sums, n
+            if self._stopping is not None and self._stopping[0] == thresholds:
+                sums, n = self._stopping[1] + sums, self._stopping[2] + 1
+            self._stopping = thresholds, sums, n
 
     def _add_older(self, connection: sa.Connection, last: int) -> None:
         """Count all answers themselves, once, where some chunks have no statistics.
@@ -409,7 +412,7 @@ class StreamStats:
             known = self._seen.get(label, _Seen(last, 0, 0))
             self._seen[label] = known._replace(of_class=known.of_class + n)
         self._seen = {x: one._replace(items=self._given) for x, one in self._seen.items()}
-        self._parts = confidence_parts(connection, every)
+        self._parts = confidence_histogram(connection, every)
 
     # ── what it comes to ──────────────────────────────────────────────────────────────────────
 
@@ -422,16 +425,16 @@ class StreamStats:
 
     @property
     def confidence(self) -> NDArray[np.int64]:
-        """How many answers stand in each of the equal parts of 0 to 1."""
+        """How many answers stand in each bin of confidence."""
         return self._parts + self._truths[1]
 
     @property
     def recent(self) -> tuple[int, Counter[Hashable]]:
         """How many recent answers there are, and of which classes."""
         found: Counter[Hashable] = Counter()
-        for one in self._late:
+        for one in self._recent_chunks:
             found.update({decode(label): n for label, n in one.classes.items()})
-        return sum(one.items for one in self._late), found
+        return sum(one.items for one in self._recent_chunks), found
 
     @property
     def depth(self) -> list[int]:
@@ -444,31 +447,31 @@ class StreamStats:
         return self._moments[-1] if self._moments else None
 
     @property
-    def waits(self) -> list[float]:
+    def update_seconds(self) -> list[float]:
         """From the cut of a chunk to its answers, in seconds; of the last chunks."""
-        return list(self._waits)
+        return list(self._update_seconds)
 
-    def lost(self) -> list[Lost]:
-        """Classes of which answers were due, and none came."""
+    def missing_classes(self) -> list[MissingClass]:
+        """Classes of which answers were expected, and none came."""
         found = []
         for label, seen in self._seen.items():
             share = seen.of_class / max(seen.items, 1)
             since = self._given - seen.items
-            if share * since >= EXPECTED:
-                found.append(Lost(decode(label), seen.chunk, share, since))
+            if share * since >= MIN_EXPECTED_ANSWERS:
+                found.append(MissingClass(decode(label), seen.chunk, share, since))
         return sorted(found, key=lambda one: -one.share)
 
     def points(self) -> list[Point]:
         """The last chunks in order; where there are many, a few together."""
         points = list(self._points)
-        size = -(-len(points) // SHOWN)
-        return [_together(points[k : k + size]) for k in range(0, len(points), size or 1)]
+        size = -(-len(points) // MAX_POINTS)
+        return [_merge_points(points[k : k + size]) for k in range(0, len(points), size or 1)]
 
-    def stops(self) -> dict[str, Any]:
-        """What if items had been closed as soon as we were so sure; on how many chunks."""
-        if self._stops is None:
+    def early_stopping(self) -> dict[str, Any]:
+        """What closing items at each confidence would have saved and cost, over how many chunks."""
+        if self._stopping is None:
             return {"items": 0, "labels": 0, "curve": [], "chunks": 0}
-        thresholds, sums, n_chunks = self._stops
+        thresholds, sums, n_chunks = self._stopping
         n_items, n_labels, _ = sums[-1].tolist()
         curve = [
             {
@@ -486,7 +489,7 @@ class StreamStats:
             "chunks": n_chunks,
         }
 
-    def when(self, chunk: int) -> float | None:
+    def applied_at(self, chunk: int) -> float | None:
         """When a chunk was applied, where that is known."""
         place = bisect_left(self._numbers, chunk)
         if place == len(self._numbers) or self._numbers[place] != chunk:
@@ -494,7 +497,7 @@ class StreamStats:
         return self._moments[place]
 
 
-def _together(points: list[Point]) -> Point:
+def _merge_points(points: list[Point]) -> Point:
     last = points[-1]
     sure = [one.sure for one in points if one.sure is not None]
     return Point(

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from labelquorum.errors import FullError, StateError, StoreError
 from labelquorum.ingest.validate import NAME_BYTES, is_printable_name
-from labelquorum.store import codec
+from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import (
     FILE,
     LOCK_FILE,
@@ -231,7 +231,7 @@ class Store:
         row = {
             "name": name,
             **configuration._asdict(),
-            "rules": codec.encode((rules or Rules()).as_dict()),
+            "rules": encode((rules or Rules()).as_dict()),
             "next_row": 1,
             "next_chunk": 1,
             "late_labels": 0,
@@ -245,8 +245,8 @@ class Store:
             row["moment"] = self.now()
             made = connection.execute(schema.streams.insert().values(row)).inserted_primary_key
             assert made is not None
-            classes = codec.decode(configuration.settings)["classes"] or []
-            model = {"stream": made[0], "version": 0, "classes": codec.encode(classes)}
+            classes = decode(configuration.settings)["classes"] or []
+            model = {"stream": made[0], "version": 0, "classes": encode(classes)}
             connection.execute(schema.models.insert().values(**model, n_workers=0, n_chunks=0))
         return self.stream(name)
 

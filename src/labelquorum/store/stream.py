@@ -14,9 +14,8 @@ from labelquorum.errors import LabelError, LabelQuorumError, StateError
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.store.accept import Acceptor, Revised, Revision
 from labelquorum.store.apply import Applied, Applier
-from labelquorum.store.batch import Batch, Receipt, Submission
+from labelquorum.store.batch import Batch, Receipt, Submission, encode_id
 from labelquorum.store.chunker import Chunker, Cut
-from labelquorum.store.codec import encode_id
 from labelquorum.store.erasure import erase
 from labelquorum.store.gold import GoldLabels
 from labelquorum.store.learner import Configuration
@@ -281,9 +280,9 @@ class Stream:
         """The workers with most labels, by place: labels, agreement, skill, and flags."""
         return self._queries.worker_table()
 
-    def wanted(self, limit: int = 100) -> tuple[list[dict[str, Any]], int]:
+    def suggestions(self, limit: int = 100) -> tuple[list[dict[str, Any]], int]:
         """Open items by what one more label would likely do, the largest gain first."""
-        return self._queries.wanted(limit)
+        return self._queries.suggestions(limit)
 
     def gains(self, tasks: Sequence[Hashable], top: int | None = None) -> list[dict[str, Any]]:
         """What one more label of each of these open items would likely do."""

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from labelquorum.errors import StoreError
 from labelquorum.ingest.labels import LabelSpace
-from labelquorum.store.codec import decode, encode
+from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import pick, put
 from labelquorum.store.learner import Configuration, LabelRow, OpenRow, Work, WorkerRow
@@ -101,12 +101,12 @@ class StreamRef:
         return sorted(OpenRow(*row) for row in rows)
 
     def of_items(
-        self, connection: sa.Connection, wanted: Any, items: Sequence[str]
+        self, connection: sa.Connection, selected: Any, items: Sequence[str]
     ) -> Sequence[Any]:
         """The rows of these items, of a table or of some of its columns."""
-        columns = wanted if isinstance(wanted, tuple) else (wanted,)
-        if isinstance(wanted, sa.Table):
-            columns = tuple(wanted.c)
+        columns = selected if isinstance(selected, tuple) else (selected,)
+        if isinstance(selected, sa.Table):
+            columns = tuple(selected.c)
         names = [column.name for column in columns]
         return pick(connection, columns[0].table, names, self.key, "item", items)
 

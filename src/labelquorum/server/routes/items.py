@@ -183,7 +183,7 @@ async def list_wanted(
     service, known = service_of(request), known_stream(request).stream
 
     async def make() -> bytes:
-        items, n_open = await service.ask(known.wanted, limit)
+        items, n_open = await service.ask(known.suggestions, limit)
         says = None
         if not items:
             items, says = await run_in_threadpool(_without_gain, known, limit)

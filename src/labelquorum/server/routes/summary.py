@@ -87,11 +87,11 @@ def _summary(service: Service, known: Known, table: WorkerTable) -> dict[str, An
 
 
 def _update(tally: StreamStats) -> dict[str, float | None]:
-    waits = tally.waits
-    if not waits:
+    seconds = tally.update_seconds
+    if not seconds:
         return {"p50_seconds": None, "p99_seconds": None, "last_seconds": None}
-    half, most = np.quantile(waits, [0.5, 0.99]).tolist()
-    return {"p50_seconds": half, "p99_seconds": most, "last_seconds": waits[-1]}
+    half, most = np.quantile(seconds, [0.5, 0.99]).tolist()
+    return {"p50_seconds": half, "p99_seconds": most, "last_seconds": seconds[-1]}
 
 
 def _balance(tally: StreamStats, classes: list[Any]) -> list[dict[str, Any]]:
@@ -127,4 +127,4 @@ async def read_stopping(request: Request, stream: str) -> Response:
 
 def _stopping(tally: StreamStats) -> dict[str, Any]:
     with tally.fresh():
-        return tally.stops()
+        return tally.early_stopping()

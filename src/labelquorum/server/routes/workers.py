@@ -194,7 +194,7 @@ def _trend(one: Mapping[str, Any], recent: Recent | None) -> dict[str, Any] | No
 
 def _over_time(found: Mapping[str, Any], tally: StreamStats) -> dict[str, Any]:
     with tally.fresh():
-        track = [{**one, "at": tally.when(one["chunk"])} for one in found["track"]]
+        track = [{**one, "at": tally.applied_at(one["chunk"])} for one in found["track"]]
     return {"track": track, "changes": found["changes"]}
 
 

@@ -23,7 +23,7 @@ from alembic.script import ScriptDirectory
 
 from labelquorum.errors import StateError, StoreError
 from labelquorum.store.database.page_checksums import PageChecksums
-from labelquorum.store.database.sql import TEXTS
+from labelquorum.store.database.sql import CACHED_STATEMENTS
 from labelquorum.store.database.sqlite_wal import BUSY_SECONDS
 
 __all__ = [
@@ -91,7 +91,7 @@ def open_sqlite(file: Path, writes: bool = True) -> sa.Engine:
     """Connections to a SQLite file; without `writes`, those that can only read."""
     address = sa.URL.create("sqlite", database=str(file))
     if writes:
-        settings = {"timeout": BUSY_SECONDS, "cached_statements": TEXTS}
+        settings = {"timeout": BUSY_SECONDS, "cached_statements": CACHED_STATEMENTS}
         engine = sa.create_engine(address, connect_args=settings)
     else:
         engine = sa.create_engine(address, creator=lambda: read_only(file))

@@ -17,15 +17,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from labelquorum.store.codec import encode
+__all__ = ["CACHED_STATEMENTS", "among", "any_row", "pick", "put"]
 
-__all__ = ["TEXTS", "among", "any_row", "pick", "put"]
-
-MOST, STEP = 256, 16
+MAX_ROWS_PER_STEP, ROW_MULTIPLE = 256, 16
 """Rows per step to SQLite: the first, or a multiple of the second, or fewer than that: so few
 sizes that their statements stay parsed, and two steps for most numbers of rows. A statement that
 stays parsed keeps the values of its last rows; rows with bytes go one by one."""
-TEXTS = 512
+CACHED_STATEMENTS = 512
 """Number of statements that a writing connection keeps parsed."""
 
 
@@ -36,7 +34,7 @@ def among(
     listed = list(values)
     if connection.dialect.name == "postgresql":
         return column == sa.any_(sa.bindparam(None, listed, ARRAY(column.type), unique=True))
-    given = sa.func.json_each(sa.bindparam(None, encode(listed), sa.Text, unique=True))
+    given = sa.func.json_each(sa.bindparam(None, json.dumps(listed), sa.Text, unique=True))
     return column.in_(sa.select(given.table_valued("value").c.value))
 
 
@@ -54,7 +52,7 @@ def pick(
     names, listed = tuple(columns), list(values)
     in_one = connection.dialect.name == "sqlite" and _is_plain(table, names)
     text = _select(connection.dialect.name, table, names, key, in_one)
-    given = listed if connection.dialect.name == "postgresql" else encode(listed)
+    given = listed if connection.dialect.name == "postgresql" else json.dumps(listed)
     cursor = connection.connection.cursor()
     try:
         cursor.execute(text, (stream, given))
@@ -107,7 +105,7 @@ def put(
             return
         start = 0
         while left := len(given) - start:
-            size = min(left - left % STEP or left, MOST)
+            size = min(left - left % ROW_MULTIPLE or left, MAX_ROWS_PER_STEP)
             block = given[start : start + size]
             cursor.execute(_insert(*shape, size), list(chain.from_iterable(block)))
             start += size
@@ -150,7 +148,7 @@ def _select(dialect: str, table: sa.Table, columns: tuple[str, ...], key: str, i
     return f'{text}? AND "{table.c[key].name}" IN (SELECT value FROM json_each(?))'
 
 
-@lru_cache(maxsize=TEXTS)
+@lru_cache(maxsize=CACHED_STATEMENTS)
 def _insert(
     dialect: str,
     table: sa.Table,
