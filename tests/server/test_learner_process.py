@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from labelquorum.errors import StateError, StoreError
 from labelquorum.evaluation import class_conditional_crowd, label_table
+from labelquorum.server import learner_process
 from labelquorum.server.learner_process import LearnerProcess, pack
 from labelquorum.store.learner import LocalLearner
 from labelquorum.store.rules import Rules
@@ -159,6 +161,37 @@ def test_a_process_that_was_killed_is_followed_by_another(remote):
     killed.wait()
     assert remote.configure("bila", {"classes": ["a", "b"]}).method == "bila"
     assert remote.pid not in (None, killed.pid)
+
+
+def test_a_process_that_cannot_start_is_started_again_with_exponential_backoff(monkeypatch):
+    delays = []
+
+    class Waits(threading.Event):
+        def wait(self, timeout=None):
+            delays.append(timeout)
+            return len(delays) == 4
+
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(learner_process, "MIN_RESTART_SECONDS", 1000.0)
+    monkeypatch.setattr(learner_process, "MAX_RESTART_SECONDS", 4000.0)
+    learner = LearnerProcess()
+    learner._closing = Waits()
+    learner.start()
+    learner._thread.join(60)
+    learner.close()
+    assert delays == pytest.approx([1000, 2000, 4000, 4000], abs=60)  # less what each lived
+
+
+def test_a_process_whose_pipe_holds_part_of_a_frame_is_killed(remote, monkeypatch):
+    remote.configure("bila", {"classes": ["a", "b"]})
+    pid = remote.pid
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(remote, "timeout", 0.2)
+    with pytest.raises(RuntimeError, match="took too long"):
+        remote.call("unknown", "x" * 2_000_000)  # more than a pipe holds
+    monkeypatch.setattr(remote, "timeout", 120)
+    assert remote.configure("bila", {"classes": ["a", "b"]}).method == "bila"
+    assert remote.pid != pid
 
 
 def test_a_notification_that_finds_the_pipe_full_is_dropped_and_a_large_call_waits(remote):

@@ -69,8 +69,9 @@ CALL_TIMEOUT_SECONDS = 600.0
 CHUNK_TIMEOUT_SECONDS = 600.0
 """A chunk that takes longer ends the process; it counts as an attempt."""
 
-RESTART_INTERVAL_SECONDS = 0.5
-"""Starts are at least this far apart: a process that dies at once must not take a whole core."""
+MIN_RESTART_SECONDS, MAX_RESTART_SECONDS = 0.5, 30.0
+"""Between two starts: doubled from the first to the second while processes die without a reply, so
+that one that cannot start does not take a whole core. One that lived longer is no such process."""
 
 GC_THRESHOLD_OBJECTS = 50_000
 """Allocations between two collections: rows by the thousand are no garbage, and at the default of
@@ -309,14 +310,19 @@ class LearnerProcess:
     # ── the thread ───────────────────────────────────────────────────────────────────────
 
     def _supervise(self) -> None:
-        """Listen to the process, and start another after each that died."""
+        """Listen to the process, and start another after each that died, with backoff."""
+        delay = MIN_RESTART_SECONDS
         while True:
-            process, started = self._process, time.monotonic()
+            process, started, replied = self._process, time.monotonic(), False
             if process is not None:
-                self._listen(process)
+                replied = self._listen(process)
                 self._bury(process)
-            if self._closing.wait(max(0.0, started + RESTART_INTERVAL_SECONDS - time.monotonic())):
+            lived = time.monotonic() - started
+            if replied or lived > MAX_RESTART_SECONDS:
+                delay = MIN_RESTART_SECONDS
+            if self._closing.wait(max(0.0, delay - lived)):
                 return
+            delay = min(2 * delay, MAX_RESTART_SECONDS)
             with self._changed:
                 if self._closing.is_set():
                     return
@@ -342,12 +348,14 @@ class LearnerProcess:
                 self._write(pack([NOTIFICATION, *self._greeting()]), deadline=None)
         self._changed.notify_all()
 
-    def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        """Take messages until the process ends."""
+    def _listen(self, process: subprocess.Popen[bytes]) -> bool:
+        """Take messages until the process ends; whether it replied to any call."""
         assert process.stdout is not None
+        replied = False
         while (message := _read_frame(process.stdout)) is not None:
             number, kind, *rest = message
             if number != NOTIFICATION:
+                replied = True
                 reply = self._calls.pop(number, None)  # None: its caller has given up
                 if reply is not None:
                     _settle(reply, kind, rest)
@@ -356,6 +364,7 @@ class LearnerProcess:
                 self._on_event(kind, *rest)
             except Exception:  # whatever it is, the thread goes on
                 log.exception("an event could not be handled")
+        return replied
 
     def _bury(self, process: subprocess.Popen[bytes]) -> None:
         """Fail the calls of a process that has died."""
