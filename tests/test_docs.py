@@ -20,7 +20,6 @@ from labelquorum import BiLA, MajorityVote
 from labelquorum.ingest.labels import COLUMN_ALIASES
 from labelquorum.ingest.readers import FORMATS
 from labelquorum.ingest.vocabulary import Tally
-from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.bila import PRESETS
 from labelquorum.learn.bila.encoder import ENCODERS
@@ -29,6 +28,7 @@ from labelquorum.learn.bila.minibatch import Batch
 from labelquorum.learn.bila.optimizer import OPTIMIZERS
 from labelquorum.learn.bila.presets import COUNTED
 from labelquorum.learn.estimators import ESTIMATORS
+from labelquorum.learn.methods import AGGREGATORS
 from labelquorum.learn.reports import Explanation
 
 ROOT = Path(__file__).parent.parent
@@ -563,7 +563,7 @@ FOLLOWED = """
 import numpy as np
 import labelquorum as lq
 from labelquorum.ingest.readers import iter_labels, read_labels
-from labelquorum.learn import AGGREGATORS
+from labelquorum.learn.methods import AGGREGATORS
 from labelquorum.evaluation.checks import CHECKS, check_aggregator
 
 assert lq.__file__.startswith(COPY), lq.__file__

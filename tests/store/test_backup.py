@@ -213,7 +213,7 @@ def test_a_backup_of_an_earlier_version_is_brought_up_to_date(tmp_path, elsewher
     restore(tmp_path / "b.db", elsewhere)
     with Store.open(elsewhere) as store:
         assert store.streams() == ["s"]
-        assert store.create("t")._key == 8
+        assert store.create("t").ref.key == 8
 
 
 def test_where_there_is_no_store_nothing_is_made(tmp_path, database):

@@ -22,11 +22,11 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.labels import LabelSpace, LabelTable, OnBad, Repeats
 from labelquorum.ingest.readers import read_gold, read_labels
 from labelquorum.ingest.vocabulary import Tally
-from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.bila.encoder import Encoder
 from labelquorum.learn.bila.generative import GenerativeModel
 from labelquorum.learn.bila.presets import saved_settings
 from labelquorum.learn.inspection import Inspection
+from labelquorum.learn.methods import AGGREGATORS
 from labelquorum.learn.model import (
     Model,
     ModelState,

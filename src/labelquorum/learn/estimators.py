@@ -11,12 +11,12 @@ import pandas as pd
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.labels import OnBad, Repeats
-from labelquorum.learn import AGGREGATORS
 from labelquorum.learn.bila import bila
 from labelquorum.learn.bila.encoder import Encoder
 from labelquorum.learn.bila.generative import GenerativeModel
 from labelquorum.learn.bila.presets import PRESETS, settings_of
 from labelquorum.learn.estimator import SHARED_SETTINGS, Estimator, check_settings
+from labelquorum.learn.methods import AGGREGATORS
 from labelquorum.learn.model_file import read_snapshot
 from labelquorum.learn.reports import id_index
 from labelquorum.learn.wrappers import WRAPPERS, split_name
