@@ -71,6 +71,16 @@ REPRODUCE = "python3 run.py reproduce"
 ACCURACY = ROOT / "experiments" / "accuracy" / "results"
 FAULTS = ROOT / "experiments" / "faults" / "results"
 SPARK = ROOT / "experiments" / "spark" / "results"
+SETTING_LINKS = {
+    "two worker models": "worker-models.md",
+    "the hierarchical one": "hierarchical.md",
+    "an encoder network": "model.md#the-preset-network",
+    "p(y)": "model.md#the-class-prior",
+    "a worker's own counts": "hierarchical.md#a-workers-own-matrix",
+    "temperature": "worker-models.md#dependence",
+    "What is known of workers": "#history",
+}
+"""Words in the docstring of `BiLA` that the reference page links."""
 
 FENCE = re.compile(
     r"^```(?P<kind>python|console)\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?",
@@ -207,32 +217,41 @@ Made by `{online["made"]["command"]}` and `python3 run.py python docs/generate.p
 """
 
 
-def presets() -> str:
-    """Every setting of BiLA's method under every preset; a dash where it has no effect."""
+def settings() -> str:
+    """Every setting of `BiLA`: its default, and what the docstring says."""
     import inspect
 
-    from labelquorum.errors import StateError
-    from labelquorum.learn.bila import PRESETS, bila
-    from labelquorum.learn.bila.hierarchical import LIMITS
-    from labelquorum.learn.bila.presets import COUNTED, settings_of
+    from labelquorum import BiLA
+
+    doc = inspect.getdoc(BiLA) or ""
+    means = dict(re.findall(r"^(\w+)\n((?:    .*\n)+)", doc, re.MULTILINE))
+    lines = [["setting", "default", "meaning"], ["---"] * 3]
+    for name, setting in inspect.signature(BiLA).parameters.items():
+        meaning = " ".join(means[name].split()).removesuffix(".")
+        meaning = re.sub(r'"\w+"', r"`\g<0>`", meaning)
+        for words, target in SETTING_LINKS.items():
+            meaning = meaning.replace(words, f"[{words}]({target})")
+        lines.append([f"`{name}`", f"`{setting.default!r}`", meaning])
+    return _table(lines)
+
+
+def presets() -> str:
+    """Every setting of BiLA's method under every preset; a dash where it has no effect."""
+    from labelquorum.learn.bila import PRESETS
+    from labelquorum.learn.bila.settings import SETTINGS, has_effect, worker_models
 
     def idle(preset: str, name: str) -> bool:
-        if PRESETS[preset].get("generative", "two_accounts") not in COUNTED:
-            return name in LIMITS
-        try:
-            settings_of(preset, **{name: None})
-        except StateError:
-            return True
-        return name == "record_epochs"
+        generative = PRESETS[preset].get("generative", SETTINGS["generative"].default)
+        if name == "record_epochs":
+            return bool(worker_models(generative))
+        return not has_effect(name, generative)
 
-    signature = inspect.signature(bila).parameters
-    defaults = {name: p.default for name, p in signature.items() if p.kind is p.KEYWORD_ONLY}
     lines = [["setting", *(f"`{name}`" for name in PRESETS)], ["---"] * (1 + len(PRESETS))]
-    for name, default in defaults.items():
+    for name, setting in SETTINGS.items():
         cells = []
-        for preset, settings in PRESETS.items():
-            value = settings.get(name, default)
-            mark = "**" if value != default and not idle("default", name) else ""
+        for preset, changes in PRESETS.items():
+            value = changes.get(name, setting.default)
+            mark = "**" if value != setting.default and not idle("default", name) else ""
             cells.append("–" if idle(preset, name) else f"{mark}`{value!r}`{mark}")
         lines.append([f"`{name}`", *cells])
     return _table(lines)
@@ -695,6 +714,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "stopping_summary": stopping_summary,
     "results": results,
     "presets": presets,
+    "settings": settings,
     "commands": commands,
     "routes": routes,
     "more": more,

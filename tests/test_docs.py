@@ -26,7 +26,7 @@ from labelquorum.learn.bila.encoder import ENCODERS
 from labelquorum.learn.bila.generative import GENERATIVE_MODELS, Newcomers
 from labelquorum.learn.bila.minibatch import Batch
 from labelquorum.learn.bila.optimizer import OPTIMIZERS
-from labelquorum.learn.bila.presets import COUNTED
+from labelquorum.learn.bila.settings import COUNTED, SETTINGS
 from labelquorum.learn.estimators import ESTIMATORS
 from labelquorum.learn.methods import AGGREGATORS
 from labelquorum.learn.reports import Explanation
@@ -312,16 +312,10 @@ def test_the_reference_names_every_method_of_the_client_with_its_parameters():
 
 
 def test_the_reference_names_every_choice_of_a_setting():
-    from typing import get_args, get_type_hints
-
-    from labelquorum.learn.bila import bila
-
-    hints = get_type_hints(bila)
     text = section("docs/reference.md", "Settings")
-    for hint in hints.values():
-        for choice in get_args(hint):
-            if isinstance(choice, str):
-                assert f'"{choice}"' in text
+    for setting in SETTINGS.values():
+        for choice in setting.choices:
+            assert f'"{choice}"' in text
 
 
 def test_the_reference_names_every_column_of_the_report():

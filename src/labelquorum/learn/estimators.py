@@ -4,17 +4,21 @@ import difflib
 import inspect
 import os
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.labels import OnBad, Repeats
-from labelquorum.learn.bila import bila
-from labelquorum.learn.bila.encoder import Encoder
-from labelquorum.learn.bila.generative import GenerativeModel
 from labelquorum.learn.bila.presets import PRESETS, settings_of
+from labelquorum.learn.bila.settings import (
+    LEFT_TO_PRESET,
+    SETTINGS,
+    Settings,
+    complete,
+    takes_settings,
+)
 from labelquorum.learn.estimator import SHARED_SETTINGS, Estimator, check_settings
 from labelquorum.learn.methods import AGGREGATORS
 from labelquorum.learn.model_file import read_snapshot
@@ -47,6 +51,7 @@ __all__ = [
 ]
 
 
+@takes_settings
 class BiLA(Estimator):
     """Online label aggregation: consensus now, and a model of every worker.
 
@@ -56,8 +61,9 @@ class BiLA(Estimator):
         "default" (two worker models, solved on counts; the one with more evidence is selected),
         "recipe" (the hierarchical one alone), "network" (an encoder network and any
         differentiable generative model, by gradient steps), "www2021" (our reading of Algorithm 1)
-        or "authors" (as the released code behaves). What follows overrides the preset; see
-        `labelquorum.learn.bila.bila`.
+        or "authors" (as the released code behaves).
+    settings
+        What overrides the preset: those of `labelquorum.learn.bila.settings.Settings`.
     history
         What is known of workers beforehand, for a preset whose state is counts: labels by truth, a
         dict {worker: {truth: {label: count}}} or a table like `errors_`; or a dict
@@ -66,8 +72,12 @@ class BiLA(Estimator):
         Determines everything random.
     classes
         The fixed list of classes; None lets new ones appear.
-    repeats, on_bad, abstain
-        The rules for rows; see `LabelSpace`.
+    repeats
+        A worker's second label on an open task: "last", "first", "all" or "error".
+    on_bad
+        A bad row: "error" stops, "skip" leaves it out and counts it.
+    abstain
+        The label that means "I do not know": left out and counted.
     open_items
         How many recent tasks stay open for late labels and corrections; 0 discards at once.
     warmup_items
@@ -104,38 +114,6 @@ class BiLA(Estimator):
         self,
         preset: str = "default",
         *,
-        generative: str | GenerativeModel | None = None,
-        encoder: str | Encoder | None = None,
-        hidden_sizes: Sequence[int] | None = None,
-        labels_as: str | None = None,
-        weight_init: str | None = None,
-        init_from: str | None = None,
-        init_strength: float | None = None,
-        init_smoothing: float | None = None,
-        newcomer_rows: str | None = None,
-        kl_weight: float | None = None,
-        class_prior: str | None = None,
-        optimizer: str | None = None,
-        learning_rate: float | None = None,
-        decay: float | None = None,
-        minibatch_items: int | None = None,
-        epochs: int | None = None,
-        tolerance: float | None = None,
-        predict_by: str | None = None,
-        tilt_scale: float | None = None,
-        bias_scale: float | None = None,
-        worker_cap: float | None = None,
-        crowd_strength: float | None = None,
-        crowd_accuracy: float | None = None,
-        accuracy_strength: float | None = None,
-        class_strength: float | None = None,
-        prior_mix: float | None = None,
-        inner_steps: int | None = None,
-        step_limit: float | None = None,
-        newton_classes: int | None = None,
-        own_weight: float | None = None,
-        dependence: float | str | None = None,
-        record_epochs: bool = False,
         history: Any = None,
         seed: int = 0,
         classes: Sequence[Hashable] | None = None,
@@ -144,14 +122,14 @@ class BiLA(Estimator):
         abstain: Hashable = None,
         open_items: int = 10_000,
         warmup_items: int = 0,
+        **settings: Unpack[Settings],
     ) -> None:
-        self._keep(locals())
+        self._keep(locals() | complete(settings, LEFT_TO_PRESET))
 
     def _options(self) -> dict[str, Any]:
         settings = self.get_params()
         preset = settings.pop("preset")
-        known = inspect.signature(bila).parameters
-        given = {n: v for n, v in settings.items() if n in known and v is not None}
+        given = {n: v for n, v in settings.items() if n in SETTINGS and v is not None}
         return settings_of(preset, **given)
 
     @property

@@ -6,8 +6,9 @@ import pytest
 
 from labelquorum.errors import StateError
 from labelquorum.learn.bila import bila
-from labelquorum.learn.bila.hierarchical import LIMITS, Recipe
-from labelquorum.learn.bila.presets import COUNTED, PRESETS, saved_settings, settings_of
+from labelquorum.learn.bila.hierarchical import Recipe
+from labelquorum.learn.bila.presets import PRESETS, saved_settings, settings_of
+from labelquorum.learn.bila.settings import COUNTED, SETTINGS
 from labelquorum.learn.estimators import BiLA
 
 
@@ -59,14 +60,35 @@ def test_what_has_an_effect_depends_on_p(preset, changes, sentence):
         settings_of(preset, **changes)
 
 
-@pytest.mark.parametrize("name", LIMITS)
-def test_every_setting_of_the_recipe_is_checked(name):
-    least, below = LIMITS[name]
-    with pytest.raises(StateError, match=f"`{name}` of bila must be .*a"):
-        bila(**{name: least - 1})
-    if below < float("inf"):
-        with pytest.raises(StateError, match=f"`{name}` of bila must be a"):
-            bila(**{name: below})
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_is_checked(name):
+    setting = SETTINGS[name]
+    wrong = ["none such"] if setting.choices else []
+    wrong += [] if setting.least is None else [setting.least - 1, float("nan"), setting.below]
+    for value in wrong:
+        with pytest.raises(StateError, match=f"`{name}` of bila must be .* Got "):
+            bila(**{name: value})
+    assert wrong or name in ("hidden_sizes", "record_epochs")
+
+
+@pytest.mark.parametrize("taker", [bila, BiLA])
+def test_every_setting_is_in_signature_and_docstring(taker):
+    signature, doc = inspect.signature(taker).parameters, inspect.getdoc(taker)
+    for name, setting in SETTINGS.items():
+        assert signature[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert signature[name].default in (setting.default, None)
+        assert f"\n{name}\n    " in doc
+    assert "settings" not in signature and "\nsettings\n" not in doc
+    with pytest.raises(TypeError, match="unexpected keyword argument 'epoch'"):
+        taker(epoch=3)
+
+
+def test_a_subclass_has_the_settings_of_its_own_constructor():
+    class Own(BiLA):
+        def __init__(self, epochs=3):
+            super().__init__("network", epochs=epochs)
+
+    assert list(inspect.signature(Own).parameters) == ["epochs"]
 
 
 def test_settings_of_the_paper_are_those_of_gradient_steps():

@@ -10,8 +10,6 @@ expected to be c. Arrays have the classes first and the workers last, (C, C, K) 
 a sum over few classes of many workers is then vector code. Row 0 of θ is a, the others are b.
 """
 
-from collections.abc import Mapping
-from math import inf
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +24,6 @@ from labelquorum.learn.bila.minibatch import CountedBatch, Leaf, array_namespace
 __all__ = [
     "COUNTED_PRIORS",
     "HIERARCHICAL",
-    "LIMITS",
     "ONE_COIN",
     "Recipe",
     "class_prior",
@@ -69,7 +66,7 @@ HIERARCHICAL, ONE_COIN = "rich", "plain"
 
 
 class Recipe(NamedTuple):
-    """The constants of model and update; `bila` says what each of them means."""
+    """The constants of model and update; `Settings` says what each of them means."""
 
     tilt_scale: float = 1.0  # σ_a
     bias_scale: float = 0.4  # σ_b
@@ -88,23 +85,6 @@ class Recipe(NamedTuple):
     tolerance: float = 0.0  # q moves by less: the rounds end
     worker_models: tuple[str, ...] = (HIERARCHICAL,)
 
-
-LIMITS: Mapping[str, tuple[float, float]] = {
-    "tilt_scale": (1e-3, inf),
-    "bias_scale": (1e-3, inf),
-    "worker_cap": (1e-3, inf),
-    "crowd_strength": (1e-3, inf),
-    "crowd_accuracy": (1e-3, 1.0),
-    "accuracy_strength": (1e-3, inf),
-    "class_strength": (1e-3, inf),
-    "prior_mix": (0.0, 1.0),
-    "inner_steps": (1, inf),
-    "step_limit": (1e-3, inf),
-    "newton_classes": (0, inf),
-    "own_weight": (0.0, inf),
-    "dependence": (0.0, inf),
-}
-"""The least value of each, and what it must stay below."""
 
 COUNTED_PRIORS = ("blended", "running", "uniform")
 """What `class_prior` may be."""

@@ -1,23 +1,18 @@
-"""Presets: settings that go well together; and parts that do not go together at all."""
+"""Presets: settings that go well together."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from labelquorum.errors import StateError
-from labelquorum.learn.bila.encoder import Encoder
-from labelquorum.learn.bila.generative import GenerativeModel
-from labelquorum.learn.bila.hierarchical import COUNTED_PRIORS, HIERARCHICAL, ONE_COIN, Recipe
+from labelquorum.learn.bila.settings import (
+    BY_GRADIENT,
+    SETTINGS,
+    has_effect,
+    name_of,
+    worker_models,
+)
 
-__all__ = ["COUNTED", "CURVATURE", "PRESETS", "check_parts", "saved_settings", "settings_of"]
-
-COUNTED: Mapping[str, tuple[str, ...]] = {
-    "two_accounts": (HIERARCHICAL, ONE_COIN),
-    "hierarchical": (HIERARCHICAL,),
-    "one_coin": (ONE_COIN,),
-}
-"""The p that are learned by counting, and their worker models."""
-
-CURVATURE, TIED, BLENDED = "curvature", "tied", "blended"
+__all__ = ["PRESETS", "saved_settings", "settings_of"]
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # What we would use ourselves: docs/worker-models.md.
@@ -83,28 +78,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-_BY_GRADIENT = (
-    "hidden_sizes",
-    "labels_as",
-    "weight_init",
-    "init_from",
-    "init_strength",
-    "init_smoothing",
-    "newcomer_rows",
-    "learning_rate",
-    "decay",
-    "minibatch_items",
-    "epochs",
-    "predict_by",
-    "kl_weight",
-)
-_HIERARCHICAL_ALONE = ("bias_scale", "crowd_strength", "newton_classes", "own_weight")
-_BY_COUNTING = tuple(
-    name for name in Recipe._fields if name not in ("class_prior", "tolerance", "worker_models")
-)
-"""Settings that mean something to one kind of p alone."""
-
-
 _BEFORE: Mapping[str, Mapping[str, Any]] = {
     "www2021": {
         "init_smoothing": 0.0,
@@ -123,40 +96,6 @@ _BEFORE: Mapping[str, Mapping[str, Any]] = {
 """Presets that meant something else before `weight_init` was a setting: what they set then."""
 
 
-def check_parts(
-    generative: str | GenerativeModel,
-    encoder: str | Encoder,
-    optimizer: str,
-    class_prior: str,
-    kl_weight: float,
-) -> None:
-    """Refuse a p, a q, a class prior and a step that make no sense together."""
-    counted = isinstance(generative, str) and generative in COUNTED
-    if counted or optimizer == CURVATURE:
-        if not (counted and (encoder, optimizer) == (TIED, CURVATURE)):
-            raise StateError(
-                f"generative={_name(generative)}, encoder={_name(encoder)} and "
-                f"optimizer={optimizer!r} of bila do not go together. Those of {list(COUNTED)} are "
-                "solved on counts, with encoder='tied' and optimizer='curvature'; for any other "
-                "start from preset='network'."
-            )
-        if class_prior not in COUNTED_PRIORS:
-            raise StateError(
-                f"`class_prior` of bila with generative={generative!r} must be one of "
-                f"{list(COUNTED_PRIORS)}. Got {class_prior!r}."
-            )
-    elif class_prior == BLENDED:
-        raise StateError(
-            "class_prior='blended' of bila counts what was inferred, and only a p that is learned "
-            f"by counting keeps such counts: {list(COUNTED)}. Take 'running'."
-        )
-    if encoder == TIED and kl_weight == 0:
-        raise StateError(
-            "`kl_weight` of bila must be > 0 with encoder='tied': without it the best q is no "
-            "distribution. Got 0."
-        )
-
-
 def settings_of(preset: str, **changes: Any) -> dict[str, Any]:
     """The settings of a preset for `bila`, with changes; one without effect is refused.
 
@@ -166,21 +105,17 @@ def settings_of(preset: str, **changes: Any) -> dict[str, Any]:
     if preset not in list(PRESETS):
         raise StateError(f"`preset` of BiLA must be one of {list(PRESETS)}. Got {preset!r}.")
     settings = {**PRESETS[preset], **changes}
-    generative = settings.get("generative", "two_accounts")
-    worker_models = COUNTED.get(generative, ()) if isinstance(generative, str) else ()
-    without_effect = _BY_GRADIENT if worker_models else _BY_COUNTING
-    if HIERARCHICAL not in worker_models:
-        without_effect += _HIERARCHICAL_ALONE
-    idle = [name for name in changes if name in without_effect]
+    generative = settings.get("generative", SETTINGS["generative"].default)
+    idle = [name for name in changes if not has_effect(name, generative)]
     if idle:
-        if idle[0] in _BY_GRADIENT:
+        if SETTINGS[idle[0]].where == BY_GRADIENT:
             why, other = "which is learned by counting", "network"
-        elif worker_models:
+        elif worker_models(generative):
             why, other = "which has one number per worker", "default"
         else:
             why, other = "which is learned by gradient steps", "default"
         raise StateError(
-            f"`{idle[0]}` of BiLA has no effect with generative={_name(generative)}, {why}. "
+            f"`{idle[0]}` of BiLA has no effect with generative={name_of(generative)}, {why}. "
             f"Leave it out, or start from preset={other!r}."
         )
     return settings
@@ -199,12 +134,7 @@ def saved_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     if "weight_init" in kept:
         return kept
     generative = kept.get("generative") or "confusion_matrix"
-    counted = isinstance(generative, str) and generative in COUNTED
     for name, value in _BEFORE.get(kept.get("preset", ""), {}).items():
-        if kept.get(name) is None and not (counted and name in _BY_GRADIENT):
+        if kept.get(name) is None and has_effect(name, generative):
             kept[name] = value
     return kept
-
-
-def _name(part: str | GenerativeModel | Encoder) -> str:
-    return repr(part if isinstance(part, str) else part.name)

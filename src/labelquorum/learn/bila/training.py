@@ -9,14 +9,13 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from labelquorum.errors import StateError
 from labelquorum.learn.bila.encoder import Encoder
 from labelquorum.learn.bila.generative import GenerativeModel, Newcomers
 from labelquorum.learn.bila.minibatch import Batch, Leaf, Packed, minibatch, minibatch_order, whole
@@ -28,7 +27,6 @@ __all__ = [
     "Scores",
     "Trained",
     "build_engine",
-    "check_class_prior",
     "count_labels",
     "log_class_prior",
     "loss",
@@ -82,15 +80,6 @@ def log_class_prior(counts: NDArray[np.float64]) -> NDArray[np.float32]:
     """Eq. (priorest): the share of the labels that named each class, in logs, (C,)."""
     floored = np.maximum(counts, LABEL_FLOOR)
     return np.asarray(np.log(floored / floored.sum()), np.float32)
-
-
-def check_class_prior(class_prior: str) -> None:
-    """Refuse a way of estimating the class prior that does not exist."""
-    if class_prior not in get_args(ClassPrior):
-        raise StateError(
-            f"`class_prior` of bila must be one of {list(get_args(ClassPrior))}. "
-            f"Got {class_prior!r}."
-        )
 
 
 # ── training ─────────────────────────────────────────────────────────────────────────────
