@@ -28,7 +28,7 @@ from labelquorum.learn.bila.minibatch import Batch
 from labelquorum.learn.bila.optimizer import OPTIMIZERS
 from labelquorum.learn.bila.settings import COUNTED, SETTINGS
 from labelquorum.learn.estimators import ESTIMATORS
-from labelquorum.learn.methods import AGGREGATORS
+from labelquorum.learn.registry import AGGREGATORS
 from labelquorum.learn.reports import Explanation
 
 ROOT = Path(__file__).parent.parent
@@ -557,7 +557,7 @@ FOLLOWED = """
 import numpy as np
 import labelquorum as lq
 from labelquorum.ingest.readers import iter_labels, read_labels
-from labelquorum.learn.methods import AGGREGATORS
+from labelquorum.learn.registry import AGGREGATORS
 from labelquorum.evaluation.checks import CHECKS, check_aggregator
 
 assert lq.__file__.startswith(COPY), lq.__file__

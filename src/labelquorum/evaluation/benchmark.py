@@ -31,7 +31,8 @@ from labelquorum.evaluation.crowdkit import PEERS, Peer
 from labelquorum.evaluation.datasets.load import Dataset, read_dataset
 from labelquorum.evaluation.replay import Arrival, Prequential, Streamed, stream
 from labelquorum.learn.estimators import estimator, method_names
-from labelquorum.learn.methods import AGGREGATORS, _batch
+from labelquorum.learn.methods import _batch
+from labelquorum.learn.registry import AGGREGATORS
 from labelquorum.learn.wrappers import split_name, windowed
 
 __all__ = [

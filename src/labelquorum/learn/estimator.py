@@ -26,7 +26,6 @@ from labelquorum.learn.bila.encoder import Encoder
 from labelquorum.learn.bila.generative import GenerativeModel
 from labelquorum.learn.bila.presets import saved_settings
 from labelquorum.learn.inspection import Inspection
-from labelquorum.learn.methods import AGGREGATORS
 from labelquorum.learn.model import (
     Model,
     ModelState,
@@ -36,6 +35,7 @@ from labelquorum.learn.model import (
     with_history,
 )
 from labelquorum.learn.model_file import Snapshot, read_snapshot, write_snapshot
+from labelquorum.learn.registry import AGGREGATORS
 from labelquorum.learn.reports import Explanation, Report, id_index
 from labelquorum.learn.worker_priors import history_rows, read_history
 from labelquorum.learn.wrappers import split_name

@@ -20,8 +20,8 @@ from labelquorum.learn.bila.settings import (
     takes_settings,
 )
 from labelquorum.learn.estimator import SHARED_SETTINGS, Estimator, check_settings
-from labelquorum.learn.methods import AGGREGATORS
 from labelquorum.learn.model_file import read_snapshot
+from labelquorum.learn.registry import AGGREGATORS
 from labelquorum.learn.reports import id_index
 from labelquorum.learn.wrappers import WRAPPERS, split_name
 
