@@ -18,5 +18,8 @@ def test_a_validated_table_is_not_validated_again(monkeypatch):
         assert read_labels(concatenate(parts), space).labels == table.labels
     others = replace(space, classes=("cat",)), replace(space, abstain="cat")
     assert [len(read_labels(table, other).labels) for other in others] == [2, 1]
+    changed = table._replace(labels=["cat", "owl", "dog"])
+    assert read_labels(changed, space).skipped == {"unknown class": 1}
+    assert table._fields == LabelTable._fields and table == LabelTable(*table)
     by_hand = LabelTable(["q1"], ["ann"], ["owl"])
     assert read_labels(by_hand, space).skipped == {"unknown class": 1}

@@ -403,6 +403,31 @@ def test_a_table_that_cannot_be_renewed_is_shown_until_the_next_attempt(moving):
     asyncio.run(look())
 
 
+def test_a_failing_renewal_is_not_tried_at_every_request_and_one_without_news_is():
+    async def look():
+        clock, n, old, fails = Clock(), count(1), object(), True
+
+        async def make():
+            next(n)
+            if fails:
+                raise StateError("no")
+            return old
+
+        cache = Cache(2, 2.0, 0.0, stale=5.0, clock=clock)
+        fails = False
+        await cache.get("a", make)
+        fails, clock.time = True, 10.0
+        for _ in range(5):
+            await cache.get("a", make)
+        assert next(n) == 3  # made once, tried once
+        fails, clock.time = False, 12.5
+        await cache.get("a", make)  # finds nothing new
+        await cache.get("a", make)  # so this one looks again
+        assert next(n) == 6
+
+    asyncio.run(look())
+
+
 def test_events_announce_a_new_worker_table(running, admin, stream, monkeypatch):
     monkeypatch.setattr(running.app.service.worker_tables, "ttl", 0.0)
     monkeypatch.setattr(running.app.service.worker_tables, "rest", 0.0)

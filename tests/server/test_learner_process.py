@@ -11,6 +11,7 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
+from server.served import until
 
 from labelquorum.errors import StateError, StoreError
 from labelquorum.evaluation import class_conditional_crowd, label_table
@@ -180,6 +181,22 @@ def test_a_process_that_cannot_start_is_started_again_with_exponential_backoff(m
     learner._thread.join(60)
     learner.close()
     assert delays == pytest.approx([1000, 2000, 4000, 4000], abs=60)  # less what each lived
+
+
+def test_a_process_that_cannot_join_the_store_says_why_and_ends(tmp_path):
+    events = []
+    (tmp_path / "file").touch()
+    where = str(tmp_path / "file" / "store")  # a NotADirectoryError, or our own error
+    process = LearnerProcess(
+        "loop", greeting=lambda: ("join", where, 0.0), on_event=lambda *event: events.append(event)
+    )
+    try:
+        process.start()
+        first = process.pid
+        until(lambda: process.pid != first)
+        assert events[0][0] == "refused"
+    finally:
+        process.close()
 
 
 def test_a_process_whose_pipe_holds_part_of_a_frame_is_killed(remote, monkeypatch):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelquorum.errors import LabelError
-from labelquorum.ingest.labels import MISSING, LabelTable
+from labelquorum.ingest.labels import MISSING, LabelTable, validated
 
 __all__ = [
     "Chunk",
@@ -295,7 +295,7 @@ def concatenate(tables: Iterable[LabelTable]) -> LabelTable:
         for reason, count in part.skipped.items():
             skipped[reason] = skipped.get(reason, 0) + count
     full = [_with_lines(part) for part in parts if len(part.item_ids)]
-    spaces = {part.valid_for for part in full}
+    spaces = {getattr(part, "valid_for", None) for part in parts if len(part.item_ids)}
 
     def column(name: str, filler: object) -> list[object] | None:
         columns = [getattr(part, name) for part in full]
@@ -307,7 +307,7 @@ def concatenate(tables: Iterable[LabelTable]) -> LabelTable:
             for value in (values if values is not None else [filler] * len(part.item_ids))
         ]
 
-    return LabelTable(
+    table = LabelTable(
         item_ids=column("item_ids", None) or [],
         worker_ids=column("worker_ids", None) or [],
         labels=column("labels", None) or [],
@@ -318,8 +318,8 @@ def concatenate(tables: Iterable[LabelTable]) -> LabelTable:
         lines=column("lines", 0),  # type: ignore[arg-type]
         skipped=skipped,
         unit=full[0].unit if full else "line",
-        valid_for=spaces.pop() if len(spaces) == 1 else None,
     )
+    return validated(table, spaces.pop() if len(spaces) == 1 else None)
 
 
 def _with_lines(table: LabelTable) -> LabelTable:
@@ -364,4 +364,5 @@ def take_rows(table: LabelTable, rows: Sequence[int]) -> LabelTable:
         for name in ("item_ids", "worker_ids", "labels", "weights", "groups", "timestamps", "lines")
         if (values := getattr(table, name)) is not None
     }
-    return table._replace(**columns, skipped={})
+    some = table._replace(**columns, skipped={})
+    return validated(some, getattr(table, "valid_for", None))

@@ -118,8 +118,20 @@ class LabelTable(NamedTuple):
     unit: str = "line"
     """What `lines` counts: lines of a file from 1, or rows of a table from 0."""
 
+    def where(self, row: int) -> str:
+        """Name the place of a row as a person would look for it."""
+        if self.lines is None:
+            return f"{self.source} row {row}"
+        return f"{self.source} {self.unit} {self.lines[row]}"
+
+
+class ValidTable(LabelTable):
+    """A table whose rows keep the rules of a space, made by `validated`.
+
+    `_replace` makes one that is not validated; its columns are not to be changed in place.
+    """
+
     valid_for: LabelSpace | None = None
-    """The space whose rules every row keeps, set by `validate.checked`; None: not validated."""
 
     def is_valid(self, space: LabelSpace) -> bool:
         """Whether every row was validated by the same classes and abstention."""
@@ -129,11 +141,14 @@ class LabelTable(NamedTuple):
             space.abstain,
         )
 
-    def where(self, row: int) -> str:
-        """Name the place of a row as a person would look for it."""
-        if self.lines is None:
-            return f"{self.source} row {row}"
-        return f"{self.source} {self.unit} {self.lines[row]}"
+
+def validated(table: LabelTable, space: LabelSpace | None) -> LabelTable:
+    """The same table, marked as validated by this space; unmarked for None."""
+    if space is None:
+        return table
+    valid = ValidTable(*table)
+    valid.valid_for = space
+    return valid
 
 
 def is_missing(value: object) -> bool:

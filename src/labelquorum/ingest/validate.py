@@ -28,7 +28,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labelquorum.errors import LabelError
-from labelquorum.ingest.labels import COLUMN_ALIASES, LabelSpace, LabelTable, is_missing
+from labelquorum.ingest.labels import (
+    COLUMN_ALIASES,
+    LabelSpace,
+    LabelTable,
+    ValidTable,
+    is_missing,
+    validated,
+)
 
 __all__ = [
     "ANY_LABEL",
@@ -142,7 +149,7 @@ def checked(raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = ()) ->
     faults
         Rows that are not in `raw` because they could not be split into cells.
     """
-    if raw.is_valid(space) and not faults:
+    if isinstance(raw, ValidTable) and raw.is_valid(space) and not faults:
         return raw
     bad: dict[int, str] = {}  # row: the first rule it breaks
     columns: dict[str, Any] = {}
@@ -167,14 +174,14 @@ def checked(raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = ()) ->
         columns["timestamps"] = [_moment(value) for value in raw.timestamps]
 
     if not bad and not faults:
-        return raw._replace(**columns, valid_for=space)
+        return validated(raw._replace(**columns), space)
     if space.on_bad == "error":
         _raise_bad(raw, space, bad, faults)
     good = [row not in bad for row in range(len(raw.labels))]
     columns["lines"] = range(len(good)) if raw.lines is None else raw.lines
     skipped = Counter(raw.skipped) + Counter(bad.values()) + Counter(f.reason for f in faults)
     columns = {name: list(compress(column, good)) for name, column in columns.items()}
-    return raw._replace(**columns, skipped=dict(skipped), valid_for=space)
+    return validated(raw._replace(**columns, skipped=dict(skipped)), space)
 
 
 def _check_ids(role: str, column: Sequence[Any]) -> tuple[list[Any], dict[Hashable, str]]:

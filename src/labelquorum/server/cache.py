@@ -9,7 +9,6 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, inf
@@ -39,6 +38,7 @@ class _Entry(Generic[Value]):
         self.value: Value | None = None  # None before it is made for the first time
         self.version: Hashable = None
         self.begun = self.took = 0.0
+        self.failed = -inf  # when a renewal began that failed
         self.renewing: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
@@ -107,7 +107,8 @@ class Cache(Generic[Value]):
                 is_fresh = entry.version == version() and age < self.ttl
                 return Cached(entry.value, 0 if is_fresh else ceil(age))
             if self.stale is not None:
-                if entry.renewing is None and age > max(self.ttl, rest):
+                pause = max(self.ttl, rest)
+                if entry.renewing is None and age > pause and asked - entry.failed >= pause:
                     entry.renewing = asyncio.create_task(self._revalidate(entry, make, version))
                 if entry.renewing is not None and age > max(self.stale, rest):
                     await asyncio.wait([entry.renewing])
@@ -153,9 +154,11 @@ class Cache(Generic[Value]):
         make: Callable[[], Awaitable[Value]],
         version: Callable[[], Hashable],
     ) -> None:
+        begun = self._clock()
         try:
-            with suppress(LabelQuorumError, ApiError):  # the next caller tries again
-                await self._renew(entry, make, version)
+            await self._renew(entry, make, version)
+        except (LabelQuorumError, ApiError):  # a later caller tries again
+            entry.failed = begun
         finally:
             entry.renewing = None
 
@@ -167,6 +170,8 @@ class Cache(Generic[Value]):
     ) -> Value:
         begun, seen = self._clock(), version()
         value = await make()
+        if self.stale is not None and value is entry.value:  # nothing new: the next caller checks
+            return value
         entry.value, entry.begun, entry.version = value, begun, seen
         entry.took = self._clock() - begun
         return value

@@ -204,7 +204,9 @@ class LearnerProcess:
         """End the process, which has this long to finish a chunk; later calls fail."""
         self._closing.set()
         if self._thread.ident is None:
-            return
+            with self._changed:  # `start` may be under way
+                if self._thread.ident is None:
+                    return
         if seconds:
             self.notify("stop")
             self._thread.join(seconds)
@@ -242,7 +244,8 @@ class LearnerProcess:
             process = self._submit(number, frame, reply, deadline)
             return reply.result(deadline - time.monotonic())
         except TimeoutError as error:
-            if process is not None:
+            # A worker is forgotten in a thread, after chunks: the process is well, and goes on.
+            if process is not None and verb != "forget":
                 process.kill()
                 process.wait()
             raise self._ended(verb, " (it took too long)") from error
@@ -446,8 +449,8 @@ class _Program:
 
         try:
             store = Store.join(where, start)
-        except LabelQuorumError as error:
-            self._event("refused", str(error))
+        except Exception as error:  # without the store it could only wait; the next process retries
+            self._event("refused", str(error) or type(error).__name__)
             os._exit(1)
         loop = self._loop = LearningLoop(store)
         loop.on_look = self._look

@@ -340,7 +340,7 @@ def in_age_groups(
     labels = [_placed(read, table.where(row), label) for row, label in enumerate(table.labels)]
     read = _age_reader(row.label for row in truth)
     grouped = [row._replace(label=_placed(read, row.where, row.label)) for row in truth]
-    return table._replace(labels=labels, valid_for=None), grouped
+    return table._replace(labels=labels), grouped
 
 
 def in_two_classes(

@@ -7,6 +7,7 @@ from labelquorum.errors import StateError
 from labelquorum.learn.bila.settings import (
     BY_GRADIENT,
     SETTINGS,
+    complete,
     has_effect,
     name_of,
     worker_models,
@@ -104,7 +105,7 @@ def settings_of(preset: str, **changes: Any) -> dict[str, Any]:
     """
     if preset not in list(PRESETS):
         raise StateError(f"`preset` of BiLA must be one of {list(PRESETS)}. Got {preset!r}.")
-    settings = {**PRESETS[preset], **changes}
+    settings = complete(changes, PRESETS[preset])
     generative = settings.get("generative", SETTINGS["generative"].default)
     idle = [name for name in changes if not has_effect(name, generative)]
     if idle:
