@@ -238,12 +238,12 @@ def settings() -> str:
 def presets() -> str:
     """Every setting of BiLA's method under every preset; a dash where it has no effect."""
     from labelquorum.learn.bila import PRESETS
-    from labelquorum.learn.bila.settings import SETTINGS, has_effect, worker_models
+    from labelquorum.learn.bila.settings import SETTINGS, counted_models, has_effect
 
     def idle(preset: str, name: str) -> bool:
         generative = PRESETS[preset].get("generative", SETTINGS["generative"].default)
         if name == "record_epochs":
-            return bool(worker_models(generative))
+            return bool(counted_models(generative))
         return not has_effect(name, generative)
 
     lines = [["setting", *(f"`{name}`" for name in PRESETS)], ["---"] * (1 + len(PRESETS))]

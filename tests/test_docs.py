@@ -607,7 +607,7 @@ def test_the_three_recipes_work_when_followed_to_the_letter(tmp_path):
     source = (methods / "majority_vote.py").read_text(encoding="utf-8")
     renamed = source.replace("majority_vote", "plurality")
     (methods / "plurality.py").write_text(renamed, encoding="utf-8")
-    registry = package / "learn" / "__init__.py"
+    registry = package / "learn" / "registry.py"
     insert(registry, '    "majority_vote": majority_vote,\n', '    "plurality": plurality,\n')
     importing = "from labelquorum.learn.methods.plurality import plurality\n"
     insert(registry, "from labelquorum.learn.bila import bila as build_bila\n", importing)

@@ -316,12 +316,12 @@ class LearnerProcess:
         """Listen to the process, and start another after each that died, with backoff."""
         delay = MIN_RESTART_SECONDS
         while True:
-            process, started, replied = self._process, time.monotonic(), False
+            process, started, works = self._process, time.monotonic(), False
             if process is not None:
-                replied = self._listen(process)
+                works = self._listen(process)
                 self._bury(process)
             lived = time.monotonic() - started
-            if replied or lived > MAX_RESTART_SECONDS:
+            if works or lived > MAX_RESTART_SECONDS:
                 delay = MIN_RESTART_SECONDS
             if self._closing.wait(max(0.0, delay - lived)):
                 return
@@ -352,13 +352,13 @@ class LearnerProcess:
         self._changed.notify_all()
 
     def _listen(self, process: subprocess.Popen[bytes]) -> bool:
-        """Take messages until the process ends; whether it replied to any call."""
+        """Take messages until the process ends; whether it got to work."""
         assert process.stdout is not None
-        replied = False
+        works = False
         while (message := _read_frame(process.stdout)) is not None:
             number, kind, *rest = message
+            works = works or kind not in ("refused", "error")
             if number != NOTIFICATION:
-                replied = True
                 reply = self._calls.pop(number, None)  # None: its caller has given up
                 if reply is not None:
                     _settle(reply, kind, rest)
@@ -367,7 +367,7 @@ class LearnerProcess:
                 self._on_event(kind, *rest)
             except Exception:  # whatever it is, the thread goes on
                 log.exception("an event could not be handled")
-        return replied
+        return works
 
     def _bury(self, process: subprocess.Popen[bytes]) -> None:
         """Fail the calls of a process that has died."""

@@ -115,7 +115,7 @@ def test_blocks_do_not_change_what_is_found(monkeypatch):
     model = learned(class_conditional_crowd(600, 12, 3, 5, seed=2))
     whole = model.collusion()
     monkeypatch.setattr(collusion, "_label_pairs", lambda c, f=collusion._label_pairs: f(c))
-    rows = collusion._label_pairs(model._open_evidence()[0])
+    rows = collusion._label_pairs(model.inspection._open_evidence()[0])
     monkeypatch.setattr(collusion, "_label_pairs", lambda chunk: rows)
     monkeypatch.setattr(collusion, "MOST_CELLS", 9 * 5)  # five pairs at a time
     assert model.collusion().equals(whole)

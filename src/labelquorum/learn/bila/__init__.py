@@ -17,9 +17,9 @@ from labelquorum.learn.bila.settings import (
     Settings,
     check,
     complete,
+    counted_models,
     has_effect,
     takes_settings,
-    worker_models,
 )
 
 __all__ = ["PRESETS", "bila"]
@@ -48,7 +48,7 @@ def bila(space: LabelSpace | None = None, **settings: Unpack[Settings]) -> Aggre
     chosen = complete(settings, {name: setting.default for name, setting in SETTINGS.items()})
     check(chosen)
     generative = chosen["generative"]
-    if models := worker_models(generative):
+    if models := counted_models(generative):
         constants = {name: chosen[name] for name in Recipe._fields if name in chosen}
         return counting(Recipe(**constants, worker_models=models))
     used = {name: value for name, value in chosen.items() if has_effect(name, generative)}

@@ -8,9 +8,9 @@ from labelquorum.learn.bila.settings import (
     BY_GRADIENT,
     SETTINGS,
     complete,
+    counted_models,
     has_effect,
     name_of,
-    worker_models,
 )
 
 __all__ = ["PRESETS", "saved_settings", "settings_of"]
@@ -111,7 +111,7 @@ def settings_of(preset: str, **changes: Any) -> dict[str, Any]:
     if idle:
         if SETTINGS[idle[0]].where == BY_GRADIENT:
             why, other = "which is learned by counting", "network"
-        elif worker_models(generative):
+        elif counted_models(generative):
             why, other = "which has one number per worker", "default"
         else:
             why, other = "which is learned by gradient steps", "default"

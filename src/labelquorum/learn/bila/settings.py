@@ -29,10 +29,10 @@ __all__ = [
     "Settings",
     "check",
     "complete",
+    "counted_models",
     "has_effect",
     "name_of",
     "takes_settings",
-    "worker_models",
 ]
 
 COUNTED: Mapping[str, tuple[str, ...]] = {
@@ -273,14 +273,14 @@ def _entries() -> str:
 # ── what goes together ───────────────────────────────────────────────────────────────────
 
 
-def worker_models(generative: str | GenerativeModel) -> tuple[str, ...]:
+def counted_models(generative: str | GenerativeModel) -> tuple[str, ...]:
     """The worker models of a p that is learned by counting; none for another."""
     return COUNTED.get(generative, ()) if isinstance(generative, str) else ()
 
 
 def has_effect(name: str, generative: str | GenerativeModel) -> bool:
     """Whether a setting means anything to this p."""
-    models = worker_models(generative)
+    models = counted_models(generative)
     return {
         BY_GRADIENT: not models,
         BY_COUNTING: bool(models),
@@ -305,7 +305,7 @@ def check(settings: Mapping[str, Any]) -> None:
         settings[name]
         for name in ("generative", "encoder", "optimizer", "class_prior", "kl_weight")
     )
-    counted = bool(worker_models(generative))
+    counted = bool(counted_models(generative))
     if counted or optimizer == CURVATURE:
         if not (counted and (encoder, optimizer) == (TIED, CURVATURE)):
             raise StateError(
