@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -190,7 +191,8 @@ class Demo:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             threads = Path(f"/proc/{pid}/task").iterdir()
             for thread in threads:
-                children += (thread / "children").read_text().split()
+                with suppress(FileNotFoundError):  # a thread that has just ended
+                    children += (thread / "children").read_text().split()
             pids += sorted({int(child) for child in children} - set(pids))
         return pids[1:]
 

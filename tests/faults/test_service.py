@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,11 @@ class Service:
 
     def kill_learner(self):
         """Kill the subprocess that learns; the service starts another."""
-        pid = self._process.pid
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        children = []
+        for thread in Path(f"/proc/{self._process.pid}/task").iterdir():
+            with suppress(FileNotFoundError):  # a thread that has just ended
+                children += (thread / "children").read_text().split()
+        for child in children:
             command = Path(f"/proc/{child}/cmdline").read_bytes()
             if command.endswith(b"labelquorum.server.learner_process\0loop\0"):
                 os.kill(int(child), signal.SIGKILL)
