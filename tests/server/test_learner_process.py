@@ -199,6 +199,24 @@ def test_a_process_that_cannot_join_the_store_says_why_and_ends(tmp_path):
         process.close()
 
 
+def test_a_call_that_takes_too_long_kills_the_process_unless_it_forgets():
+    learner = LearnerProcess()
+    try:
+        learner.configure("bila", {})
+        process, learner.timeout = learner.pid, 0.5
+        os.kill(process, signal.SIGSTOP)
+        with pytest.raises(RuntimeError, match=r"asked to forget \(it took too long"):
+            learner.call("forget", "s", "ann")
+        os.kill(process, signal.SIGCONT)  # it is there
+        os.kill(process, signal.SIGSTOP)
+        with pytest.raises(RuntimeError, match=r"asked to configure \(it took too long"):
+            learner.configure("bila", {})
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+    finally:
+        learner.close()
+
+
 def test_a_process_whose_pipe_holds_part_of_a_frame_is_killed(remote, monkeypatch):
     remote.configure("bila", {"classes": ["a", "b"]})
     pid = remote.pid

@@ -184,3 +184,8 @@ def test_the_preset_recipe_has_the_constants_of_the_recipe():
         if name != "worker_models":
             assert PRESETS["recipe"].get(name, signature[name].default) == value
     assert COUNTED[PRESETS["recipe"]["generative"]] == Recipe().worker_models
+
+
+def test_an_unknown_setting_of_a_preset_is_named():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'epoch'"):
+        settings_of("network", epoch=3)
