@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "Draws",
     "Part",
     "break_ties",
+    "consensus",
     "softmax",
+    "sum_by_item",
     "vote_counts",
     "vote_shares",
 ]
@@ -122,6 +125,40 @@ def vote_counts(chunk: Chunk) -> NDArray[np.float64]:
         len(counts),
     )
     return counts.reshape(n_workers, n_classes, n_classes)
+
+
+def sum_by_item(values: Floats, chunk: Chunk) -> Floats:
+    """Add up rows (B, C) of the same item, times their weight, (N, C)."""
+    sums = np.zeros((chunk.n_items, values.shape[1]))
+    for c in range(values.shape[1]):
+        sums[:, c] = np.bincount(chunk.item, values[:, c] * chunk.weight, chunk.n_items)
+    return sums
+
+
+def consensus(
+    log_scores: NDArray[np.floating[Any]],
+    evidence: NDArray[np.floating[Any]],
+    chunk: Chunk,
+    seed: int,
+    temperature: NDArray[np.float64] | None = None,
+) -> Aggregation:
+    """Give each item its most probable class; ties fall by seed and item.
+
+    Parameters
+    ----------
+    log_scores
+        (N, C), up to a constant per item.
+    evidence
+        What each label says for each class, before its weight, (B, C).
+    temperature
+        What the log scores are divided by to become probabilities, (N,); None for 1.
+    """
+    return Aggregation(
+        aggregated=break_ties(log_scores, chunk.item_keys, seed),
+        probs=softmax(log_scores if temperature is None else log_scores / temperature[:, None]),
+        log_evidence=(evidence * chunk.weight[:, None]).astype(np.float32),
+        temperature=temperature,
+    )
 
 
 def break_ties(

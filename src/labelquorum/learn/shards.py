@@ -19,7 +19,7 @@ from labelquorum._types import Floats
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk, take_items
 from labelquorum.ingest.vocabulary import Intake
-from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, softmax, vote_shares
+from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, vote_shares
 from labelquorum.learn.bila.counts import Info, State
 from labelquorum.learn.bila.hierarchical import Recipe
 from labelquorum.learn.bila.solver import solve_workers
@@ -332,12 +332,7 @@ def _dawid_skene(seed: int, smoothing: float, tolerance: float, iterations: int)
         params, labels = params_of(known), incidence_of(chunk)
         scores = log_joint(params.class_prior, params.confusion, labels)
         log_confusion = np.log(params.confusion)
-        evidence = log_confusion[chunk.local_worker, :, chunk.label] * chunk.weight[:, None]
-        return Aggregation(
-            aggregated=break_ties(scores, chunk.item_keys, seed),
-            probs=softmax(scores),
-            log_evidence=evidence.astype(np.float32),
-        )
+        return consensus(scores, log_confusion[chunk.local_worker, :, chunk.label], chunk, seed)
 
     def settled(past: Sequence[Sums]) -> bool:
         return has_settled([float(sums["loss"][0]) for sums in past[1:]], tolerance)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Leaves", "WorkerRows"]
+__all__ = ["Leaves", "WorkerRows", "forget_row"]
 
 Leaves = Mapping[str, NDArray[Any]]
 """Named arrays that share their leading axis, one entry per worker."""
@@ -197,3 +197,8 @@ class WorkerRows:
             self._table.reroot(self._version)
             rows = self._table.take(np.arange(self.n_workers))
             return {name: np.ascontiguousarray(leaf) for name, leaf in rows.items()}
+
+
+def forget_row(state: Any, worker: int) -> Any:
+    """Give a state whose `rows` are WorkerRows, with one worker's row as a newcomer's: zero."""
+    return state._replace(rows=state.rows.cleared(worker))

@@ -26,8 +26,8 @@ from labelquorum.learn.aggregator import (
     Aggregator,
     Counts,
     Part,
-    break_ties,
-    softmax,
+    consensus,
+    sum_by_item,
     vote_shares,
 )
 from labelquorum.learn.analysis.posterior import draws
@@ -43,7 +43,7 @@ from labelquorum.learn.bila.solver import (
 )
 from labelquorum.learn.bila.training import keep_compiled_code
 from labelquorum.learn.bila.worker_models import WORKER_MODELS, select_worker_model
-from labelquorum.learn.worker_table import WorkerRows
+from labelquorum.learn.worker_table import WorkerRows, forget_row
 
 __all__ = ["Info", "State", "add", "aggregate", "counting", "init", "merge", "selected", "update"]
 
@@ -145,10 +145,9 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
     evidence: Floats = WORKER_MODELS[name].label_log_probs(
         *by_class, chunk.local_worker, chunk.label, recipe
     )
-    evidence = evidence * chunk.weight[:, None]
     # q(y = c | l_i) ∝ π_c Π_k m_k[c, l_ik]
     prior = class_prior(state.label_shares, state.class_counts[name], recipe)
-    log_scores = np.log(prior) + _sum_by_item(evidence, chunk)
+    log_scores = np.log(prior) + sum_by_item(evidence, chunk)
     if chunk.gold is not None:
         given = (chunk.gold != MISSING)[:, None]
         is_true = np.arange(chunk.n_classes) == chunk.gold[:, None]
@@ -156,12 +155,7 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
     # (5) labels of one item lean on each other: q^(1 / temperature), normalised
     n_labels = np.bincount(chunk.item, chunk.weight, chunk.n_items)
     divisor = temperature(n_labels, recipe.dependence, state.unexplained[name])
-    return Aggregation(
-        aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
-        probs=softmax(log_scores / divisor[:, None]),
-        log_evidence=evidence.astype(np.float32),
-        temperature=divisor,
-    )
+    return consensus(log_scores, evidence, chunk, state.seed, divisor)
 
 
 def selected(state: State, recipe: Recipe) -> str:
@@ -240,7 +234,7 @@ def counting(recipe: Recipe) -> Aggregator:
         confusion=partial(_confusion, recipe=recipe),
         class_prior=partial(_class_prior, recipe=recipe),
         # What a worker gave to P stays, so that nobody else's matrix moves.
-        forget=lambda state, worker: state._replace(rows=state.rows.cleared(worker)),
+        forget=forget_row,
         exceptions=_ONE_COIN_ALONE if recipe.worker_models == (ONE_COIN,) else {},
         counts=Counts(partial(add, recipe=recipe), partial(merge, recipe=recipe), recipe),
         draws=partial(draws, recipe=recipe),
@@ -377,16 +371,6 @@ def _commit(
 
 
 # ── looking at the state ─────────────────────────────────────────────────────────────────
-
-
-def _sum_by_item(values: Floats, chunk: Chunk) -> Floats:
-    """Add up rows (B, C) of the same item, (N, C)."""
-    edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1))
-    labelled = edges[1:] > edges[:-1]
-    total = np.zeros((chunk.n_items, chunk.n_classes))
-    if len(values):
-        total[labelled] = np.add.reduceat(values, edges[:-1][labelled], axis=0)
-    return total
 
 
 def _temperature(state: State, n_labels: NDArray[Any], recipe: Recipe) -> Floats:

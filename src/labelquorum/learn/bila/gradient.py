@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import MISSING, LabelSpace
-from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, softmax, vote_counts
+from labelquorum.learn.aggregator import (
+    Aggregation,
+    Aggregator,
+    break_ties,
+    consensus,
+    softmax,
+    vote_counts,
+)
 from labelquorum.learn.bila.encoder import ENCODERS, Encoder
 from labelquorum.learn.bila.generative import GENERATIVE_MODELS, GenerativeModel, NewcomerRows
 from labelquorum.learn.bila.minibatch import bucket, labels_in_minibatch, pack
@@ -186,11 +193,7 @@ def gradient_aggregator(
                 log_scores = log_scores + np.asarray(scores.log_prior)
         log_scores = log_scores[: chunk.n_items]
         evidence = np.asarray(scores.log_evidence)[: chunk.n_labels]
-        return Aggregation(
-            aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
-            probs=softmax(log_scores),
-            log_evidence=evidence * chunk.weight[:, None],
-        )
+        return consensus(log_scores, evidence, chunk, state.seed)
 
     def confusion(state: State, workers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
         length = bucket(len(workers), 32)

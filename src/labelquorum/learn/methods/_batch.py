@@ -6,7 +6,7 @@ It is written as four functions, and this module makes an aggregator of them:
 
     fit(chunk, seed)                → Fit, the worker rows and the shared numbers
     newcomer(shared)                → the row of a worker the chunk did not have
-    log_scores(rows, shared, chunk) → (N, C), up to a constant an item
+    log_scores(rows, shared, chunk) → (N, C), up to a constant per item
     confusion(rows, shared)         → (K, C, C)
 """
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from labelquorum._types import Floats
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk, take_items
-from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, softmax, vote_shares
+from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, consensus, vote_shares
 
 __all__ = [
     "Fit",
@@ -39,7 +39,6 @@ __all__ = [
     "offline",
     "probs_of_labels",
     "soft_counts",
-    "sum_by_item",
     "sum_by_worker",
     "sum_votes",
 ]
@@ -106,12 +105,8 @@ def offline(
         rows = _rows_of(state, chunk.workers, newcomer)
         scores = log_scores(rows, state.shared, chunk)
         log_confusion = np.log(np.maximum(confusion(rows, state.shared), 1e-300))
-        evidence = log_confusion[chunk.local_worker, :, chunk.label] * chunk.weight[:, None]
-        return Aggregation(
-            aggregated=break_ties(scores, chunk.item_keys, state.seed),
-            probs=softmax(scores),
-            log_evidence=evidence.astype(np.float32),
-        )
+        evidence = log_confusion[chunk.local_worker, :, chunk.label]
+        return consensus(scores, evidence, chunk, state.seed)
 
     def forget(state: State, worker: int) -> State:
         blank = newcomer(state.shared)
@@ -311,14 +306,6 @@ def sum_votes(values: Floats | None, labels: Incidence) -> Floats:
 def probs_of_labels(probs: Floats, labels: Incidence) -> Floats:
     """How probable it is that each label is right, (B,)."""
     return np.take(np.ravel(probs, order="F"), labels.ballot)
-
-
-def sum_by_item(values: Floats, chunk: Chunk) -> Floats:
-    """Add up rows (B, C) of the same item, times their weight, (N, C)."""
-    sums = np.zeros((chunk.n_items, values.shape[1]))
-    for c in range(values.shape[1]):
-        sums[:, c] = np.bincount(chunk.item, values[:, c] * chunk.weight, chunk.n_items)
-    return sums
 
 
 def sum_by_worker(probs: Floats, chunk: Chunk) -> Floats:

@@ -25,9 +25,16 @@ from numpy.typing import NDArray
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import MISSING, LabelSpace
-from labelquorum.learn.aggregator import TIE_TOLERANCE, Aggregation, Aggregator, break_ties, softmax
-from labelquorum.learn.methods._batch import Leaves, check_at_least, sum_by_item
-from labelquorum.learn.worker_table import WorkerRows
+from labelquorum.learn.aggregator import (
+    TIE_TOLERANCE,
+    Aggregation,
+    Aggregator,
+    break_ties,
+    consensus,
+    sum_by_item,
+)
+from labelquorum.learn.methods._batch import Leaves, check_at_least
+from labelquorum.learn.worker_table import WorkerRows, forget_row
 
 __all__ = [
     "Credit",
@@ -108,7 +115,7 @@ def lightweight(
         aggregate=partial(aggregate, credit=credit),
         confusion=partial(_confusion, credit=credit),
         class_prior=_class_prior,
-        forget=_forget,
+        forget=forget_row,
     )
 
 
@@ -166,10 +173,6 @@ def _class_prior(state: State) -> NDArray[np.float64]:
     """The shares of the answers, half an item added to each class; the vote does not use them."""
     answers = state.answers + 0.5
     return np.asarray(answers / answers.sum())
-
-
-def _forget(state: State, worker: int) -> State:
-    return state._replace(rows=state.rows.cleared(worker))
 
 
 def _grow(state: State, chunk: Chunk) -> State:
@@ -231,11 +234,7 @@ def aggregate_two_pass(state: State, chunk: Chunk, credit: Credit) -> Aggregatio
     scale = n_classes / max(n_classes - 1, 1)
     evidence = np.eye(n_classes)[chunk.label] * scale * (n_classes * quality[:, None] - 1)
     log_scores = sum_by_item(evidence, chunk)
-    return Aggregation(
-        aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
-        probs=softmax(log_scores),
-        log_evidence=(evidence * chunk.weight[:, None]).astype(np.float32),
-    )
+    return consensus(log_scores, evidence, chunk, state.seed)
 
 
 def la_two_pass(
@@ -246,8 +245,7 @@ def la_two_pass(
     Parameters
     ----------
     right, wrong
-        Labels every worker is credited with before their first. 1 and 1 are the paper's prior,
-        Beta(2, 2), at whose mode it estimates.
+        As for `la_one_pass`.
 
     Examples
     --------

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import LabelSpace
-from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, softmax, vote_shares
+from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, softmax, vote_shares
 from labelquorum.learn.bila.minibatch import Batch, Leaf, Packed, bucket, pack, sum_by_item, whole
 from labelquorum.learn.bila.training import keep_compiled_code
 from labelquorum.learn.methods._batch import check_at_least
@@ -181,11 +181,7 @@ def laa(
         encoder = _pad(_known_rows(state, chunk.workers)["encoder"], len(packed.worker_mask))
         scores, evidence = _score(state.shared["bias"], encoder, packed)
         log_scores = np.asarray(scores)[: chunk.n_items]
-        return Aggregation(
-            aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
-            probs=softmax(log_scores),
-            log_evidence=np.asarray(evidence)[: chunk.n_labels] * chunk.weight[:, None],
-        )
+        return consensus(log_scores, np.asarray(evidence)[: chunk.n_labels], chunk, state.seed)
 
     def confusion(state: State, workers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
         logits = _known_rows(state, workers)["decoder"]

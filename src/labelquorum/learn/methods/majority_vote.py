@@ -17,7 +17,7 @@ from labelquorum.learn.aggregator import (
     vote_counts,
     vote_shares,
 )
-from labelquorum.learn.worker_table import WorkerRows
+from labelquorum.learn.worker_table import WorkerRows, forget_row
 
 __all__ = ["Info", "State", "aggregate", "init", "majority_vote", "update"]
 
@@ -86,7 +86,7 @@ def majority_vote(space: LabelSpace | None = None) -> Aggregator:
         aggregate=aggregate,
         confusion=_confusion,
         class_prior=_class_prior,
-        forget=_forget,
+        forget=forget_row,
     )
 
 
@@ -99,10 +99,6 @@ def _confusion(state: State, workers: NDArray[np.integer[Any]]) -> NDArray[np.fl
 def _class_prior(state: State) -> NDArray[np.float64]:
     shares = state.shares + 0.5
     return np.asarray(shares / shares.sum())
-
-
-def _forget(state: State, worker: int) -> State:
-    return state._replace(rows=state.rows.cleared(worker))
 
 
 def _grow(state: State, chunk: Chunk) -> State:

@@ -23,9 +23,9 @@ from labelquorum._types import Floats
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import MISSING, LabelSpace
-from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, softmax
-from labelquorum.learn.methods._batch import Leaves, check_at_least, sum_by_item
-from labelquorum.learn.worker_table import WorkerRows
+from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, sum_by_item
+from labelquorum.learn.methods._batch import Leaves, check_at_least
+from labelquorum.learn.worker_table import WorkerRows, forget_row
 
 __all__ = ["Info", "Prior", "State", "aggregate", "init", "sbic", "update"]
 
@@ -77,11 +77,7 @@ def aggregate(state: State, chunk: Chunk, prior: Prior) -> Aggregation:
     evidence = np.log(np.where(chunk.label[:, None] == np.arange(chunk.n_classes), mean, 1 - mean))
     log_classes = np.log([1 - prior.second_class, prior.second_class])[: chunk.n_classes]
     log_scores = log_classes + sum_by_item(evidence, chunk)
-    return Aggregation(
-        aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
-        probs=softmax(log_scores),
-        log_evidence=(evidence * chunk.weight[:, None]).astype(np.float32),
-    )
+    return consensus(log_scores, evidence, chunk, state.seed)
 
 
 def sbic(
@@ -122,7 +118,7 @@ def sbic(
         aggregate=partial(aggregate, prior=prior),
         confusion=partial(_confusion, prior=prior),
         class_prior=partial(_class_prior, prior=prior),
-        forget=_forget,
+        forget=forget_row,
         exceptions={"new_class": "it tells two classes apart, and a third is refused"},
     )
 
@@ -176,10 +172,6 @@ def _class_prior(state: State, prior: Prior) -> NDArray[np.float64]:
     if state.n_classes < 2:
         return np.ones(state.n_classes)
     return np.array([1 - prior.second_class, prior.second_class])
-
-
-def _forget(state: State, worker: int) -> State:
-    return state._replace(rows=state.rows.cleared(worker))
 
 
 def _grow(state: State, chunk: Chunk) -> State:

@@ -20,16 +20,15 @@ from labelquorum._types import Floats
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import LabelSpace
-from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, softmax
+from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, sum_by_item
 from labelquorum.learn.methods._batch import (
     Leaves,
     check_at_least,
     log_normalise,
-    sum_by_item,
     sum_by_worker,
 )
 from labelquorum.learn.methods._dirichlet import worker_prior
-from labelquorum.learn.worker_table import WorkerRows
+from labelquorum.learn.worker_table import WorkerRows, forget_row
 
 __all__ = ["Info", "Settings", "State", "aggregate", "init", "stepwise_em", "update"]
 
@@ -105,11 +104,7 @@ def aggregate(state: State, chunk: Chunk, settings: Settings) -> Aggregation:
     # log π_c + Σ_k log ψ_k[c, l_ik]
     evidence = _evidence(_matrices(state.rows.gather(chunk.workers), state, settings), chunk)
     log_scores = np.log(_class_prior(state, settings)) + sum_by_item(evidence, chunk)
-    return Aggregation(
-        aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
-        probs=softmax(log_scores),
-        log_evidence=(evidence * chunk.weight[:, None]).astype(np.float32),
-    )
+    return consensus(log_scores, evidence, chunk, state.seed)
 
 
 def stepwise_em(
@@ -153,7 +148,7 @@ def stepwise_em(
         aggregate=partial(aggregate, settings=settings),
         confusion=partial(_confusion, settings=settings),
         class_prior=partial(_class_prior, settings=settings),
-        forget=_forget,
+        forget=forget_row,
         exceptions={
             "shared_errors": "200 items at a time are too few to tell shared errors from the truth"
         },
@@ -188,10 +183,6 @@ def _confusion(
 def _class_prior(state: State, settings: Settings) -> NDArray[np.float64]:
     counts = state.class_counts + settings.class_strength
     return np.asarray(counts / counts.sum())
-
-
-def _forget(state: State, worker: int) -> State:
-    return state._replace(rows=state.rows.cleared(worker))
 
 
 def _grow(state: State, chunk: Chunk) -> State:

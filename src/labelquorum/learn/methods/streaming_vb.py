@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import LabelSpace
-from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, softmax, vote_shares
-from labelquorum.learn.methods._batch import (
-    check_at_least,
-    log_normalise,
+from labelquorum.learn.aggregator import (
+    Aggregation,
+    Aggregator,
+    consensus,
     sum_by_item,
-    sum_by_worker,
+    vote_shares,
 )
+from labelquorum.learn.methods._batch import check_at_least, log_normalise, sum_by_worker
 from labelquorum.learn.methods._dirichlet import divergence, expected_log, worker_prior
-from labelquorum.learn.worker_table import WorkerRows
+from labelquorum.learn.worker_table import WorkerRows, forget_row
 
 __all__ = ["Info", "Settings", "State", "aggregate", "init", "streaming_vb", "update"]
 
@@ -107,11 +108,7 @@ def aggregate(state: State, chunk: Chunk, settings: Settings) -> Aggregation:
     evidence = _evidence(expected_log(prior + counts), chunk)
     log_classes = expected_log(settings.class_strength + state.class_counts)
     log_scores = log_classes + sum_by_item(evidence, chunk)
-    return Aggregation(
-        aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
-        probs=softmax(log_scores),
-        log_evidence=(evidence * chunk.weight[:, None]).astype(np.float32),
-    )
+    return consensus(log_scores, evidence, chunk, state.seed)
 
 
 def streaming_vb(
@@ -152,7 +149,7 @@ def streaming_vb(
         aggregate=partial(aggregate, settings=settings),
         confusion=partial(_confusion, settings=settings),
         class_prior=partial(_class_prior, settings=settings),
-        forget=_forget,
+        forget=forget_row,
         exceptions={
             "shared_errors": "200 items at a time are too few to tell shared errors from the truth"
         },
@@ -176,10 +173,6 @@ def _confusion(
 def _class_prior(state: State, settings: Settings) -> NDArray[np.float64]:
     counts = state.class_counts + settings.class_strength
     return np.asarray(counts / counts.sum())
-
-
-def _forget(state: State, worker: int) -> State:
-    return state._replace(rows=state.rows.cleared(worker))
 
 
 def _grow(state: State, chunk: Chunk) -> State:
