@@ -9,11 +9,10 @@ from groups import slow_but
 from labelquorum.errors import StateError
 from labelquorum.evaluation import checks
 from labelquorum.evaluation.checks import CHECKS, check_aggregator
-from labelquorum.learn.aggregator import Aggregator
+from labelquorum.learn.aggregator import Aggregator, refit
 from labelquorum.learn.bila.presets import PRESETS, settings_of
 from labelquorum.learn.methods.majority_vote import majority_vote
 from labelquorum.learn.registry import AGGREGATORS
-from labelquorum.learn.wrappers import refit
 
 bila = AGGREGATORS["bila"]
 

@@ -30,10 +30,10 @@ from labelquorum.errors import LabelQuorumError, StateError
 from labelquorum.evaluation.crowdkit import PEERS, Peer
 from labelquorum.evaluation.datasets.load import Dataset, read_dataset
 from labelquorum.evaluation.replay import Arrival, Prequential, Streamed, stream
+from labelquorum.learn.aggregator import split_name, windowed
 from labelquorum.learn.estimators import estimator, method_names
 from labelquorum.learn.methods import _batch
 from labelquorum.learn.registry import AGGREGATORS
-from labelquorum.learn.wrappers import split_name, windowed
 
 __all__ = [
     "METHODS",

@@ -22,6 +22,7 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.labels import LabelSpace, LabelTable, OnBad, Repeats
 from labelquorum.ingest.readers import read_gold, read_labels
 from labelquorum.ingest.vocabulary import Tally
+from labelquorum.learn.aggregator import split_name
 from labelquorum.learn.bila.encoder import Encoder
 from labelquorum.learn.bila.generative import GenerativeModel
 from labelquorum.learn.bila.presets import saved_settings
@@ -38,7 +39,6 @@ from labelquorum.learn.model_file import Snapshot, read_snapshot, write_snapshot
 from labelquorum.learn.registry import AGGREGATORS
 from labelquorum.learn.reports import Explanation, Report, id_index
 from labelquorum.learn.worker_priors import history_rows, read_history
-from labelquorum.learn.wrappers import split_name
 
 __all__ = ["SHARED_SETTINGS", "Estimator", "check_settings"]
 

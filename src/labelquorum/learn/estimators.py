@@ -11,6 +11,7 @@ import pandas as pd
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.labels import OnBad, Repeats
+from labelquorum.learn.aggregator import WRAPPERS, split_name
 from labelquorum.learn.bila.presets import PRESETS, settings_of
 from labelquorum.learn.bila.settings import (
     LEFT_TO_PRESET,
@@ -23,7 +24,6 @@ from labelquorum.learn.estimator import SHARED_SETTINGS, Estimator, check_settin
 from labelquorum.learn.model_file import read_snapshot
 from labelquorum.learn.registry import AGGREGATORS
 from labelquorum.learn.reports import id_index
-from labelquorum.learn.wrappers import WRAPPERS, split_name
 
 __all__ = [
     "BCC",

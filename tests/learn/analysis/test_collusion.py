@@ -100,11 +100,11 @@ def test_rings_hang_together():
 def test_an_item_with_very_many_labels_costs_no_more_than_others():
     chunk = make_chunk(np.zeros(3000), np.arange(3000), np.zeros(3000), n_classes=2)
     one, _ = collusion._label_pairs(chunk)
-    assert len(one) == collusion.MOST_LABELS * (collusion.MOST_LABELS - 1) // 2
+    assert len(one) == collusion.MAX_LABELS_PER_ITEM * (collusion.MAX_LABELS_PER_ITEM - 1) // 2
 
 
 def test_of_too_many_labels_those_of_the_newest_items_are_looked_at(monkeypatch):
-    monkeypatch.setattr(collusion, "MOST_CELLS", 2 * 12)
+    monkeypatch.setattr(collusion, "MAX_ARRAY_SIZE", 2 * 12)
     chunk = make_chunk(np.repeat(np.arange(10), 3), list(range(3)) * 10, [0] * 30, n_classes=2)
     one, two = collusion._label_pairs(chunk)
     assert len(one) == 12
@@ -117,5 +117,5 @@ def test_blocks_do_not_change_what_is_found(monkeypatch):
     monkeypatch.setattr(collusion, "_label_pairs", lambda c, f=collusion._label_pairs: f(c))
     rows = collusion._label_pairs(model.inspection._open_evidence()[0])
     monkeypatch.setattr(collusion, "_label_pairs", lambda chunk: rows)
-    monkeypatch.setattr(collusion, "MOST_CELLS", 9 * 5)  # five pairs at a time
+    monkeypatch.setattr(collusion, "MAX_ARRAY_SIZE", 9 * 5)  # five pairs at a time
     assert model.collusion().equals(whole)

@@ -81,7 +81,7 @@ def test_nobody_is_asked_twice_and_the_mean_is_over_those_who_are_left(monkeypat
     assert np.isnan(found.gain[1]) and found.mean[1] == pytest.approx(table[1] @ share)
     np.testing.assert_allclose(found.gain[2:], table[2:].max(axis=1))
     np.testing.assert_allclose(found.mean[2:], table[2:] @ share)
-    monkeypatch.setattr(explain, "MOST_CELLS", 28)  # seven items at a time
+    monkeypatch.setattr(explain, "MAX_ARRAY_SIZE", 28)  # seven items at a time
     again = prospects(PROBS, SKILLS, ONES, share, asked)
     for one, other in zip(found, again, strict=True):
         np.testing.assert_array_equal(one, other)

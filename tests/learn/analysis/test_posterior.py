@@ -211,7 +211,7 @@ def test_the_draws_of_a_worker_do_not_depend_on_who_is_asked_about_with_him(monk
     crowd = counted()
     everybody = drawn(crowd)
     np.testing.assert_allclose(drawn(crowd, [4, 1]), everybody[:, [4, 1]], atol=1e-6)
-    monkeypatch.setattr(posterior, "MOST_CELLS", 1)  # one worker at a time
+    monkeypatch.setattr(posterior, "MAX_ARRAY_SIZE", 1)  # one worker at a time
     np.testing.assert_allclose(drawn(crowd), everybody, atol=1e-6)
 
 

@@ -55,7 +55,7 @@ def test_starts_are_tried_together_as_they_are_one_by_one(monkeypatch):
     crowd = class_conditional_crowd(60, 8, 3, 4, seed=2)
     chunk = make_chunk(crowd.item, crowd.worker, crowd.label, weight=1 + crowd.item % 2)
     together = learn(mace(restarts=4, tolerance=0), chunk)[1]
-    monkeypatch.setattr(module, "ROWS_TOGETHER", 1)
+    monkeypatch.setattr(module, "MAX_LABELS_PER_PASS", 1)
     alone = learn(mace(restarts=4, tolerance=0), chunk)[1]
     np.testing.assert_allclose(together.losses, alone.losses, rtol=1e-12)
 

@@ -13,9 +13,8 @@ from labelquorum.evaluation.datasets.load import DATA_VARIABLE, read_dataset
 from labelquorum.ingest.chunks import cut_chunks, make_chunk
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.ingest.vocabulary import Roster
-from labelquorum.learn.aggregator import vote_shares
+from labelquorum.learn.aggregator import vote_shares, windowed
 from labelquorum.learn.methods.minimax_entropy import minimax_entropy
-from labelquorum.learn.wrappers import windowed
 
 
 def learn(aggregator, chunk):

@@ -17,24 +17,24 @@ from labelquorum.ingest.chunks import Chunk
 
 __all__ = ["Pairs", "believed", "pair_scores", "rings"]
 
-FEWEST = 5
+MIN_SHARED_ITEMS = 5
 """Items two workers must share."""
 
-MOST_LABELS = 40
+MAX_LABELS_PER_ITEM = 40
 """Per item; of an item with more, the labels of this many workers are looked at."""
 
-MOST_CELLS = 1 << 23
+MAX_ARRAY_SIZE = 1 << 23
 """Numbers per array, and the most pairs of labels, times classes, that are looked at: those of the
 newest items."""
 
-MOST_PAIRS = 100_000
+MAX_WORKER_PAIRS = 100_000
 """Pairs of workers that are compared; those who share most items."""
 
-FEWEST_PAIRS = 10
+MIN_WORKER_PAIRS = 10
 """Pairs there must be to tell what is common to all."""
 
-LEAST_EXCESS = 0.15
-"""By so much of their shared items two must say the same more often than expected."""
+MIN_EXCESS_SHARE = 0.15
+"""The share of their shared items by which two must agree more often than expected."""
 
 TINY = 1e-30
 
@@ -77,8 +77,8 @@ def pair_scores(
     one, two = _label_pairs(chunk)
     key = chunk.worker[one].astype(np.int64) * chunk.n_workers + chunk.worker[two]
     keys, group, shared = np.unique(key, return_inverse=True, return_counts=True)
-    chosen = np.sort(np.argsort(-shared, kind="stable")[:MOST_PAIRS])
-    chosen = chosen[shared[chosen] >= FEWEST]
+    chosen = np.sort(np.argsort(-shared, kind="stable")[:MAX_WORKER_PAIRS])
+    chosen = chosen[shared[chosen] >= MIN_SHARED_ITEMS]
     place = np.full(len(keys), -1, np.intp)
     place[chosen] = np.arange(len(chosen))
     rows = place[group] >= 0
@@ -102,7 +102,7 @@ def believed(pairs: Pairs, level: float = 0.95) -> NDArray[np.bool_]:
     n_pairs = max(len(pairs.score), 1)
     excess = (pairs.same - pairs.expected) / np.maximum(pairs.shared, 1)
     beyond = pairs.score >= np.log(n_pairs / (1 - level))
-    return np.asarray(beyond & (excess >= LEAST_EXCESS))
+    return np.asarray(beyond & (excess >= MIN_EXCESS_SHARE))
 
 
 def rings(pairs: Pairs, chosen: NDArray[np.bool_]) -> list[list[int]]:
@@ -118,9 +118,9 @@ def rings(pairs: Pairs, chosen: NDArray[np.bool_]) -> list[list[int]]:
 def _label_pairs(chunk: Chunk) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows of labels of one item by two workers, the one of the lower index first, (R,) each."""
     edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1))
-    length = np.minimum(np.diff(edges), MOST_LABELS)
+    length = np.minimum(np.diff(edges), MAX_LABELS_PER_ITEM)
     n_rows = length * (length - 1) // 2
-    most = MOST_CELLS // max(chunk.n_classes, 1)
+    most = MAX_ARRAY_SIZE // max(chunk.n_classes, 1)
     kept = np.cumsum(n_rows[::-1])[::-1] <= most  # the newest items stand last
     one, two = [], []
     for n in np.unique(length[kept & (length > 1)]).tolist():
@@ -140,7 +140,7 @@ def _together(
 ) -> Floats:
     """Σ_z m_j[c, z] m_k[c, z]: how often two say the same of an item of class c, (R, C)."""
     together = np.empty((len(one), n_classes))
-    length = max(1, MOST_CELLS // n_classes**2) if n_classes else 1
+    length = max(1, MAX_ARRAY_SIZE // n_classes**2) if n_classes else 1
     for start in range(0, len(one), length):
         some = slice(start, start + length)
         together[some] = np.einsum("rcz,rcz->rc", matrices(one[some]), matrices(two[some]))
@@ -171,14 +171,14 @@ def _judged(
 ) -> tuple[Floats, Floats]:
     """What is expected with what is common to all pairs, and the scores, (R,) each."""
     excess, common = same - expected, 0.0
-    if len(shared) >= FEWEST_PAIRS:
+    if len(shared) >= MIN_WORKER_PAIRS:
         common = float(np.median(excess / np.maximum(variance, TINY)))
     for _ in range(2):
         likely = expected + max(common, 0) * variance
         score = _divergence(shared, same, likely)
         usual = score < np.log(max(len(shared), 1) / 0.05)
         # x = Σ (same − expected) / Σ variance over pairs that are not suspicious
-        if len(shared) >= FEWEST_PAIRS:
+        if len(shared) >= MIN_WORKER_PAIRS:
             common = float(excess[usual].sum() / max(variance[usual].sum(), TINY))
     return likely, score
 

@@ -49,19 +49,19 @@ whose workers do not change (`docs/crowd.md`)."""
 
 LEVEL = 0.95
 
-LEAST_DROP = 0.1
-"""By so much the agreement must move for a change to be worth telling."""
+MIN_AGREEMENT_DROP = 0.1
+"""How far the agreement must move for a change to be worth reporting."""
 
-FEWEST = 8.0
+MIN_LABELS_PER_SIDE = 8.0
 """Labels there must be on either side of a change."""
 
 PRIOR_LABELS = 10.0
 """How many labels the belief that agreement varies like a coin counts for."""
 
-LEAST_VARIED = 0.1
-"""Agreement varies by no less of what a coin does."""
+MIN_VARIANCE_RATIO = 0.1
+"""The variance of agreement is at least this share of a coin's."""
 
-MOST_CHANGES = 4
+MAX_CHANGES = 4
 
 NEARLY = 1e-3
 
@@ -268,9 +268,13 @@ def _ratio(labels: Floats, agreed: Floats, squares: Floats) -> Floats:
     # φ, how far agreement varies beside that of a coin, which it is taken for beforehand
     coin = n_before * before * (1 - before) + n_after * after * (1 - after)
     prior = PRIOR_LABELS * one * (1 - one)
-    varies = np.maximum((within + prior) / (coin + prior), LEAST_VARIED)
+    varies = np.maximum((within + prior) / (coin + prior), MIN_VARIANCE_RATIO)
     rise = after - before
-    enough = (n_before >= FEWEST) & (n_after >= FEWEST) & (np.abs(rise) >= LEAST_DROP)
+    enough = (
+        (n_before >= MIN_LABELS_PER_SIDE)
+        & (n_after >= MIN_LABELS_PER_SIDE)
+        & (np.abs(rise) >= MIN_AGREEMENT_DROP)
+    )
     return np.asarray(np.where(enough, np.sign(rise) * ratio / varies, 0.0))
 
 
@@ -294,7 +298,7 @@ def changes(track: Track, level: float = LEVEL) -> list[Change]:
     bins = track[track[:, CHUNK] > 0]
     cuts: dict[int, float] = {}
     parts = [(0, len(bins))]
-    while parts and len(cuts) < MOST_CHANGES:
+    while parts and len(cuts) < MAX_CHANGES:
         first, last = parts.pop(0)
         if last - first < 2:
             continue

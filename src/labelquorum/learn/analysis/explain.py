@@ -32,8 +32,8 @@ __all__ = [
 CLOSE = 0.05
 """Log-odds that differ by no more are taken for the same."""
 
-MOST_CELLS = 1 << 22
-"""Numbers that are laid out at a time."""
+MAX_ARRAY_SIZE = 1 << 22
+"""Numbers in an array at a time."""
 
 TINY = 1e-30
 """A probability below is lost in float32, and its logarithm with it."""
@@ -69,7 +69,7 @@ def gains(probs: Floats, matrix: Floats, temperature: Floats) -> Floats:
         (N,), what log-odds are divided by once the label is there.
     """
     gain = np.empty((len(probs), len(matrix)))
-    together = max(1, MOST_CELLS // max(len(matrix), 1))
+    together = max(1, MAX_ARRAY_SIZE // max(len(matrix), 1))
     for level, items in _by_temperature(temperature):
         said = discounted(matrix, level)
         for start in range(0, len(items), together):
@@ -97,7 +97,7 @@ def prospects(
     worker = np.full(n_items, MISSING, np.intp)
     if not len(matrix):
         return Prospects(mean, worker, gain)
-    together = max(1, MOST_CELLS // len(matrix))
+    together = max(1, MAX_ARRAY_SIZE // len(matrix))
     for start in range(0, n_items, together):
         some = slice(start, min(start + together, n_items))
         table = gains(probs[some], matrix, temperature[some])

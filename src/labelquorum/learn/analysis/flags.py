@@ -23,8 +23,8 @@ from labelquorum.learn.analysis import drift
 from labelquorum.learn.analysis.collusion import Pairs, believed
 
 __all__ = [
-    "ENOUGH",
     "FLAGS",
+    "MIN_LABELS",
     "Flag",
     "colluding",
     "drifting",
@@ -35,7 +35,7 @@ __all__ = [
 
 FLAGS = ("spammer", "one_answer", "reversed", "drifting", "colluding")
 
-ENOUGH = 20
+MIN_LABELS = 20
 """Labels without which nothing is said against a worker's matrix."""
 
 DEPENDS = 0.15
@@ -87,7 +87,7 @@ def suspects(confusion: NDArray[Any], prior: Floats, labels: NDArray[Any]) -> ND
     """Of whom it is worth asking how sure it is, (P,): the others get no flag of this kind."""
     if confusion.shape[-1] < 2:
         return np.zeros(len(confusion), bool)
-    return np.asarray((insight(confusion, prior) < DEPENDS) & (labels >= ENOUGH))
+    return np.asarray((insight(confusion, prior) < DEPENDS) & (labels >= MIN_LABELS))
 
 
 def matrix_flags(
@@ -125,7 +125,7 @@ def matrix_flags(
     for k in range(len(confusion)):
         chance, answer = float(share[k] @ prior), int(often[k].argmax())
         flag = None
-        if labels[k] < ENOUGH:
+        if labels[k] < MIN_LABELS:
             pass
         elif below[k] >= level:
             says = (

@@ -26,7 +26,7 @@ from labelquorum.learn.bila.hierarchical import Recipe, class_prior, matrices, n
 from labelquorum.learn.bila.worker_models import WORKER_MODELS
 
 __all__ = [
-    "LEAST",
+    "MIN_SHARE",
     "Counted",
     "Known",
     "Surroundings",
@@ -46,19 +46,19 @@ __all__ = [
 ITEMS = 200
 """Items that are imagined to see how sure the crowd is of an item's truth."""
 
-MOST_LABELS = 40
+MAX_LABELS_PER_ITEM = 40
 """More labels on an imagined item change nothing."""
 
-SAMPLE = 400
+MAX_SAMPLED_WORKERS = 400
 """Workers by whom we estimate how far matrices stray from what θ can express."""
 
 SPREAD = 0.03
-"""How far they stray before anything is known: 1/(τ + 1) is about so much, give or take as much."""
+"""How far they stray before anything is known: mean and standard deviation of 1/(τ + 1)."""
 
-MOST_CELLS = 1 << 21
-"""Numbers that are laid out at a time."""
+MAX_ARRAY_SIZE = 1 << 21
+"""Numbers in an array at a time."""
 
-LEAST = 1e-3
+MIN_SHARE = 1e-3
 """The least share of information that is reckoned with, and the least number of a Dirichlet law."""
 
 
@@ -176,7 +176,10 @@ def surroundings(counted: Counted, rng: np.random.Generator) -> Surroundings:
     if not len(chosen):
         nobody = np.tile(counted.class_prior, (n_classes, 1))
         return Surroundings(np.arange(n_classes), nobody, SPREAD if n_classes > 2 else 0.0)
-    most = max(SAMPLE // 10, min(SAMPLE, 20 * SAMPLE // n_classes**2))  # they cost C⁴ each
+    most = max(
+        MAX_SAMPLED_WORKERS // 10,
+        min(MAX_SAMPLED_WORKERS, 20 * MAX_SAMPLED_WORKERS // n_classes**2),
+    )  # they cost C⁴ each
     if len(chosen) > most:
         share = labels[chosen] / labels[chosen].sum()
         chosen = np.sort(rng.choice(chosen, most, replace=False, p=share))
@@ -199,7 +202,7 @@ def _imagine(
     """Draw items, equally many of each class, and what n̄ − 1 labels of others say of them."""
     n_classes = len(class_prior)
     truth = np.repeat(np.arange(n_classes), max(ITEMS // n_classes, 4))
-    count = np.floor(np.clip(n_labels - 1, 0, MOST_LABELS) + rng.random(len(truth)))
+    count = np.floor(np.clip(n_labels - 1, 0, MAX_LABELS_PER_ITEM) + rng.random(len(truth)))
     log_probs = np.tile(np.log(class_prior), (len(truth), 1))
     cumulative = np.cumsum(matrix, axis=2)
     for number in range(int(count.max(initial=0))):
@@ -251,12 +254,12 @@ def row_spread(counted: Counted, workers: NDArray[np.integer[Any]], around: Surr
     data = weight**2 / noise if noise > 0 else 0.0
     mean = excess / weight if weight > 0 else 0.0
     spread = (prior * SPREAD + data * mean) / (prior + data)
-    return spread if spread > LEAST / 10 else 0.0
+    return spread if spread > MIN_SHARE / 10 else 0.0
 
 
 def blocks(n_rows: int, cells: int) -> list[slice]:
-    """Blocks of rows, of at most MOST_CELLS numbers each."""
-    size = max(1, MOST_CELLS // max(cells, 1))
+    """Blocks of rows, of at most MAX_ARRAY_SIZE numbers each."""
+    size = max(1, MAX_ARRAY_SIZE // max(cells, 1))
     return [slice(start, start + size) for start in range(0, n_rows, size)]
 
 
@@ -320,11 +323,11 @@ def draw_matrices(
         if around.spread > 0:
             # p_k[c] ~ Dirichlet(τ m_θ[c] + what was seen of the row)
             prior = np.float32(1 / around.spread - 1) * matrix
-            alpha = np.maximum(prior + known.seen.astype(np.float32), np.float32(LEAST))
+            alpha = np.maximum(prior + known.seen.astype(np.float32), np.float32(MIN_SHARE))
             matrix = normalised(_gamma(alpha, row_normal, row_uniform))
             if n_params == 1 and n_classes > 2:
                 # of wrong labels it was not counted which: p_k[c, z] / (1 − p_k[c, c]) is τ's alone
-                guess = _gamma(np.maximum(prior, np.float32(LEAST)), -row_normal, row_uniform)
+                guess = _gamma(np.maximum(prior, np.float32(MIN_SHARE)), -row_normal, row_uniform)
                 matrix = _share_out(matrix, guess)
         yield matrix
 
@@ -346,7 +349,7 @@ def variance_factor(observed: Floats, prior: Floats, n_chunks: Floats) -> Floats
     first = 1 / (prior + observed * (1 - prior) / n_chunks)
     # then dV/du = −2A V/u + A/u², to u = 1:  V = B + (u₀ V₀ − B) u₀^(2A − 1),  B = A/(2A − 1)
     power = 2 * observed - 1
-    power = np.where(np.abs(power) < LEAST**2, LEAST**2, power)
+    power = np.where(np.abs(power) < MIN_SHARE**2, MIN_SHARE**2, power)
     limit = observed / power
     return np.asarray(limit + (start * first - limit) * start**power)
 
@@ -362,7 +365,7 @@ def how_known(counted: Counted, workers: NDArray[np.integer[Any]], around: Surro
     information, purity = observed_rows(matrix, totals, around, n_params)
     # a row's share of information that is left: its cells' purity, by their variance m (1 − m)
     variance = matrix * (1 - matrix)
-    left = (purity * variance).sum(axis=2) / np.maximum(variance.sum(axis=2), LEAST**3)
+    left = (purity * variance).sum(axis=2) / np.maximum(variance.sum(axis=2), MIN_SHARE**3)
     # (A n m + E): what was seen of a row, no more of it than was observed
     seen = counts - ((1 - left) * totals)[:, :, None] * matrix
     # a row that strays tells less of θ: n (τ + 1) / (τ + 1 + A n)
@@ -375,8 +378,8 @@ def how_known(counted: Counted, workers: NDArray[np.integer[Any]], around: Surro
     whitener = np.linalg.inv(np.linalg.cholesky(hessian))
     share, axes = np.linalg.eigh(whitener @ observed @ whitener.swapaxes(1, 2))
     axes = whitener.swapaxes(1, 2) @ axes
-    given = np.clip(np.einsum("kde,d,kde->ke", axes, counted.precision, axes), LEAST**3, 1)
-    share = np.clip(share / np.maximum(1 - given, LEAST**3), LEAST, 1)
+    given = np.clip(np.einsum("kde,d,kde->ke", axes, counted.precision, axes), MIN_SHARE**3, 1)
+    share = np.clip(share / np.maximum(1 - given, MIN_SHARE**3), MIN_SHARE, 1)
     n_chunks = np.clip(totals.sum(axis=1, keepdims=True), 1, max(counted.n_chunks, 1))
     scale = np.sqrt(variance_factor(share, given, n_chunks))
     root = axes * scale[:, None]

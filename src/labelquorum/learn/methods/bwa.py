@@ -27,7 +27,7 @@ from labelquorum.learn.methods._batch import (
 
 __all__ = ["bwa"]
 
-LEAST_VARIANCE = 1e-6
+MIN_VARIANCE = 1e-6
 """The prior variance of a label where nobody ever disagrees on a class."""
 
 SMOOTHING = 0.5
@@ -116,7 +116,7 @@ def _prior_variance(shares: Floats, chunk: Chunk) -> Floats:
     weight = np.bincount(chunk.item, chunk.weight, chunk.n_items)
     variance = weight @ (shares * (1 - shares)) / max(weight.sum(), 1e-300)
     # The paper's correction, 4 (1 − 1/C): with many classes most of a class's labels are 0.
-    return np.asarray(np.maximum(variance * 4 * (1 - 1 / max(chunk.n_classes, 1)), LEAST_VARIANCE))
+    return np.asarray(np.maximum(variance * 4 * (1 - 1 / max(chunk.n_classes, 1)), MIN_VARIANCE))
 
 
 def _squares(numbers: Floats, labels: Incidence) -> Floats:

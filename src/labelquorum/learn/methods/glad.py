@@ -44,7 +44,7 @@ __all__ = ["Improve", "Params", "Priors", "expect", "glad", "objective", "rounds
 EASE_ROUNDS = 30
 """Rounds in which the ease of items is found when the abilities are known."""
 
-LARGEST_STEP = 1.0
+MAX_NEWTON_STEP = 1.0
 """No Newton step moves an ability or an ease further."""
 
 
@@ -186,7 +186,7 @@ def _newton_ease(right: Floats, params: Params, labels: Incidence, priors: Prior
 
 def _step(climb: Floats, bend: Floats, home: Floats) -> Floats:
     """Newton's step; the prior pulls `home` with curvature 1."""
-    return np.clip((climb + home) / (bend + 1), -LARGEST_STEP, LARGEST_STEP)
+    return np.clip((climb + home) / (bend + 1), -MAX_NEWTON_STEP, MAX_NEWTON_STEP)
 
 
 def _distance(params: Params, priors: Priors) -> float:

@@ -55,7 +55,7 @@ SMOOTHING = 0.01
 STRATEGY_PRIOR = 10.0
 """The Dirichlet's count of each class in a worker's habit."""
 
-ROWS_TOGETHER = 100_000
+MAX_LABELS_PER_PASS = 100_000
 """Labels that are passed over at once, some of them several times."""
 
 
@@ -119,7 +119,7 @@ def mace(
     def fit(chunk: Chunk, seed: int) -> Fit:
         labels, how = incidence_of(chunk), normalise(chunk.n_classes)
         # Small chunks are fitted from all starts at once, as if each had its own crowd.
-        together = max(1, min(restarts, ROWS_TOGETHER // max(chunk.n_labels, 1)))
+        together = max(1, min(restarts, MAX_LABELS_PER_PASS // max(chunk.n_labels, 1)))
         runs: list[tuple[Params, list[float]]] = []
         for first in range(0, restarts, together):
             runs += fit_crowds(labels, how, seed, range(first, min(first + together, restarts)))

@@ -32,7 +32,7 @@ from labelquorum.learn.worker_table import WorkerRows, forget_row
 
 __all__ = ["Info", "Settings", "State", "aggregate", "init", "stepwise_em", "update"]
 
-_LEAST = 1e-300  # stands for 0 where a logarithm is taken
+_TINY = 1e-300  # stands for 0 where a logarithm is taken
 
 
 class State(NamedTuple):
@@ -85,7 +85,7 @@ def update(state: State, chunk: Chunk, settings: Settings) -> tuple[State, Info]
     # η_t = (t + 2)^−a;  ρ_t = (1 − η_t) η_(t−1) / η_t
     step_size, before = ((state.chunk_index + n) ** -settings.step_exponent for n in (2, 1))
     fade = (1 - step_size) * before / step_size
-    log_faded = state.log_faded + np.log(max(fade, _LEAST))
+    log_faded = state.log_faded + np.log(max(fade, _TINY))
     # S ← ρ_t S + ŝ
     counts = _faded(rows, log_faded) + sum_by_worker(probs, fresh)
     touched = {"counts": counts, "log_faded": np.full(len(counts), log_faded)}
