@@ -27,7 +27,6 @@ from labelquorum.learn.aggregator import (
     Counts,
     Part,
     consensus,
-    sum_by_item,
     vote_shares,
 )
 from labelquorum.learn.analysis.posterior import draws
@@ -147,7 +146,7 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
     )
     # q(y = c | l_i) ∝ π_c Π_k m_k[c, l_ik]
     prior = class_prior(state.label_shares, state.class_counts[name], recipe)
-    log_scores = np.log(prior) + sum_by_item(evidence, chunk)
+    log_scores = np.log(prior) + _sum_by_item(evidence * chunk.weight[:, None], chunk)
     if chunk.gold is not None:
         given = (chunk.gold != MISSING)[:, None]
         is_true = np.arange(chunk.n_classes) == chunk.gold[:, None]
@@ -371,6 +370,17 @@ def _commit(
 
 
 # ── looking at the state ─────────────────────────────────────────────────────────────────
+
+
+def _sum_by_item(values: Floats, chunk: Chunk) -> Floats:
+    """Add up rows (B, C) of the same item, (N, C)."""
+    # Not `aggregator.sum_by_item`: it adds in another order, and saved answers would differ by 1 ulp.
+    edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1))
+    labelled = edges[1:] > edges[:-1]
+    total = np.zeros((chunk.n_items, chunk.n_classes))
+    if len(values):
+        total[labelled] = np.add.reduceat(values, edges[:-1][labelled], axis=0)
+    return total
 
 
 def _temperature(state: State, n_labels: NDArray[Any], recipe: Recipe) -> Floats:
