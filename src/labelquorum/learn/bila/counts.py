@@ -374,7 +374,7 @@ def _commit(
 
 def _sum_by_item(values: Floats, chunk: Chunk) -> Floats:
     """Add up rows (B, C) of the same item, (N, C)."""
-    # Not `aggregator.sum_by_item`: it adds in another order, and saved answers would differ by 1 ulp.
+    # `aggregator.sum_by_item` adds in another order: answers would differ in their last bits.
     edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1))
     labelled = edges[1:] > edges[:-1]
     total = np.zeros((chunk.n_items, chunk.n_classes))
