@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         estimator,
         load,
     )
+    from labelquorum.learn.inspection import agreement
     from labelquorum.learn.merge import merge
     from labelquorum.store.rules import Rules
     from labelquorum.store.store import Store
@@ -79,6 +80,7 @@ __all__ = [
     "StoreError",
     "StreamingVB",
     "__version__",
+    "agreement",
     "check_aggregator",
     "cut_chunks",
     "estimator",
@@ -134,6 +136,7 @@ _LATER = {
     "Client": "labelquorum.client",
     "check_aggregator": "labelquorum.evaluation.checks",
     "load": "labelquorum.learn.estimators",
+    "agreement": "labelquorum.learn.inspection",
     "merge": "labelquorum.learn.merge",
 }
 _MODULES = {"spark": "labelquorum.spark"}

@@ -26,7 +26,7 @@ from labelquorum.learn.aggregator import split_name
 from labelquorum.learn.bila.encoder import Encoder
 from labelquorum.learn.bila.generative import GenerativeModel
 from labelquorum.learn.bila.presets import saved_settings
-from labelquorum.learn.inspection import Inspection
+from labelquorum.learn.inspection import MAX_AGREEMENT_WORKERS, Inspection
 from labelquorum.learn.model import (
     Model,
     ModelState,
@@ -37,7 +37,7 @@ from labelquorum.learn.model import (
 )
 from labelquorum.learn.model_file import Snapshot, read_snapshot, write_snapshot
 from labelquorum.learn.registry import AGGREGATORS
-from labelquorum.learn.reports import Explanation, Report, id_index
+from labelquorum.learn.reports import Agreement, Explanation, Report, id_index
 from labelquorum.learn.worker_priors import history_rows, read_history
 
 __all__ = ["SHARED_SETTINGS", "Estimator", "check_settings"]
@@ -302,6 +302,19 @@ class Estimator(ABC):
         table : worker, other, shared, same, expected, score; the most suspicious pair first
         """
         return self.inspection.collusion()
+
+    def agreement(
+        self,
+        workers: Iterable[Hashable] | None = None,
+        level: float = 0.95,
+        max_workers: int = MAX_AGREEMENT_WORKERS,
+    ) -> Agreement:
+        """How well each worker agrees with each other one on open tasks: Cohen's kappa, bounds.
+
+        `labelquorum.agreement(labels)` gives the same of any labels, without a model, and
+        documents the parameters.
+        """
+        return self.inspection.agreement(workers, level, max_workers)
 
     def explain(self, task: Hashable) -> Explanation:
         """Why an open task has its answer, and what would flip it.

@@ -17,16 +17,26 @@ from numpy.typing import NDArray
 from labelquorum._types import Floats
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import Chunk, make_chunk
-from labelquorum.ingest.labels import MISSING
+from labelquorum.ingest.labels import MISSING, LabelSpace
+from labelquorum.ingest.readers import read_labels
+from labelquorum.ingest.vocabulary import Roster
 from labelquorum.learn.analysis import drift
 from labelquorum.learn.analysis import flags as worker_flags
 from labelquorum.learn.analysis import stopping as early_stopping
 from labelquorum.learn.analysis.collusion import Pairs, pair_scores
 from labelquorum.learn.analysis.explain import TINY, adds_up, gains, odds, prospects, weight_by_item
 from labelquorum.learn.model import Model, unknown_worker
-from labelquorum.learn.reports import Explanation, Report, id_index, item_report, worker_report
+from labelquorum.learn.reports import (
+    Agreement,
+    Explanation,
+    Report,
+    agreement_report,
+    id_index,
+    item_report,
+    worker_report,
+)
 
-__all__ = ["Inspection"]
+__all__ = ["Inspection", "agreement"]
 
 DRAWS = 400
 """Matrices drawn per worker for intervals: the 95 % bounds then rest on ten draws at each end."""
@@ -36,6 +46,64 @@ MAX_INTERVAL_CLASSES = 64
 
 MAX_CANDIDATES = 1000
 """Workers considered for a task when none are named: those with most labels."""
+
+MAX_AGREEMENT_WORKERS = 100
+"""Workers that are compared with one another unless more are asked for: those with most labels."""
+
+
+def agreement(
+    labels: Any,
+    workers: Iterable[Hashable] | None = None,
+    level: float = 0.95,
+    max_workers: int = MAX_AGREEMENT_WORKERS,
+) -> Agreement:
+    """How well each worker agrees with each other one, beyond chance and without a model.
+
+    Parameters
+    ----------
+    labels
+        As `partial_fit` takes them. Where a worker has labelled a task more than once, each label
+        counts by its share.
+    workers
+        The workers to compare. Unless given, those with most labels, `max_workers` of them: the
+        cost grows with the labels times the workers.
+    level
+        The probability with which kappa lies between `low` and `high`.
+
+    Returns
+    -------
+    agreement : the tables `kappa`, `low`, `high`, `agreement` and `shared`, worker × worker;
+        `left_out` says how many workers are not in them, `pairs()` gives one row per pair
+
+    Examples
+    --------
+    >>> votes = {"t1": {"ann": "x", "bob": "x"}, "t2": {"ann": "y", "bob": "y"},
+    ...          "t3": {"ann": "x", "bob": "y"}, "t4": {"ann": "x", "bob": "x"}}
+    >>> agreement(votes).kappa.round(2)
+    other    ann  bob
+    worker
+    ann      NaN  0.5
+    bob      0.5  NaN
+    """
+    roster = Roster(LabelSpace(repeats="all"))
+    intake = roster.read(read_labels(labels, roster.space))
+    roster.admit(intake)
+    asked = None if workers is None else _several("workers", workers)
+    return _agreement(intake.chunk, roster, asked, level, max_workers)
+
+
+def _agreement(
+    chunk: Chunk, roster: Roster, asked: list[Hashable] | None, level: float, max_workers: int
+) -> Agreement:
+    _check_share("level", level, is_open=True)
+    _check_whole("max_workers", max_workers)
+    if asked is None:
+        labels = np.bincount(chunk.worker, chunk.weight > 0, chunk.n_workers)
+        busiest = np.argsort(-labels, kind="stable")[:max_workers]
+        index = np.sort(busiest[labels[busiest] > 0])
+    else:
+        index = np.array([_index_of(worker, roster) for worker in asked], np.intp)
+    return agreement_report(chunk, roster.worker_ids, index, level)
 
 
 class Inspection:
@@ -66,11 +134,8 @@ class Inspection:
         if workers is None:
             return ids, index
         asked = _several("workers", workers)
-        found = [self._model.fitted().vocabulary.worker_index(worker) for worker in asked]
-        for worker, k in zip(asked, found, strict=True):
-            if k is None:
-                raise unknown_worker(worker)
-        return asked, np.array(found, np.intp)
+        roster = self._model.fitted().vocabulary
+        return asked, np.array([_index_of(worker, roster) for worker in asked], np.intp)
 
     def candidates(self) -> tuple[NDArray[np.intp], Floats]:
         """The workers with most labels, and how likely the next label is theirs, (P,) each."""
@@ -219,6 +284,17 @@ class Inspection:
             columns[side] = pd.Series([names[k] for k in columns[side].tolist()], dtype=object)
         return pd.DataFrame(columns)
 
+    def agreement(
+        self,
+        workers: Iterable[Hashable] | None = None,
+        level: float = 0.95,
+        max_workers: int = MAX_AGREEMENT_WORKERS,
+    ) -> Agreement:
+        """How well each worker agrees with each other one on open tasks, beyond chance."""
+        roster = self._model.fitted().vocabulary
+        asked = None if workers is None else _several("workers", workers)
+        return _agreement(self._open()[0], roster, asked, level, max_workers)
+
     def _pairs(self) -> Pairs:
         chunk, probs, evidence, temperature = self._open_evidence()
         return pair_scores(chunk, probs, evidence, temperature, self._matrices)
@@ -312,8 +388,8 @@ class Inspection:
         top: int | None = None,
     ) -> pd.DataFrame:
         """What one more label would likely do, by task or by task and worker."""
-        if top is not None and (not _is_number(top) or top != int(top) or top < 0):
-            raise StateError(f"`top` must be a whole number ≥ 0, or None. Got {top!r}.")
+        if top is not None:
+            _check_whole("top", top)
         learned, (chunk, probs, _, gold) = self._model.fitted(), self._open()
         place = {task: row for row, task in enumerate(learned.open_items)}
         wanted = list(place) if tasks is None else _several("tasks", tasks)
@@ -476,6 +552,18 @@ def _check_share(name: str, value: Any, is_open: bool = False) -> None:
     """Refuse a setting that is not from 0 to 1; both ends are refused where `is_open`."""
     if not _is_number(value) or not 0 <= value <= 1 or (is_open and value in (0, 1)):
         raise StateError(f"`{name}` must be a number between 0 and 1. Got {value!r}.")
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if not _is_number(value) or value != int(value) or value < 0:
+        raise StateError(f"`{name}` must be a whole number ≥ 0. Got {value!r}.")
+
+
+def _index_of(worker: Hashable, roster: Roster) -> int:
+    k = roster.worker_index(worker)
+    if k is None:
+        raise unknown_worker(worker)
+    return k
 
 
 def _several(name: str, ids: Any) -> list[Hashable]:

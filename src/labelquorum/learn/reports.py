@@ -11,9 +11,22 @@ from numpy.typing import NDArray
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.vocabulary import Intake, Note
 from labelquorum.learn.aggregator import Aggregation
-from labelquorum.learn.analysis.agreement import class_agreement, krippendorff_alpha
+from labelquorum.learn.analysis.agreement import (
+    class_agreement,
+    cohen_kappa,
+    krippendorff_alpha,
+)
 
-__all__ = ["Answer", "Explanation", "Report", "id_index", "item_report", "worker_report"]
+__all__ = [
+    "Agreement",
+    "Answer",
+    "Explanation",
+    "Report",
+    "agreement_report",
+    "id_index",
+    "item_report",
+    "worker_report",
+]
 
 MAX_NAMED, MIN_LOG_ODDS = 3, 0.05
 """Workers that a sentence names on either side, and the least log-odds that it mentions."""
@@ -33,6 +46,36 @@ class Report(NamedTuple):
     class_agreement: pd.DataFrame
     """Index label: how often another label of an item agrees with one of that class, plain
     (`agreement`) and beyond chance (`alpha`)."""
+
+
+class Agreement(NamedTuple):
+    """What `agreement()` gives: worker × worker, the same index and columns in each table."""
+
+    kappa: pd.DataFrame
+    """Cohen's kappa: 1 is full agreement, 0 is chance; NaN on the diagonal, where two share no
+    task, and where both always say one class. `kappa.mean()` is each worker's mean."""
+    low: pd.DataFrame
+    high: pd.DataFrame
+    """Between which bounds kappa is known."""
+    agreement: pd.DataFrame
+    """The share of shared tasks on which both said the same."""
+    shared: pd.DataFrame
+    """Tasks both have labelled; on the diagonal, those the worker has."""
+    left_out: int
+    """Workers with fewer labels than these, who are not compared."""
+
+    def pairs(self) -> pd.DataFrame:
+        """One row per pair that shares a task: worker, other, shared, agreement, kappa, low, high.
+
+        The pair that agrees least comes first.
+        """
+        one, two = np.nonzero(np.triu(self.shared.to_numpy() > 0, 1))
+        index = self.kappa.index
+        columns: dict[str, Any] = {"worker": index[one], "other": index[two]}
+        for name in ("shared", "agreement", "kappa", "low", "high"):
+            columns[name] = getattr(self, name).to_numpy()[one, two]
+        table = pd.DataFrame(columns)
+        return table.sort_values("kappa", kind="stable", ignore_index=True)
 
 
 class Explanation(NamedTuple):
@@ -196,6 +239,32 @@ def item_report(
         alpha,
         pd.DataFrame(agreement._asdict(), index=id_index(classes, "label")),
     )
+
+
+def agreement_report(
+    chunk: Chunk, worker_ids: Sequence[Hashable], workers: NDArray[np.intp], level: float
+) -> Agreement:
+    """The agreement of these workers, by index, on the labels of a chunk, worker × worker."""
+    place = np.full(chunk.n_workers, -1, np.intp)
+    place[workers] = np.arange(len(workers))
+    rows = place[chunk.worker] >= 0
+    found = cohen_kappa(
+        chunk.item[rows],
+        place[chunk.worker[rows]],
+        chunk.label[rows],
+        len(workers),
+        chunk.n_classes,
+        chunk.weight[rows],
+        level,
+    )
+    ids = id_index([worker_ids[k] for k in workers.tolist()], "worker")
+    tables = {
+        name: pd.DataFrame(values, index=ids, columns=ids.rename("other"))
+        for name, values in found._asdict().items()
+    }
+    tables["shared"] = tables["shared"].round().astype(np.int64)
+    others = len(np.unique(chunk.worker[~rows & (chunk.weight > 0)]))
+    return Agreement(**tables, left_out=others)
 
 
 def worker_report(

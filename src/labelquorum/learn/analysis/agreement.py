@@ -1,10 +1,12 @@
 """How well workers agree with one another, without truth and without a model.
 
-Krippendorff's alpha for nominal data and its share for each class, from sparse labels: every
-item may have any number of labels, and items with a single label say nothing. NumPy only.
+Krippendorff's alpha for nominal data and its share for each class, and Cohen's kappa of two
+workers, from sparse labels: every item may have any number of labels, and items with a single
+label say nothing. NumPy only.
 
 K. Krippendorff, Content Analysis: An Introduction to Its Methodology, 2nd edition, 2004,
-chapter 11.
+chapter 11. J. Cohen, A coefficient of agreement for nominal scales, Educational and
+Psychological Measurement 20, 1960.
 """
 
 from typing import Any, NamedTuple
@@ -13,8 +15,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelquorum._types import Floats
+from labelquorum.learn.analysis.intervals import wilson
 
-__all__ = ["ClassAgreement", "class_agreement", "krippendorff_alpha"]
+__all__ = [
+    "ClassAgreement",
+    "PairwiseAgreement",
+    "class_agreement",
+    "cohen_kappa",
+    "krippendorff_alpha",
+]
 
 
 class ClassAgreement(NamedTuple):
@@ -77,6 +86,87 @@ def class_agreement(
         agreement = np.where(pairs.met > 0, pairs.agreeing / pairs.met, np.nan)
         ratio = (pairs.met - pairs.agreeing) / pairs.chance_differing
     return ClassAgreement(agreement, np.where(pairs.chance_differing > 0, 1 - ratio, np.nan))
+
+
+class PairwiseAgreement(NamedTuple):
+    """Agreement of each worker with each other one, (K, K) each and symmetric."""
+
+    shared: Floats  # items both have labelled; on the diagonal, those the worker has
+    agreement: Floats  # the share of them with the same label
+    kappa: Floats  # beyond chance; NaN on the diagonal, and where nothing can disagree
+    low: Floats
+    high: Floats
+
+
+def cohen_kappa(
+    item: ArrayLike,
+    worker: ArrayLike,
+    label: ArrayLike,
+    n_workers: int,
+    n_classes: int,
+    weight: ArrayLike | None = None,
+    level: float = 0.95,
+) -> PairwiseAgreement:
+    """Give Cohen's kappa of all pairs of workers, with intervals.
+
+    kappa = (observed - expected) / (1 - expected): the share of shared items on which two said the
+    same, beside the share that would be by chance if each said their labels of those items at
+    random. A worker with several labels on an item says each by its share of their weight. The
+    bounds are Wilson's of the observed share, on the scale of kappa with `expected` as it is.
+    It takes as many steps as there are labels times workers at most.
+
+    Parameters
+    ----------
+    item, worker, label
+        (L,) integers ≥ 0, below `n_workers` and `n_classes`.
+    weight
+        (L,) weights ≥ 0; one each unless given.
+    level
+        The probability with which kappa lies between `low` and `high`.
+
+    Examples
+    --------
+    >>> found = cohen_kappa([0, 0, 1, 1, 2, 2, 3, 3], [0, 1] * 4, [0, 0, 0, 0, 1, 1, 0, 1], 2, 2)
+    >>> float(found.shared[0, 1]), float(found.agreement[0, 1]), float(found.kappa[0, 1])
+    (4.0, 0.75, 0.5)
+    """
+    items, workers, labels = (np.asarray(a, np.int64).ravel() for a in (item, worker, label))
+    weights = np.ones(items.size) if weight is None else np.asarray(weight, np.float64)
+    rows = np.flatnonzero(weights > 0)
+    rows = rows[np.lexsort((workers[rows], items[rows]))]
+    items, workers, labels, weights = items[rows], workers[rows], labels[rows], weights[rows]
+    pair = np.unique(items * max(n_workers, 1) + workers, return_inverse=True)[1]
+    share = weights / _sums(weights, pair)[pair]
+    edges = np.flatnonzero(np.r_[True, items[1:] != items[:-1], True]) if len(items) else items
+    of_item = np.repeat(np.arange(max(len(edges) - 1, 0)), np.diff(edges))
+    shared, same, chance = np.zeros((3, n_workers, n_workers))
+    for k in range(n_workers):
+        # every label of k beside every label of the same item
+        own = np.flatnonzero(workers == k)
+        start, length = edges[of_item[own]], np.diff(edges)[of_item[own]]
+        one = np.repeat(own, length)
+        two = np.repeat(start - np.cumsum(length) + length, length) + np.arange(length.sum())
+        other, both = workers[two], share[one] * share[two]
+        shared[k] = _sums(both, other, n_workers)
+        same[k] = _sums(both * (labels[one] == labels[two]), other, n_workers)
+        mine, theirs = (
+            _sums(both, other * n_classes + said, n_workers * n_classes).reshape(n_workers, -1)
+            for said in (labels[one], labels[two])
+        )
+        chance[k] = (mine * theirs).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0: no item is shared
+        observed, expected = same / shared, chance / shared**2
+    low, high = np.full((2, n_workers, n_workers), np.nan)
+    for k, other in zip(*np.nonzero(shared), strict=True):
+        bounds = wilson(float(np.clip(observed[k, other], 0, 1)), float(shared[k, other]), level)
+        low[k, other], high[k, other] = bounds
+    defined = (shared > 0) & (expected < 1 - 1e-12) & ~np.eye(n_workers, dtype=bool)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        kappa, low, high = (
+            np.where(defined, (value - expected) / (1 - expected), np.nan)
+            for value in (observed, low, high)
+        )
+    return PairwiseAgreement(shared, observed, kappa, low, high)
 
 
 class _Pairs(NamedTuple):
