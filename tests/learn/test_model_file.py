@@ -1,13 +1,18 @@
 """Saved models: the same bits after a stop, and nothing but an untouched file is accepted."""
 
 import ast
+import copy
 import errno
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
+import cloudpickle
 import jax.numpy as jnp
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -410,3 +415,67 @@ def test_nothing_that_can_run_is_ever_read():
             elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 assert isinstance(node.value, ast.Constant) and not node.value.value, path
             assert not able_to_run & set(names), path
+
+
+# ── pickle and copy ──────────────────────────────────────────────────────────────────────
+
+
+def through_joblib(model, tmp_path):
+    joblib.dump(model, tmp_path / "model.joblib")
+    return joblib.load(tmp_path / "model.joblib")
+
+
+COPIES = {
+    "pickle": lambda model, _: pickle.loads(pickle.dumps(model)),
+    "cloudpickle": lambda model, _: pickle.loads(cloudpickle.dumps(model)),
+    "joblib": through_joblib,
+    "copy": lambda model, _: copy.copy(model),
+    "deepcopy": lambda model, _: copy.deepcopy(model),
+}
+every_copy = pytest.mark.parametrize("again", COPIES.values(), ids=COPIES.keys())
+
+
+@every_copy
+@pytest.mark.parametrize("name", ["bila", "majority_vote", "glad", "windowed:dawid_skene"])
+def test_a_fitted_model_is_copied_whole(name, again, chunks, tmp_path):
+    model = lq.estimator(name, seed=3).partial_fit(chunks[0]).partial_fit(chunks[1])
+    other = again(model, tmp_path)
+    assert (type(other).__name__, other.get_params()) == (type(model).__name__, model.get_params())
+    pd.testing.assert_series_equal(other.labels_, model.labels_)
+    assert other.tally_ == model.tally_
+    before = saved(model, tmp_path)
+    assert saved(other, tmp_path) == before
+    other.partial_fit(chunks[2])
+    assert saved(model, tmp_path) == before, "the copy shares nothing that learning changes"
+    assert saved(other, tmp_path) == saved(model.partial_fit(chunks[2]), tmp_path)
+
+
+@every_copy
+def test_a_model_that_learned_nothing_is_copied(again, tmp_path):
+    other = again(lq.BiLA("recipe", classes=["no", "yes"], seed=7), tmp_path)
+    assert repr(other) == "BiLA(preset='recipe', seed=7, classes=['no', 'yes'])"
+    assert other.partial_fit({"t": {"ann": "yes"}}).labels_.to_dict() == {"t": "yes"}
+
+
+def test_a_model_that_holds_labels_for_the_warm_up_is_pickled(chunks):
+    model = lq.BiLA(warmup_items=20).partial_fit(chunks[0])
+    other = pickle.loads(pickle.dumps(model))
+    assert other.held_labels_ == model.held_labels_ > 0
+    assert other.partial_fit(chunks[1]).labels_.equals(model.partial_fit(chunks[1]).labels_)
+
+
+def test_a_model_with_a_part_of_your_own_is_pickled(chunks):
+    model = lq.BiLA("network", generative=confusion_matrix(), epochs=2).partial_fit(chunks[0])
+    other = copy.deepcopy(model)
+    assert other.partial_fit(chunks[1]).labels_.equals(model.partial_fit(chunks[1]).labels_)
+
+
+def test_a_model_comes_back_from_another_process(chunks, tmp_path):
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        model = pool.submit(lq.MajorityVote().fit, chunks[0]).result()
+    assert model.labels_.equals(lq.MajorityVote().fit(chunks[0]).labels_)
+
+
+def saved(model, tmp_path):
+    model.save(tmp_path / "model.lq")
+    return (tmp_path / "model.lq").read_bytes()

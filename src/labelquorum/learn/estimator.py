@@ -35,7 +35,13 @@ from labelquorum.learn.model import (
     state_from_snapshot,
     with_history,
 )
-from labelquorum.learn.model_file import Snapshot, read_snapshot, write_snapshot
+from labelquorum.learn.model_file import (
+    Snapshot,
+    read_snapshot,
+    snapshot_bytes,
+    snapshot_from_bytes,
+    write_snapshot,
+)
 from labelquorum.learn.registry import AGGREGATORS
 from labelquorum.learn.reports import Agreement, Explanation, Report, id_index
 from labelquorum.learn.worker_priors import history_rows, read_history
@@ -408,6 +414,9 @@ class Estimator(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file; learning goes on from it as if it had never stopped."""
+        write_snapshot(path, self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
         settings = {n: _plain(value) for n, value in self.get_params().items() if n != "history"}
         classes, learned = self.model_.space.classes, self.model_.learned
         if self.classes is not None:
@@ -421,7 +430,7 @@ class Estimator(ABC):
             "losses": self.loss_history_,
             "chunks": learned.n_chunks if isfinite(learned.n_chunks) else None,
         }
-        write_snapshot(path, Snapshot(header, ids, arrays))
+        return Snapshot(header, ids, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **own: Any) -> Self:
@@ -466,11 +475,32 @@ class Estimator(ABC):
                     f"Give it again: load(path, {name}=…)."
                 )
         restored = cls(**settings)
-        model = restored.model_
+        restored._take(snapshot)
+        return restored
+
+    def _take(self, snapshot: Snapshot) -> None:
+        model = self.model_
         open_items, state_type = model.learned.open_items.open_items, model.aggregator.state_type
         model.learned = state_from_snapshot(model.space, open_items, state_type, snapshot)
         model.losses.extend(snapshot.header["losses"])
-        return restored
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle, copy and joblib keep: settings, the bytes `save` writes, the last answer."""
+        kept = dict(vars(self))
+        model: Model | None = kept.pop("model_", None)
+        if model is not None:
+            kept["saved"] = snapshot_bytes(self._snapshot())
+            kept["last"] = model.answer, model.info, model.tally
+        return kept
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        """Go on from what `__getstate__` gave."""
+        kept = dict(kept)
+        saved, last = kept.pop("saved", None), kept.pop("last", None)
+        vars(self).update(kept)
+        if saved is not None:
+            self._take(snapshot_from_bytes(saved, "pickle"))
+            self.model_.answer, self.model_.info, self.model_.tally = last
 
     # ── parts ────────────────────────────────────────────────────────────────────────────
 

@@ -265,12 +265,23 @@ def estimator(name: str, **settings: Any) -> Estimator:
     kind = ESTIMATORS[method]
     if wrapper:
         prefix = wrapper.__name__
-        kind = type(prefix.capitalize() + kind.__name__, (kind,), {"method": f"{prefix}:{method}"})
+        members = {"method": f"{prefix}:{method}", "__reduce__": _reduce_wrapped}
+        kind = type(prefix.capitalize() + kind.__name__, (kind,), members)
     check_settings(kind, settings)
     if preset and "preset" in settings:
         raise StateError(f"The name {name!r} has a preset already. Leave out `preset`.")
     model: Estimator = kind(**settings, **({"preset": preset} if preset else {}))
     return model
+
+
+def _reduce_wrapped(model: Estimator) -> tuple[Any, ...]:
+    """How pickle makes a model whose class is made on demand: by the name of its method."""
+    return _blank, (model.method,), model.__getstate__()
+
+
+def _blank(method: str) -> Estimator:
+    kind = type(estimator(method))
+    return kind.__new__(kind)
 
 
 def load(path: str | os.PathLike[str], **own: Any) -> Estimator:

@@ -17,7 +17,7 @@ import numpy as np
 import safetensors
 from numpy.typing import NDArray
 from safetensors.numpy import load as parse_arrays
-from safetensors.numpy import save_file
+from safetensors.numpy import save, save_file
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.writers import replacing
@@ -27,6 +27,8 @@ __all__ = [
     "FORMAT_VERSION",
     "Snapshot",
     "read_snapshot",
+    "snapshot_bytes",
+    "snapshot_from_bytes",
     "state_arrays",
     "state_from_arrays",
     "write_snapshot",
@@ -48,12 +50,7 @@ class Snapshot(NamedTuple):
 
 def write_snapshot(path: str | os.PathLike[str], snapshot: Snapshot) -> None:
     """Write a file whole or not at all."""
-    target = Path(path)
-    arrays = {name: np.asarray(array, order="C") for name, array in snapshot.arrays.items()}
-    for name, ids in snapshot.ids.items():
-        arrays[f"ids.{name}"] = np.frombuffer(_encode_ids(name, ids), np.uint8)
-    header = json.dumps({**snapshot.header, "format": FORMAT_VERSION}, sort_keys=True)
-    metadata = {"labelquorum": f"{_digest(header, arrays)} {header}"}
+    target, (arrays, metadata) = Path(path), _packed(snapshot)
     try:
         with replacing(target) as temporary:
             save_file(arrays, temporary, metadata)
@@ -64,6 +61,20 @@ def write_snapshot(path: str | os.PathLike[str], snapshot: Snapshot) -> None:
         ) from error
 
 
+def snapshot_bytes(snapshot: Snapshot) -> bytes:
+    """The bytes of the file that `write_snapshot` writes."""
+    return save(*_packed(snapshot))
+
+
+def _packed(snapshot: Snapshot) -> tuple[Arrays, dict[str, str]]:
+    """The arrays and the metadata of a file."""
+    arrays = {name: np.asarray(array, order="C") for name, array in snapshot.arrays.items()}
+    for name, ids in snapshot.ids.items():
+        arrays[f"ids.{name}"] = np.frombuffer(_encode_ids(name, ids), np.uint8)
+    header = json.dumps({**snapshot.header, "format": FORMAT_VERSION}, sort_keys=True)
+    return arrays, {"labelquorum": f"{_digest(header, arrays)} {header}"}
+
+
 def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     """Read a file, and refuse it unless every bit is as it was written."""
     try:
@@ -72,11 +83,16 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
         raise StateError(
             f"{path}: no model can be read there ({error.strerror or error}). Check the path."
         ) from error
+    return snapshot_from_bytes(data, path)
+
+
+def snapshot_from_bytes(data: bytes, path: str | os.PathLike[str]) -> Snapshot:
+    """What the bytes of a file hold; errors name the path."""
+    size = int.from_bytes(data[:8], "little")
     try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            metadata = dict(file.metadata() or {})
         arrays = parse_arrays(data)
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
+        metadata = json.loads(data[8 : 8 + size]).get("__metadata__") or {}
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise StateError(
             f"{path}: this is no whole model file ({error}). "
             "It is cut short, damaged or of another kind; use a copy that was saved completely."
@@ -87,7 +103,6 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
             "Give a file that model.save wrote."
         )
     digest, _, text = metadata["labelquorum"].partition(" ")
-    size = int.from_bytes(data[:8], "little")
     padded = data[8 : 8 + size].rstrip(b" ").endswith(b"}")  # the only bytes no digest covers
     if _digest(text, arrays) != digest or not padded:
         raise StateError(
