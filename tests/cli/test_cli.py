@@ -202,6 +202,17 @@ def test_classes_that_read_alike_have_columns_of_their_own():
     assert header == "task,label,confidence,prob_1,prob_'1'"
 
 
+@pytest.mark.parametrize("command", [("aggregate", "-"), ("stream", "--format-out", "csv")])
+def test_a_spreadsheet_runs_none_of_the_answers_unless_raw(command):
+    ids = ["=1+1", "@evil", '=HYPERLINK("http://x")', "-7"]
+    stdin = "".join(f"{json.dumps(dict(task=i, worker='w', label='+cat'))}\n" for i in ids)
+    rows = read_rows(run(*command, *VOTE, stdin=stdin).stdout)
+    assert [row["task"] for row in rows] == ["'=1+1", "'@evil", '\'=HYPERLINK("http://x")', "-7"]
+    assert {row["label"] for row in rows} == {"'+cat"}
+    raw = read_rows(run(*command, "--raw", *VOTE, stdin=stdin).stdout)
+    assert [row["task"] for row in raw] == ids and {row["label"] for row in raw} == {"+cat"}
+
+
 def test_bad_row_is_named_and_leaves_earlier_output_alone():
     Path("labels.csv").write_text(as_csv(ROWS[:3]) + "t9,,dog\n")
     Path("out.csv").write_text("yesterday")

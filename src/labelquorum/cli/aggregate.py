@@ -30,6 +30,7 @@ from labelquorum.cli.options import (
     OnRepeat,
     OpenItems,
     Preset,
+    Raw,
     Seed,
     Summary,
     WarmupItems,
@@ -63,6 +64,7 @@ def aggregate(
         Path | None,
         output_option("Where to write, .csv or .jsonl; standard output as CSV unless given."),
     ] = None,
+    raw: Raw = False,
     model: ModelFile = None,
     method: Method = None,
     preset: Preset = None,
@@ -79,6 +81,10 @@ def aggregate(
     exists, learning goes on from there, and the tasks of these files are
     answered; what was learned is saved after the answers were written, so a
     run that was interrupted can be repeated.
+
+    Ids come from strangers, and a spreadsheet runs a cell that starts with = +
+    - or @. In CSV such text gets an apostrophe before it; numbers stay as they
+    are. Use --raw when a program reads the file.
     """
     from labelquorum.ingest.chunks import concatenate
     from labelquorum.ingest.readers import read_labels
@@ -101,7 +107,7 @@ def aggregate(
     with Console(stderr=True).status(f"Learning from {len(table.labels):,} labels…"):
         estimator.partial_fit(table)
     rows = answers(estimator)
-    data = encode_rows(rows, rows[0] if rows else COLUMNS, encoding, raw=True)
+    data = encode_rows(rows, rows[0] if rows else COLUMNS, encoding, raw=raw)
     if output is None:
         typer.echo(data, nl=False)
     else:
@@ -128,6 +134,7 @@ def stream(
         Encoding,
         typer.Option("--format-out", help="How to write; CSV leaves out the probabilities."),
     ] = "jsonl",
+    raw: Raw = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Do not report every chunk on standard error.")
     ] = False,
@@ -173,7 +180,7 @@ def stream(
         tables = readers[encoding_in](source.lines(), label_space(estimator, on_bad), 1)
         for index, chunk in enumerate(cut_chunks(source.sound(tables), chunk_items), 1):
             estimator.partial_fit(chunk)
-            rows = _emit(estimator, encoding_out, header=index == 1)
+            rows = _emit(estimator, encoding_out, raw, header=index == 1)
             if model is not None:
                 estimator.save(model)
             summary.add(estimator)
@@ -182,20 +189,20 @@ def stream(
                 saved = "" if model is None else ", saved"
                 tell(f"Chunk {index:,}: tasks {len(rows):,}{until}{saved}.")
     if model is None and estimator.held_labels_:  # no later run will complete the warm-up
-        _emit(estimator.answer_held(), encoding_out, header=False)
+        _emit(estimator.answer_held(), encoding_out, raw, header=False)
         summary.add(estimator)
     tell(summary.sentence(estimator))
     if source.error is not None:
         raise source.error
 
 
-def _emit(estimator: "Estimator", encoding: Encoding, header: bool) -> list[Row]:
+def _emit(estimator: "Estimator", encoding: Encoding, raw: bool, header: bool) -> list[Row]:
     """Write the answers to the last chunk."""
     from labelquorum.ingest.writers import encode_rows
 
     rows = answers(estimator)
     columns = COLUMNS if encoding == "csv" else rows[0] if rows else ()
-    typer.echo(encode_rows(rows, columns, encoding, raw=True, header=header), nl=False)
+    typer.echo(encode_rows(rows, columns, encoding, raw=raw, header=header), nl=False)
     return rows
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "OnRepeat",
     "OpenItems",
     "Preset",
+    "Raw",
     "Seed",
     "Summary",
     "WarmupItems",
@@ -152,6 +153,12 @@ Abstain = Annotated[
         metavar="LABEL",
         show_default="none",
         help='The label for "I do not know": text, or JSON in brackets such as [-1].',
+    ),
+]
+Raw = Annotated[
+    bool,
+    typer.Option(
+        "--raw", help="Leave CSV cells as they are, also those that a spreadsheet would run."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labelquorum.cli.options import AsJson, output_option, print_json, store_option, tell
+from labelquorum.cli.options import AsJson, Raw, output_option, print_json, store_option, tell
 
 if TYPE_CHECKING:
     from labelquorum.store.refit import RefitReport
@@ -42,12 +42,6 @@ StoreOption = Annotated[str, store_option(WHERE)]
 StoreName = Annotated[str, typer.Argument(metavar="STORE", show_default=False, help=WHERE)]
 StreamName = Annotated[
     str, typer.Argument(metavar="STREAM", show_default=False, help="The name of a stream.")
-]
-Raw = Annotated[
-    bool,
-    typer.Option(
-        "--raw", help="Leave CSV cells as they are, also those that a spreadsheet would run."
-    ),
 ]
 
 
