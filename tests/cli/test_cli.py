@@ -187,6 +187,11 @@ def test_aggregate_writes_json_lines_by_suffix_with_ids_as_they_came():
     ]
 
 
+def test_answers_and_models_are_for_their_owner():
+    run("aggregate", "labels.csv", "-o", "out.csv", "--model", "crowd.lq", *VOTE)
+    assert {Path(name).stat().st_mode & 0o777 for name in ("out.csv", "crowd.lq")} == {0o600}
+
+
 def test_aggregate_takes_several_files_and_standard_input_as_one():
     Path("half.csv").write_text(as_csv(ROWS[:100]))
     whole = run("aggregate", "labels.csv", *VOTE).stdout

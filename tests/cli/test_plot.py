@@ -157,6 +157,7 @@ class Page(HTMLParser):
 def report(stream):
     said = run("report", stream, *STORE, "-o", "report.html")
     assert re.fullmatch(r"Wrote report\.html, \d\.\d MB\.\n", said.stderr)
+    assert Path("report.html").stat().st_mode & 0o777 == 0o600
     source = Path("report.html").read_text(encoding="utf-8")
     return source, Page(source)
 

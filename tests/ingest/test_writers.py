@@ -127,3 +127,15 @@ def test_a_file_takes_its_place_only_when_it_is_whole(tmp_path):
 
 def test_classes_that_read_alike_have_names_of_their_own():
     assert names_of(["cat", 1, "1"]) == ["cat", "1", "'1'"]
+
+
+def test_a_new_file_is_for_its_owner_and_one_that_is_replaced_keeps_its_mode(tmp_path):
+    path = tmp_path / "answers.csv"
+    with replacing(path) as beside:
+        assert beside.stat().st_mode & 0o777 == 0o600  # also while it is written
+        beside.write_text("first")
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    with replacing(path) as beside:
+        beside.write_text("second")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("second", 0o640)

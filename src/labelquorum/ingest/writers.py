@@ -30,6 +30,7 @@ FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _ROWS_PER_WRITE = 10_000
+_OWNER_ONLY = 0o600
 
 
 def write_rows(
@@ -120,12 +121,18 @@ def names_of(classes: Sequence[Hashable]) -> list[str]:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary file in the path's folder; on success it is synced and replaces the path."""
+    """Give a temporary file in the path's folder; on success it is synced and replaces the path.
+
+    What is written here names workers and tasks, so a new file is for its owner alone (0600). One
+    that is replaced keeps its mode.
+    """
     whole = Path(path)
     beside = whole.with_name(f".{whole.name}.{os.getpid()}.part")
     beside.unlink(missing_ok=True)
+    os.close(os.open(beside, os.O_CREAT | os.O_EXCL, _OWNER_ONLY))
     try:
         yield beside
+        beside.chmod(whole.stat().st_mode & 0o7777 if whole.exists() else _OWNER_ONLY)
         _sync(beside)
         beside.replace(whole)
         _sync(whole.parent)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labelquorum.errors import LabelQuorumError, StateError
+from labelquorum.ingest.writers import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,12 +84,14 @@ def save(figure: "Figure", path: str | Path) -> Path:
 
     target = Path(path)
     stamp = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-    with rc_context({"svg.hashsalt": "labelquorum"}):
+    kind = target.suffix.lower()
+    with rc_context({"svg.hashsalt": "labelquorum"}), replacing(target) as beside:
         figure.savefig(
-            target,
+            beside,
+            format=kind[1:],
             dpi=PIXELS_PER_INCH,
             bbox_inches="tight",  # names decide how much room they need
             pad_inches=MARGIN,
-            metadata=stamp[target.suffix.lower()],
+            metadata=stamp[kind],
         )
     return target
