@@ -210,7 +210,7 @@ def test_classes_that_read_alike_have_columns_of_their_own():
 @pytest.mark.parametrize("command", [("aggregate", "-"), ("stream", "--format-out", "csv")])
 def test_a_spreadsheet_runs_none_of_the_answers_unless_raw(command):
     ids = ["=1+1", "@evil", '=HYPERLINK("http://x")', "-7"]
-    stdin = "".join(f"{json.dumps(dict(task=i, worker='w', label='+cat'))}\n" for i in ids)
+    stdin = "".join(f"{json.dumps({'task': i, 'worker': 'w', 'label': '+cat'})}\n" for i in ids)
     rows = read_rows(run(*command, *VOTE, stdin=stdin).stdout)
     assert [row["task"] for row in rows] == ["'=1+1", "'@evil", '\'=HYPERLINK("http://x")', "-7"]
     assert {row["label"] for row in rows} == {"'+cat"}
