@@ -29,7 +29,7 @@ from labelquorum.learn.aggregator import (
     consensus,
     vote_shares,
 )
-from labelquorum.learn.analysis.posterior import draws
+from labelquorum.learn.analysis import posterior  # which imports from this package: no names yet
 from labelquorum.learn.bila.dependence import N_SUMS, temperature
 from labelquorum.learn.bila.hierarchical import ONE_COIN, Recipe, class_prior
 from labelquorum.learn.bila.minibatch import pack_counted, worker_room, workers_last
@@ -236,7 +236,7 @@ def counting(recipe: Recipe) -> Aggregator:
         forget=forget_row,
         exceptions=_ONE_COIN_ALONE if recipe.worker_models == (ONE_COIN,) else {},
         counts=Counts(partial(add, recipe=recipe), partial(merge, recipe=recipe), recipe),
-        draws=partial(draws, recipe=recipe),
+        draws=partial(posterior.draws, recipe=recipe),
         temperature=partial(_temperature, recipe=recipe),
     )
 
