@@ -254,13 +254,38 @@ def test_saved_model_is_continued():
     assert BiLA.load("crowd.lq").skills_.equals(model.skills_)
 
 
+def test_tasks_that_a_model_does_not_keep_open_are_reported():
+    said = run("aggregate", "labels.csv", "-m", "crowd.lq", "--open-items", "20", *VOTE).stderr
+    assert "It keeps the last 20 of these 60 tasks open" in said
+    assert len(MajorityVote.load("crowd.lq").report().items) == 20
+    said = run("aggregate", "labels.csv", "-m", "all.lq", "--open-items", "60", *VOTE).stderr
+    assert "tasks open" not in said
+    assert len(MajorityVote.load("all.lq").report().items) == 60
+
+
+def test_a_file_counts_once_unless_it_is_given_again_on_purpose():
+    def labels() -> int:
+        table = MajorityVote.load("crowd.lq").report().workers
+        return int(table["num_examples_labeled"].sum())
+
+    command = ("aggregate", "labels.csv", "--model", "crowd.lq", "--open-items", "0", *VOTE)
+    run(*command)
+    Path("moved.csv").write_bytes(Path("labels.csv").read_bytes())
+    for name, stdin in (("labels.csv", None), ("moved.csv", None), ("-", as_csv())):
+        said = run("aggregate", name, "--model", "crowd.lq", stdin=stdin, code=1)
+        assert f"crowd.lq has learned from {name} before" in said.stderr
+    assert labels() == len(ROWS)
+    run("aggregate", "labels.csv", "--model", "crowd.lq", "--again")
+    assert labels() == 2 * len(ROWS)
+
+
 @pytest.mark.parametrize(
     "option",
     [("--method", "bila"), ("--classes", "cat,dog"), ("--repeats", "all"), ("--seed", "1")],
 )
 def test_saved_model_keeps_its_settings(option):
     run("aggregate", "labels.csv", "--model", "crowd.lq", *VOTE)
-    run("aggregate", "labels.csv", "--model", "crowd.lq", *VOTE, "--seed", "0")
+    run("aggregate", "labels.csv", "--model", "crowd.lq", "--again", *VOTE, "--seed", "0")
     said = run("aggregate", "labels.csv", "--model", "crowd.lq", *option, code=2)
     assert "crowd.lq was made with" in unboxed(said.stderr)
 

@@ -6,12 +6,13 @@ two leaves the model as it was before the chunk, so the chunk, sent again, is le
 gets the same answers: an answer may be written twice, none is lost, and no label counts twice.
 """
 
+import io
 import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from io import UnsupportedOperation
+from hashlib import file_digest, sha256
 from pathlib import Path
 from select import select
 from socket import socketpair
@@ -21,6 +22,7 @@ import typer
 from rich.console import Console
 
 from labelquorum.cli.options import (
+    MODEL,
     Abstain,
     Classes,
     Labels,
@@ -40,7 +42,7 @@ from labelquorum.cli.options import (
     output_option,
     tell,
 )
-from labelquorum.errors import LabelQuorumError
+from labelquorum.errors import LabelQuorumError, StateError
 
 if TYPE_CHECKING:
     from labelquorum.ingest.labels import LabelTable
@@ -66,9 +68,18 @@ def aggregate(
     ] = None,
     raw: Raw = False,
     model: ModelFile = None,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            rich_help_panel=MODEL,
+            help="Learn from files that the model has learned from before: they count again.",
+        ),
+    ] = False,
     method: Method = None,
     preset: Preset = None,
     seed: Seed = None,
+    open_items: OpenItems = None,
     classes: Classes = None,
     repeats: OnRepeat = None,
     on_bad: OnBadRow = "error",
@@ -80,7 +91,9 @@ def aggregate(
     class (prob_…). All files are learned from at once. With a --model that
     exists, learning goes on from there, and the tasks of these files are
     answered; what was learned is saved after the answers were written, so a
-    run that was interrupted can be repeated.
+    run that was interrupted can be repeated. The model knows a file that it
+    has learned from by its SHA-256, and refuses it: its labels would count
+    twice.
 
     Ids come from strangers, and a spreadsheet runs a cell that starts with = +
     - or @. In CSV such text gets an apostrophe before it; numbers stay as they
@@ -99,9 +112,18 @@ def aggregate(
         repeats=repeats,
         abstain=abstain,
         seed=seed,
+        open_items=open_items,
     )
     space = label_space(estimator, on_bad)
-    table = concatenate([read_labels(open_source(name), space) for name in labels])
+    sources = {name: _reopened(name) for name in labels}
+    digests = {name: _digest(source) for name, source in sources.items()}
+    known = [name for name in digests if digests[name] in estimator.model_.sources]
+    if known and not again:
+        raise StateError(
+            f"{model} has learned from {', '.join(known)} before, and those labels would count "
+            "twice. Leave the file out, or add --again to insist."
+        )
+    table = concatenate([read_labels(sources[name], space) for name in labels])
     if len(labels) > 1:
         table = table._replace(source=" + ".join(labels))
     with Console(stderr=True).status(f"Learning from {len(table.labels):,} labels…"):
@@ -113,10 +135,18 @@ def aggregate(
     else:
         write_file(output, data)
     if model is not None:
+        new = [digest for name, digest in digests.items() if digest and name not in known]
+        estimator.model_.sources.extend(dict.fromkeys(new))
         estimator.save(model)
     summary = Summary()
     summary.add(estimator)
     written = [f"Wrote {path}." for path in (output, model) if path is not None]
+    kept = len(estimator.model_.learned.open_items)
+    if model is not None and kept < len(rows):
+        written.append(
+            f"It keeps the last {kept:,} of these {len(rows):,} tasks open, and tells about those "
+            f"alone; a new model with --open-items {len(rows)} keeps them all."
+        )
     tell(" ".join([summary.sentence(estimator), *written]))
 
 
@@ -239,7 +269,7 @@ class Alarm:
         """What is there; nothing at the end or if a signal came, None if it took too long."""
         try:
             number = stream.fileno()
-        except UnsupportedOperation:  # no file of the system, so there is nothing to wait for
+        except io.UnsupportedOperation:  # no file of the system, so there is nothing to wait for
             return stream.read(READ_BYTES)
         if self.wait(number, seconds=seconds):
             return os.read(number, READ_BYTES)
@@ -314,6 +344,21 @@ def write_file(path: Path, data: bytes) -> None:
 
     with replacing(path) as beside:  # on disk before the model is saved, which says it was answered
         beside.write_bytes(data)
+
+
+def _reopened(name: str) -> Any:
+    """A source that can be read twice: standard input is kept in memory."""
+    return io.BytesIO(sys.stdin.buffer.read()) if name == "-" else open_source(name)
+
+
+def _digest(source: Any) -> str | None:
+    """The SHA-256 of a file; None of what can be read only once, as a pipe can."""
+    if isinstance(source, io.BytesIO):
+        return sha256(source.getbuffer()).hexdigest()
+    if not Path(source).is_file():
+        return None
+    with Path(source).open("rb") as file:
+        return file_digest(file, sha256).hexdigest()
 
 
 def _encoding(output: Path | None, labels: Sequence[str]) -> Encoding:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from labelquorum.learn.estimator import Estimator
 
 __all__ = [
+    "MODEL",
     "Abstain",
     "AsJson",
     "Classes",

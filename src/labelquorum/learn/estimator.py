@@ -430,6 +430,8 @@ class Estimator(ABC):
             "losses": self.loss_history_,
             "chunks": learned.n_chunks if isfinite(learned.n_chunks) else None,
         }
+        if self.model_.sources:
+            header["sources"] = self.model_.sources
         return Snapshot(header, ids, arrays)
 
     @classmethod
@@ -483,6 +485,7 @@ class Estimator(ABC):
         open_items, state_type = model.learned.open_items.open_items, model.aggregator.state_type
         model.learned = state_from_snapshot(model.space, open_items, state_type, snapshot)
         model.losses.extend(snapshot.header["losses"])
+        model.sources.extend(snapshot.header.get("sources", ()))
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle, copy and joblib keep: settings, the bytes `save` writes, the last answer."""

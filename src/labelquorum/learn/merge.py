@@ -68,7 +68,10 @@ def merge(*models: Estimator, base: Estimator | None = None) -> Estimator:
         {},
         n_chunks=inf,
     )
-    return first.with_learned(learned)
+    merged = first.with_learned(learned)
+    noted = (digest for model in everybody for digest in model.model_.sources)
+    merged.model_.sources.extend(dict.fromkeys(noted))
+    return merged
 
 
 def _check_models(models: Sequence[Estimator], base: Estimator | None) -> None:

@@ -93,6 +93,7 @@ class Model:
         self.name, self.aggregator, self.seed = name, aggregator, seed
         self.learned = learned
         self.losses: deque[float] = deque(maxlen=MAX_LOSSES)  # the last of each chunk
+        self.sources: list[str] = []  # SHA-256 of files it learned from, where those were noted
         self._skip_answer(Tally())
 
     @property
