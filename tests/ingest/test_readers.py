@@ -747,3 +747,38 @@ def test_a_dict_without_workers_is_refused() -> None:
 def test_timestamps_written_as_numbers_are_ordered_as_numbers() -> None:
     table = read_csv(["task,worker,label,timestamp", "q1,a,x,10", "q1,b,x,9", "q1,c,x,2024-01-05"])
     assert table.timestamps == [10.0, 9.0, "2024-01-05"]
+
+
+# ── arrays of rows ───────────────────────────────────────────────────────────────────────
+
+VOTES = [("q1", "ann", "cat"), ("q1", "bob", "cat"), ("q2", "ann", "dog"), ("q2", "bob", "cat")]
+
+
+@pytest.mark.parametrize("dtype", [str, object])
+def test_an_array_of_rows_is_not_read_as_three_workers(dtype):
+    table = read_labels(np.array(VOTES, dtype))
+    assert list(zip(table.item_ids, table.worker_ids, table.labels, strict=True)) == VOTES
+    codes = np.array([(100 + i // 3, 10 + i % 3, i % 2) for i in range(12)])
+    assert read_labels(codes).worker_ids == [10, 11, 12] * 4
+
+
+def test_an_array_that_may_be_rows_or_a_matrix_is_refused():
+    codes = np.array([(i // 3, i % 3, i % 2) for i in range(60)])
+    with pytest.raises(LabelError, match="look like rows") as error:
+        read_labels(codes)
+    assert "read_wide" in str(error.value)
+    as_rows = read_labels(pd.DataFrame(codes, columns=["task", "worker", "label"]))
+    assert len(as_rows.labels) == 60
+    assert len(read_labels(read_wide(codes)).labels) == 180
+
+
+def test_a_matrix_of_three_workers_is_still_one():
+    truth = np.arange(500) % 4
+    noise = np.random.default_rng(0).integers(0, 4, (500, 3))
+    matrix = np.where(np.random.default_rng(1).random((500, 3)) < 0.6, truth[:, None], noise)
+    assert len(read_labels(matrix).labels) == 1500
+    assert len(read_labels(np.array(list("abcd"))[matrix]).labels) == 1500
+    assert len(read_labels(np.array([[0, 1, 2]])).labels) == 3
+    holes = matrix.copy()
+    holes[0, 0] = -1
+    assert len(read_labels(holes).labels) == 1499

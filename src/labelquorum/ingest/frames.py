@@ -63,12 +63,13 @@ def read_table(table: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
     ----------
     table
         A pandas or polars DataFrame, a pyarrow Table, or anything that gives an Arrow stream
-        (`__arrow_c_stream__`; this takes pyarrow). A NumPy array is read by `read_matrix`.
+        (`__arrow_c_stream__`; this takes pyarrow). A NumPy array is read by `read_matrix`, unless
+        its three columns can only be tasks, workers and labels.
     space
         What a label may be, and what happens to bad rows.
     """
     if isinstance(table, np.ndarray):
-        return read_matrix(table, space)
+        return _read_rows(table, space) if _holds_rows(table) else read_matrix(table, space)
     return checked(collect(_frame(table), type(table).__name__), space)
 
 
@@ -179,6 +180,40 @@ def read_matrix(matrix: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
         ),
         space,
     )
+
+
+def _holds_rows(matrix: NDArray[Any]) -> bool:
+    """Tell rows of (task, worker, label) from a matrix of three workers.
+
+    Workers who label the same tasks use the same labels, and few pairs of them. So three columns
+    without a common value are rows; and where the first two never repeat a pair but the third has
+    too few values for as many pairs, it may be either, which is an error.
+    """
+    if matrix.ndim != 2 or matrix.shape[1] != 3 or len(matrix) < 2 or np.ma.is_masked(matrix):
+        return False
+    tasks, workers, labels = (column.tolist() for column in matrix.T)
+    try:
+        sets = [set(column) for column in (tasks, workers, labels)]
+    except TypeError:  # a list is no label; the reader names its row
+        return False
+    if any(is_hole(cell) for cell in set().union(*sets)):
+        return False
+    if sum(map(len, sets)) == len(set().union(*sets)):
+        return len(sets[0]) > 1
+    n_pairs = len(set(zip(tasks, workers, strict=True)))
+    if n_pairs == len(matrix) > max(len(sets[2]) ** 2, 20):
+        raise LabelError(
+            f"{type(matrix).__name__}: three columns may be the tasks, workers and labels of "
+            f"{len(matrix):,} rows or the labels of three workers, and these look like rows. Pass "
+            "pandas.DataFrame(array, columns=['task', 'worker', 'label']) for rows, or "
+            "labelquorum.read_wide(array) for a matrix."
+        )
+    return False
+
+
+def _read_rows(rows: NDArray[Any], space: LabelSpace) -> LabelTable:
+    items, workers, labels = (column.tolist() for column in rows.T)
+    return checked(LabelTable(items, workers, labels, source="ndarray", unit="row"), space)
 
 
 def is_hole(cell: Any) -> bool:
