@@ -251,7 +251,7 @@ def test_predict_gives_what_partial_fit_just_answered(chunks):
         (["1", "2"], ["10", "20", "30"], ["7", "9"]),
         (["007", "7"], ["ann", "bob", "cat"], [True, False]),
         ([2**60, 2**60 + 1], [1, 2, 3], [-5, 10**12]),
-        ([1, "1"], [1, "1", "x"], [1, "1"]),
+        ([1, "1"], [1, "1", "x"], [1, "x"]),
         ([0.5, 2.0], [1.5, 2.5, 3.5], [0.25, 0.75]),
     ],
 )
@@ -788,3 +788,27 @@ def test_what_learning_did_is_told_until_a_chunk_teaches_nothing(kind, chunks):
     assert model.info_ is None
     assert model.partial_fit(chunks[0]).info_.n_labels == len(chunks[0])
     assert model.partial_fit(chunks[0][:0]).info_ is None
+
+
+# ── labels that are no classes ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", [float, str])
+def test_many_fractional_labels_are_refused(kind):
+    def scores(start, stop):
+        return pd.DataFrame(
+            {"task": range(start, stop), "worker": 0, "label": np.arange(start, stop) / 7}
+        ).astype({"label": kind})
+
+    model = lq.MajorityVote().partial_fit(scores(1, 50))  # 42 that are no whole numbers
+    with pytest.raises(LabelError, match=r"DataFrame row 0: label .*51 different ones.*Bin them"):
+        model.partial_fit(scores(50, 60))
+    assert len(model.classes_) == 49
+    everything = scores(1, 60)
+    listed = lq.MajorityVote(classes=everything.label.tolist()).fit(everything)
+    assert len(listed.classes_) == 59
+    binned = everything.assign(label=pd.cut(everything.label.astype(float), 5).astype(str))
+    assert len(lq.MajorityVote().fit(binned).classes_) == 5
+    half_stars = everything.assign(label=np.arange(59) % 20 / 2)
+    assert len(lq.MajorityVote().fit(half_stars).classes_) == 20
+    assert len(lq.MajorityVote().fit(everything.assign(label=range(59))).classes_) == 59

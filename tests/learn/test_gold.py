@@ -69,13 +69,46 @@ def test_truths_whose_ids_are_of_another_type_are_refused():
     model, labels = lq.BiLA(), {"1": {"ann": "y", "bob": "n"}}
     with pytest.raises(LabelError, match="name a task 1, labels name it '1'"):
         model.partial_fit(labels, true_labels={1: "y"})
-    assert model.partial_fit(labels, true_labels={"2": "y"}).tally_.gold_items == 0
+
+
+def test_truths_of_unknown_tasks_are_refused(labels, bits):
+    for model in (lq.BiLA(), recipe(labels), recipe(labels, open_items=2)):
+        learn = model.partial_fit if "model_" in vars(model) else model.fit
+        with pytest.raises(LabelError, match=r"task 'q1' and 1 others are not among these labels"):
+            learn({"q0": {"ann": 1}}, true_labels={"q1": 1, "q2": 0, "q0": 1})
+    closed = recipe(labels, open_items=2)
+    before = bits(closed)
+    with pytest.raises(LabelError, match=r"task 3 is not among these labels and not open"):
+        closed.partial_fit(labels[:0], true_labels={3: 2})
+    assert bits(closed) == before
+
+
+def test_truths_and_labels_of_another_type_are_refused(labels):
+    said = {"t1": {"ann": "0", "bob": "1"}, "t2": {"ann": "1", "bob": "1"}}
+    rule = r"true_labels of task 't2': 1 is of type int and '1' text: two classes"
+    for learn in (lq.BiLA().fit, lq.BiLA().partial_fit, recipe(said).partial_fit):
+        with pytest.raises(LabelError, match=rule):
+            learn(said, true_labels={"t2": 1})
+
+
+def test_labels_of_another_type_than_before_are_refused(bits):
+    model = recipe({"t1": {"ann": 0, "bob": 1}})
+    before = bits(model)
+    with pytest.raises(LabelError, match=r"dict row 1: of the labels, '1' is text and 1 of type"):
+        model.partial_fit({"t2": {"ann": "cat", "bob": "1"}})
+    assert bits(model) == before
+    with pytest.raises(LabelError, match="two classes"):
+        lq.MajorityVote().fit({"t1": {"ann": 1, "bob": "1"}})
+    with pytest.raises(LabelError, match="two classes"):
+        recipe({"t1": {"ann": 1}}, warmup_items=5).partial_fit({"t2": {"ann": "1"}})
+    both = lq.MajorityVote(classes=[1, "1"]).fit({"t1": {"ann": 1, "bob": "1"}})
+    assert both.classes_.tolist() == [1, "1"]
 
 
 def test_a_truth_may_come_after_the_labels(labels):
     model = recipe(labels)
     before = counted(model)
-    model.partial_fit(labels[:0], true_labels={3: 2, 5: 0, 1000: 1})
+    model.partial_fit(labels[:0], true_labels={3: 2, 5: 0})
     assert model.labels_.to_dict() == {3: 2, 5: 0}
     assert counted(model) == pytest.approx(before, abs=1e-3)
     # What is known already is no news; another truth is.

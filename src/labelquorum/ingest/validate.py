@@ -50,6 +50,7 @@ __all__ = [
     "fault_of_name",
     "find_columns",
     "is_printable_name",
+    "kind_of_value",
     "match_columns",
     "role_of",
     "shown",
@@ -293,7 +294,7 @@ def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str) -> str:
         some = classes[:_SHOWN_CLASSES] + ["…"] * (len(classes) > _SHOWN_CLASSES)
         twins = [c for c in classes if str(c) == str(label)]
         hint = "".join(
-            f" The class {twin!r} is {_kind(twin)} and the label {_kind(label)}: write both alike."
+            f" The class {twin!r} is {kind_of_value(twin)} and the label {kind_of_value(label)}: write both alike."
             for twin in twins
         )
         return f"label {shown(label)} is not one of the classes {some!r}.{hint} {CLASSES}"
@@ -311,7 +312,8 @@ def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str) -> str:
     return f"{rule}. Got {got}. {SKIP}"
 
 
-def _kind(value: object) -> str:
+def kind_of_value(value: object) -> str:
+    """Name a value's type for a message."""
     return "text" if isinstance(value, str) else f"of type {type(value).__name__}"
 
 

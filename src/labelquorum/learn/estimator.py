@@ -30,6 +30,7 @@ from labelquorum.learn.inspection import MAX_AGREEMENT_WORKERS, Inspection
 from labelquorum.learn.model import (
     Model,
     ModelState,
+    check_table,
     empty_state,
     snapshot_parts,
     state_from_snapshot,
@@ -97,9 +98,8 @@ class Estimator(ABC):
             A table with the columns task, worker, label (pandas, polars, Arrow), a path, a wide
             matrix or a dict {task: {worker: label}}. A chunk that is refused changes nothing.
         true_labels
-            The truth of tasks for which it is known: a Series indexed by task, or a dict. It
-            counts for tasks of this chunk and for tasks still open, and stays; others are left
-            out.
+            The truth of tasks for which it is known: a Series indexed by task, or a dict. They
+            are tasks of this chunk or still open; a truth stays.
         """
         warmup_items = self._whole("warmup_items", 0)
         self.model_.learn(*_read(self.model_, labels, true_labels), warmup_items)
@@ -570,11 +570,12 @@ class Estimator(ABC):
 def _read(
     model: Model, labels: Any, true_labels: Any
 ) -> tuple[LabelTable, dict[Hashable, Hashable]]:
-    table = read_labels(labels, model.space)
-    if true_labels is None:
-        return table, {}
-    model.check_counts("learn from true labels")
-    return table, read_gold(true_labels)
+    table, gold = read_labels(labels, model.space), {}
+    if true_labels is not None:
+        model.check_counts("learn from true labels")
+        gold = read_gold(true_labels)
+    check_table(model.learned, table, gold)
+    return table, gold
 
 
 def check_settings(kind: type, names: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 `learn_chunk` is the one way from a chunk to its answers, for models in memory and in a store alike.
 """
 
+import re
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from math import inf
@@ -16,12 +17,14 @@ from labelquorum.ingest.chunks import (
     Chunk,
     concatenate,
     has_news,
+    id_order,
     make_chunk,
     take_rows,
     with_news,
     withdrawn,
 )
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable
+from labelquorum.ingest.validate import kind_of_value
 from labelquorum.ingest.vocabulary import Intake, Note, Roster, Tally
 from labelquorum.learn.aggregator import Aggregation, Aggregator
 from labelquorum.learn.analysis.drift import extend, fresh_track, left_out, taken_back
@@ -35,6 +38,7 @@ __all__ = [
     "Model",
     "ModelState",
     "Step",
+    "check_table",
     "commit",
     "count_agreement",
     "counted_probs",
@@ -47,10 +51,14 @@ __all__ = [
     "with_history",
 ]
 
+MAX_FRACTIONAL_CLASSES = 50
+"""Fractional labels that may be classes: half stars from 0 to 10 are 20; measurements are more."""
+
 MAX_LOSSES = 10_000
 """Chunks whose losses are kept: enough for a plot, and a bound on the memory of a long stream."""
 
 
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")  # CSV has numbers as text
 _HELD = ("item_ids", "worker_ids", "labels", "weights", "groups", "timestamps")
 
 
@@ -142,8 +150,6 @@ class Model:
         learned = self.learned
         waiting, truth = [*learned.held, table], {**learned.held_gold, **(gold or {})}
         intake = learned.vocabulary.read(concatenate(waiting), learned.open_items, truth)
-        if truth and not intake.tally.gold_items:
-            _check_same_ids(truth, intake.item_ids)
         # Rows and skips of the chunks held before were reported when they came.
         tally = intake.tally._replace(rows=len(table.item_ids), skipped=table.skipped)
         if learned.state is None and intake.chunk.n_items < warmup_items:
@@ -231,15 +237,74 @@ def unknown_worker(worker: Hashable) -> LabelError:
     return LabelError(f"Worker {worker!r} is not known. See model.workers_ for those who are.")
 
 
-def _check_same_ids(truth: Mapping[Hashable, Hashable], item_ids: Sequence[Hashable]) -> None:
-    """Refuse true labels of which none was used because ids are text here and numbers there."""
-    as_text = {str(task): task for task in item_ids}
-    for task in truth:
-        if str(task) in as_text:
-            raise LabelError(
-                f"True labels name a task {task!r}, labels name it {as_text[str(task)]!r}: a "
-                "number and a text are two ids. Convert one of them."
-            )
+def check_table(learned: ModelState, table: LabelTable, gold: Mapping[Hashable, Hashable]) -> None:
+    """Refuse what would be learned as something nobody meant.
+
+    True labels of tasks that are neither in the table nor open nor held; 1 and "1", which would be
+    two classes; and fractional labels by the dozen, each of which would be a class.
+    """
+    _check_truths(learned, table, gold)
+    classes = learned.vocabulary.classes
+    said = {label for part in (*learned.held, table) for label in part.labels}
+    new = said.union(gold.values()).difference(classes)
+    if not new or learned.vocabulary.space.classes is not None:
+        return  # classes that were listed are checked one by one
+    known: dict[str, Hashable] = {str(label): label for label in [*gold.values(), *said, *classes]}
+    for label in sorted(new, key=id_order):
+        other = known.get(str(label), label)
+        if other != label:
+            raise LabelError(_two_classes(table, gold, label, other))
+    n_fractional = sum(map(_is_fractional, said.union(classes)))
+    if n_fractional > MAX_FRACTIONAL_CLASSES:
+        row, label = next(pair for pair in enumerate(table.labels) if _is_fractional(pair[1]))
+        raise LabelError(
+            f"{table.where(row)}: label {label!r} is a fraction, and with it there are "
+            f"{n_fractional:,} different ones, more than {MAX_FRACTIONAL_CLASSES}: each would be a "
+            "class. Bin them, such as pandas.cut(labels, 5).astype(str), or list all in classes=."
+        )
+
+
+def _check_truths(
+    learned: ModelState, table: LabelTable, gold: Mapping[Hashable, Hashable]
+) -> None:
+    unknown = set(gold).difference(table.item_ids, *(part.item_ids for part in learned.held))
+    unknown -= learned.open_items.among(unknown)
+    if not unknown:
+        return
+    as_text = {str(task): task for task in table.item_ids}
+    task = min(unknown, key=lambda task: (str(task) not in as_text, id_order(task)))
+    if str(task) in as_text:
+        raise LabelError(
+            f"True labels name a task {task!r}, labels name it {as_text[str(task)]!r}: a "
+            "number and a text are two ids. Convert one of them."
+        )
+    more = f" and {len(unknown) - 1:,} others are" if len(unknown) > 1 else " is"
+    raise LabelError(
+        f"true_labels: task {task!r}{more} not among these labels and not open, so the truth would "
+        "be lost. Give it with the labels of its task, or leave it out."
+    )
+
+
+def _two_classes(
+    table: LabelTable, gold: Mapping[Hashable, Hashable], label: Hashable, other: Hashable
+) -> str:
+    """What is said of 1 and "1"."""
+    kinds = f"{label!r} is {kind_of_value(label)} and {other!r} {kind_of_value(other)}"
+    if label in table.labels or other in table.labels:
+        row = next(row for row, said in enumerate(table.labels) if said in (label, other))
+        where = f"{table.where(row)}: of the labels, "
+    else:
+        where = "The labels: "
+    truth = next((task for task, said in gold.items() if said == label), None)
+    if truth is not None:
+        where = f"true_labels of task {truth!r}: "
+    return f"{where}{kinds}: two classes. Convert one of them to the other's type."
+
+
+def _is_fractional(label: Hashable) -> bool:
+    if isinstance(label, str) and _NUMBER.fullmatch(label):
+        label = float(label)
+    return isinstance(label, float) and not label.is_integer()
 
 
 def _without(table: LabelTable, worker: Hashable) -> LabelTable:

@@ -67,7 +67,8 @@ def refit(stream: Stream) -> RefitReport:
             "labels to come."
         )
     model = estimator(stream.configuration.method, **saved_settings(stream.settings))
-    model.fit(kept_table(kept.labels, f"stream {stream.name}"), kept.truths or None)
+    # Not by `fit`, which refuses 1 beside "1": a stream may hold both.
+    model.model_.learn(kept_table(kept.labels, f"stream {stream.name}"), kept.truths)
     answer = model.model_.answer
     intake, result, classes = answer.intake, answer.result, answer.classes
     differ, compared = [], 0
