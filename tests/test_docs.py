@@ -17,7 +17,7 @@ from groups import slow_but
 
 import labelquorum
 from labelquorum import BiLA, MajorityVote
-from labelquorum.ingest.labels import COLUMN_ALIASES
+from labelquorum.ingest.labels import COLUMN_ALIASES, COMMON_NAMES
 from labelquorum.ingest.readers import FORMATS
 from labelquorum.ingest.vocabulary import Tally
 from labelquorum.learn.aggregator import Aggregator
@@ -345,6 +345,8 @@ def test_the_reference_tells_every_name_a_column_may_have():
         for row in rows(section("docs/reference.md", "Columns"))
     }
     assert given == {role: aliases[1:] for role, aliases in COLUMN_ALIASES.items()}
+    common = {name for names in COMMON_NAMES.values() for name in names}
+    assert common <= words_in_code("docs/reference.md")
 
 
 def test_the_reference_names_every_reader():

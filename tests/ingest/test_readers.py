@@ -492,8 +492,8 @@ def test_a_missing_file_is_python_s_own_error(tmp_path: Path) -> None:
 
 
 def test_an_unknown_suffix_is_refused_and_the_known_ones_are_named() -> None:
-    with pytest.raises(LabelError, match=r"labels.xlsx: .*'\.wide\.csv', '\.csv', '\.jsonl'"):
-        read_labels("labels.xlsx")
+    with pytest.raises(LabelError, match=r"labels.doc: .*'\.wide\.csv', '\.csv', '\.tsv'"):
+        read_labels("labels.doc")
 
 
 def test_what_is_no_table_is_refused_by_its_type() -> None:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelquorum.errors import LabelError, LimitError
-from labelquorum.ingest import frames
-from labelquorum.ingest.frames import read_records
+from labelquorum.ingest import records
 from labelquorum.ingest.labels import LabelSpace
+from labelquorum.ingest.records import read_records
 from labelquorum.ingest.untrusted import (
     FREE_BYTES,
     MAX_MEMBERS,
@@ -161,8 +161,8 @@ def test_what_a_parquet_file_says_of_itself_is_bounded():
 
 
 def test_records_with_a_great_many_keys_leave_nothing_behind():
-    before = frames._known_shape.cache_info().currsize
+    before = records._known_shape.cache_info().currsize
     for number in range(3):
         noise = {f"{number} {n}": n for n in range(1000)}
         assert read_records([{**noise, "task": 1, "worker": 2, "label": "a"}]).labels == ["a"]
-    assert frames._known_shape.cache_info().currsize == before
+    assert records._known_shape.cache_info().currsize == before

@@ -1,104 +1,76 @@
-"""Labels in memory → a checked `LabelTable`: frames, Arrow tables, matrices, dicts, records.
+"""Labels in memory → a checked `LabelTable`: frames, Arrow tables, matrices.
 
 No frame library is imported here: pandas, polars and pyarrow frames are recognised by their
-types, which are imported once a frame exists. The keys of a record are the names of its columns, by
-any alias and in any case. Records need not be alike, though most are, and then they are read as
-columns.
+types, which are imported once a frame exists; other tables by `__arrow_c_stream__` or `to_pandas`.
 """
 
 import sys
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from importlib import import_module
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError
-from labelquorum.ingest.labels import COLUMN_ALIASES, MISSING, LabelSpace, LabelTable, is_missing
+from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable, is_missing
+from labelquorum.ingest.records import read_tuples
 from labelquorum.ingest.validate import (
     ANY_LABEL,
     COLUMNS,
-    NEEDED,
-    SKIP,
-    Fault,
+    NAME_COLUMNS,
+    Columns,
     checked,
     find_columns,
-    match_columns,
     role_of,
-    shown,
 )
 
 __all__ = [
-    "Shape",
     "check_workers",
     "collect",
     "is_hole",
     "is_tabular",
-    "read_dict",
     "read_gold",
     "read_matrix",
-    "read_records",
     "read_table",
     "require_pyarrow",
-    "shape_of",
 ]
 
 _FRAMES = (
     ("pandas", "DataFrame"),
     ("polars", "DataFrame"),
+    ("polars", "LazyFrame"),
     ("pyarrow", "Table"),
     ("pyarrow", "RecordBatch"),
 )
 
 
-def read_table(table: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
+def read_table(table: Any, space: LabelSpace = ANY_LABEL, columns: Columns = None) -> LabelTable:
     """Read a table in memory: one row per label, columns task, worker and label.
 
     Parameters
     ----------
     table
-        A pandas or polars DataFrame, a pyarrow Table, or anything that gives an Arrow stream
-        (`__arrow_c_stream__`; this takes pyarrow). A NumPy array is read by `read_matrix`, unless
+        A pandas or polars DataFrame, a polars LazyFrame, a pyarrow Table, anything that gives an
+        Arrow stream (`__arrow_c_stream__`; this takes pyarrow) or has `to_pandas`, such as a
+        `datasets.Dataset`; a pandas Series whose index is (task, worker). A matrix of SciPy or
+        a masked array is read by `read_matrix`. A NumPy array is read by `read_matrix`, unless
         its three columns can only be tasks, workers and labels.
     space
         What a label may be, and what happens to bad rows.
+    columns
+        The names of columns that have no name we know, such as {"task": "image"}.
     """
+    if _is_sparse(table) or (isinstance(table, np.ndarray) and not _holds_rows(table)):
+        return read_matrix(table, space)
     if isinstance(table, np.ndarray):
-        return _read_rows(table, space) if _holds_rows(table) else read_matrix(table, space)
-    return checked(collect(_frame(table), type(table).__name__), space)
-
-
-def read_dict(answers: Mapping[Any, Any], space: LabelSpace = ANY_LABEL) -> LabelTable:
-    """Read labels in the form `{task: {worker: label}}`.
-
-    Parameters
-    ----------
-    answers
-        The labels of each worker, by task.
-    space
-        What a label may be, and what happens to bad rows.
-
-    Examples
-    --------
-    >>> read_dict({"q1": {"ann": "cat", "bob": "dog"}}).labels
-    ['cat', 'dog']
-    """
-    rows: list[tuple[Any, Any, Any]] = []
-    faults = []
-    for task, labels in answers.items():
-        if isinstance(labels, Mapping):
-            rows.extend((task, worker, label) for worker, label in labels.items())
-        else:
-            rule = f"task {shown(task)} must have a dict of workers and their labels"
-            sentence = f"{rule}. Got {shown(labels)}. {SKIP}"
-            faults.append(Fault(len(rows), "malformed row", sentence))
-    items, workers, said = zip(*rows, strict=True) if rows else ([], [], [])
-    return checked(LabelTable(items, workers, said, source="dict", unit="row"), space, faults)
+        rows = list(map(tuple, table.tolist()))
+        return read_tuples(rows, space, type(table).__name__)
+    if _is_series(table):
+        return checked(collect(_unstacked(table), "Series", columns=columns), space)
+    return checked(collect(_frame(table), type(table).__name__, columns=columns), space)
 
 
 def read_gold(true_labels: Any) -> dict[Hashable, Hashable]:
@@ -130,19 +102,23 @@ def read_gold(true_labels: Any) -> dict[Hashable, Hashable]:
     return gold
 
 
-def read_matrix(matrix: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
+def read_matrix(matrix: Any, space: LabelSpace = ANY_LABEL, columns: Columns = None) -> LabelTable:
     """Read a matrix of labels in memory: one row per task, one column per worker.
 
-    None, NaN, −1 and empty text stand for "no label" and are no error here.
+    None, NaN, −1, empty text and what is masked stand for "no label" and are no error here. Of a
+    sparse matrix, every element that is stored is a label, zeros too.
 
     Parameters
     ----------
     matrix
-        A NumPy array (tasks and workers are then its row and column numbers) or a DataFrame
-        whose columns are the workers. Its tasks are a column called task (or item, example,
-        question); without one, they are a pandas frame's index, another frame's first column.
+        A NumPy array or a sparse matrix of SciPy (tasks and workers are then its row and column
+        numbers), or a DataFrame whose columns are the workers. Its tasks are a column called task
+        (or item, example, question); without one, they are a pandas frame's index, another frame's
+        first column.
     space
         What a label may be, and what happens to bad rows.
+    columns
+        {"task": NAME} says which column holds the tasks.
 
     Examples
     --------
@@ -153,8 +129,14 @@ def read_matrix(matrix: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
     source = type(matrix).__name__
     tasks: Sequence[Any]
     workers: Sequence[Any]
+    if _is_sparse(matrix):
+        stored = matrix.tocoo()
+        tasks, workers = (axis.tolist() for axis in stored.coords)
+        labels = stored.data.tolist()
+        table = LabelTable(tasks, workers, labels, source=source, lines=tasks, unit="row")
+        return checked(table, space)
     if isinstance(matrix, np.ndarray):
-        values = matrix
+        values = np.asarray(matrix)
         if values.ndim != 2:
             raise LabelError(
                 f"{source}: a matrix of labels has two axes, tasks and workers. "
@@ -162,17 +144,18 @@ def read_matrix(matrix: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
             )
         tasks, workers = range(values.shape[0]), range(values.shape[1])
     else:
-        tasks, workers, values = _split_frame(_frame(matrix), source)
+        tasks, workers, values = _split_frame(_frame(matrix), source, (columns or {}).get("task"))
     if values.dtype.kind in "biuf":
         held = (values != MISSING) & (values == values)  # NaN does not equal itself
     else:
         values = values.astype(object)
         held = ~np.frompyfunc(is_hole, 1, 1)(values).astype(bool)
-    rows, columns = (axis.tolist() for axis in np.nonzero(held))
+    held &= ~np.ma.getmaskarray(matrix) if isinstance(matrix, np.ma.MaskedArray) else True
+    rows, places = (axis.tolist() for axis in np.nonzero(held))
     return checked(
         LabelTable(
             [tasks[row] for row in rows],
-            [workers[column] for column in columns],
+            [workers[place] for place in places],
             values[held].tolist(),
             source=source,
             lines=rows,
@@ -211,11 +194,6 @@ def _holds_rows(matrix: NDArray[Any]) -> bool:
     return False
 
 
-def _read_rows(rows: NDArray[Any], space: LabelSpace) -> LabelTable:
-    items, workers, labels = (column.tolist() for column in rows.T)
-    return checked(LabelTable(items, workers, labels, source="ndarray", unit="row"), space)
-
-
 def is_hole(cell: Any) -> bool:
     """Tell whether a cell of a matrix holds no label: empty, NaN or −1."""
     if isinstance(cell, str):
@@ -233,20 +211,28 @@ def check_workers(names: Sequence[object], source: str) -> None:
         )
 
 
-def collect(frame: Any, source: str, lines: Sequence[int] | None = None) -> LabelTable:
+def collect(
+    frame: Any, source: str, lines: Sequence[int] | None = None, columns: Columns = None
+) -> LabelTable:
     """Take the columns of a frame as Python lists, not yet checked."""
     names = _names(frame)
-    found = find_columns(
-        names, source, "Rename a column, or read one column per worker with read_wide."
-    )
+    found = find_columns(names, source, f"{NAME_COLUMNS} {_WIDE}", columns)
     cells: dict[str, Any] = {COLUMNS[role]: _cells(frame, names[at]) for role, at in found.items()}
     return LabelTable(**cells, source=source, lines=lines, unit="row")
+
+
+_WIDE = "A table with one column per worker is read by read_wide."
 
 
 def is_tabular(source: object) -> bool:
     """Tell whether this is a table or matrix in memory, which `read_table` may read."""
     return (
-        isinstance(source, np.ndarray) or _is_frame(source) or hasattr(source, "__arrow_c_stream__")
+        isinstance(source, np.ndarray)
+        or _is_frame(source)
+        or _is_series(source)
+        or _is_sparse(source)
+        or hasattr(source, "__arrow_c_stream__")
+        or hasattr(source, "to_pandas")
     )
 
 
@@ -266,6 +252,24 @@ def _is_series(values: object) -> bool:
     return series is not None and isinstance(values, series)
 
 
+def _is_sparse(matrix: object) -> bool:
+    """Whether this is a matrix or two-dimensional array of SciPy."""
+    return hasattr(matrix, "tocoo") and getattr(matrix, "ndim", 0) == 2
+
+
+def _unstacked(series: Any) -> Any:
+    """The frame of a Series whose index is (task, worker), by these names or in this order."""
+    names = list(series.index.names)
+    if len(names) < 2:
+        raise LabelError(
+            "Labels cannot be read from a Series whose index has one level. Index it by task and "
+            "worker, such as df.set_index(['task', 'worker'])['label'], or pass a DataFrame."
+        )
+    if not {"task", "worker"} & set(map(role_of, names)):
+        names[:2] = ["task", "worker"]
+    return series.rename("label").rename_axis(names).reset_index()
+
+
 def _is_frame(table: object) -> bool:
     kinds = [getattr(sys.modules.get(module), name, None) for module, name in _FRAMES]
     return isinstance(table, tuple(kind for kind in kinds if kind is not None))
@@ -274,11 +278,13 @@ def _is_frame(table: object) -> bool:
 def _frame(table: Any) -> Any:
     """Take a frame as it is where we know its kind, else its Arrow stream as a pyarrow table."""
     if _is_frame(table):
-        return table
+        return table.collect() if type(table).__name__ == "LazyFrame" else table
     if hasattr(table, "__arrow_c_stream__"):
         pyarrow = require_pyarrow("pyarrow")
         with suppress(pyarrow.ArrowException):  # a column alone is a stream too, but no table
             return pyarrow.table(table)
+    elif hasattr(table, "to_pandas") and _is_frame(frame := table.to_pandas()):
+        return frame
     raise LabelError(
         f"Labels cannot be read from a {type(table).__name__}. Pass a DataFrame with the columns "
         "task, worker and label, a dict {task: {worker: label}}, a matrix of tasks × workers, "
@@ -298,11 +304,19 @@ def _cells(frame: Any, name: object) -> list[Any]:
     return cells
 
 
-def _split_frame(frame: Any, source: str) -> tuple[list[Any], list[Any], NDArray[Any]]:
+def _split_frame(
+    frame: Any, source: str, first: object
+) -> tuple[list[Any], list[Any], NDArray[Any]]:
     """Split a wide frame into its tasks, its workers and their labels, (N, K)."""
     names = _names(frame)
     check_workers(names, source)
-    first = next((name for name in names if role_of(name) == "task"), None)
+    if first is None:
+        first = next((name for name in names if role_of(name) == "task"), None)
+    elif first not in names:
+        raise LabelError(
+            f"{source}: columns= says that {first!r} names the task, and there is no such column. "
+            f"Got {names!r}. Correct it."
+        )
     if first is None and hasattr(frame, "index"):
         tasks, workers = frame.index.tolist(), names
     else:
@@ -312,102 +326,3 @@ def _split_frame(frame: Any, source: str) -> tuple[list[Any], list[Any], NDArray
     for column, worker in enumerate(workers):
         values[:, column] = _cells(frame, worker)
     return tasks, workers, values
-
-
-# ── records ──────────────────────────────────────────────────────────────────────────────
-
-
-class Shape(NamedTuple):
-    """How records with the same keys are read."""
-
-    cells: tuple[tuple[str | None, Any], ...]  # for each role its key, and what holds without one
-    present: frozenset[str]  # the roles that have a key
-
-
-def shape_of(keys: tuple[str, ...]) -> Shape | Fault:
-    """Say under which key a record has each role, and what holds where it has none."""
-    # Most sources have one shape; memory stays flat whatever is sent.
-    if len(keys) > _FEW_KEYS or sum(map(len, keys)) > _SHORT_KEYS:
-        return _shape_of(keys)
-    return _known_shape(keys)
-
-
-def _shape_of(keys: tuple[str, ...]) -> Shape | Fault:
-    found = match_columns(keys, SKIP)
-    if isinstance(found, Fault):
-        return found
-    cells = tuple(
-        (keys[found[role]] if role in found else None, 1.0 if role == "weight" else None)
-        for role in COLUMN_ALIASES
-    )
-    return Shape(cells, frozenset(filter(None, map(role_of, keys))))
-
-
-_known_shape = lru_cache(maxsize=1000)(_shape_of)
-_FEW_KEYS, _SHORT_KEYS = 100, 2_000  # keys, and characters of all of them
-
-
-def read_records(
-    records: Sequence[Any], space: LabelSpace = ANY_LABEL, source: str = "records"
-) -> LabelTable:
-    """Read a list of dicts, each a label.
-
-    Parameters
-    ----------
-    records
-        The labels, one dict each.
-    space
-        What a label may be, and what happens to bad rows.
-    source
-        How errors name them.
-
-    Examples
-    --------
-    >>> table = read_records([{"item": 7, "rater": "ann", "label": "cat"}])
-    >>> table.item_ids, table.worker_ids, table.labels
-    ([7], ['ann'], ['cat'])
-    """
-    table = _alike(records, source)
-    if table is not None:
-        return checked(table, space)
-    present, faults, rows = set(NEEDED), [], []
-    for row, record in enumerate(records):
-        if not isinstance(record, dict):
-            rule = f"every label is a JSON object. Got {shown(record)}"
-            faults.append(Fault(row, "malformed row", f"{rule}. {SKIP}"))
-            continue
-        shape = shape_of(tuple(record))
-        if isinstance(shape, Fault):
-            faults.append(shape._replace(line=row))
-        else:
-            present |= shape.present
-            rows.append((row, *(record.get(key, default) for key, default in shape.cells)))
-    lines, *cells = map(list, zip(*rows, strict=True)) if rows else [[]] * (len(COLUMN_ALIASES) + 1)
-    columns: dict[str, Any] = {
-        COLUMNS[role]: column
-        for role, column in zip(COLUMN_ALIASES, cells, strict=True)
-        if role in present
-    }
-    return checked(LabelTable(**columns, source=source, lines=lines, unit="row"), space, faults)
-
-
-def _alike(records: Sequence[Any], source: str) -> LabelTable | None:
-    """The columns of records that all have the same keys; None where they have not."""
-    if not records or type(records[0]) is not dict:
-        return None
-    keys = tuple(records[0])
-    shape = shape_of(keys)
-    if isinstance(shape, Fault) or set(map(type, records)) != {dict}:
-        return None
-    if set(map(len, records)) != {len(keys)}:
-        return None
-    try:
-        cells = dict(zip(keys, zip(*map(itemgetter(*keys), records), strict=True), strict=True))
-    except KeyError:
-        return None
-    columns: dict[str, Any] = {
-        COLUMNS[role]: list(cells[key])
-        for role, (key, _) in zip(COLUMN_ALIASES, shape.cells, strict=True)
-        if key is not None
-    }
-    return LabelTable(**columns, source=source, unit="row")

@@ -12,6 +12,7 @@ from labelquorum.errors import StateError
 
 __all__ = [
     "COLUMN_ALIASES",
+    "COMMON_NAMES",
     "MISSING",
     "LabelEvent",
     "LabelSpace",
@@ -34,6 +35,38 @@ COLUMN_ALIASES: Mapping[str, tuple[str, ...]] = {
     "weight": ("weight",),
     "group": ("group",),
     "timestamp": ("timestamp",),
+}
+
+
+# Read where no column has a name above, without regard to case, blanks and underscores.
+COMMON_NAMES: Mapping[str, tuple[str, ...]] = {
+    "task": (
+        "task_id",
+        "item_id",
+        "example_id",
+        "question_id",
+        "sample_id",
+        "document_id",
+        "image_id",
+        "text_id",
+        "unit_id",
+        "hit_id",
+    ),
+    "worker": (
+        "worker_id",
+        "annotator_id",
+        "rater_id",
+        "performer_id",
+        "labeler",
+        "labeler_id",
+        "labeller",
+        "judge",
+        "judge_id",
+        "coder",
+        "user",
+        "user_id",
+    ),
+    "label": ("class", "category", "response", "annotation", "judgment", "judgement", "vote"),
 }
 
 

@@ -1,45 +1,63 @@
 """Files of labels → checked `LabelTable`s, whole (`read_…`) or lazily (`iter_…`).
 
-Text is UTF-8, with or without a byte order mark; a path that ends in `.gz` is unpacked on the
-fly; an open stream is read line by line as the lines arrive, and left open. CSV cells are text
-exactly as written: `007` is not 7, and outer blanks belong to the id (`labelquorum doctor` points
-out ids that differ in nothing else). JSON and Parquet keep the types they hold. What is a bad
-row, and what becomes of it, is in `validate.py` and the same for every reader.
+Text is UTF-8, with or without a byte order mark; a path that ends in `.gz`, `.bz2`, `.xz` or `.zip`
+is unpacked on the fly; an open stream is read line by line as the lines arrive, and left open. CSV
+cells are text exactly as written: `007` is not 7, and outer blanks belong to the id (`labelquorum
+doctor` points out ids that differ in nothing else). JSON and Parquet keep the types they hold. What
+is a bad row, and what becomes of it, is in `validate.py` and the same for every reader.
 """
 
 import csv
-import gzip
 import json
 import os
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from labelquorum.errors import LabelError, StateError
+from labelquorum.ingest.files import (
+    PACKED,
+    check_rows,
+    iter_parquet,
+    name_of,
+    opened,
+    read_excel,
+    read_feather,
+    read_json,
+    read_parquet,
+    unpacked_name,
+)
 from labelquorum.ingest.frames import (
     check_workers,
-    collect,
     is_hole,
     is_tabular,
-    read_dict,
     read_gold,
     read_matrix,
     read_table,
-    require_pyarrow,
-    shape_of,
 )
 from labelquorum.ingest.labels import COLUMN_ALIASES, LabelSpace, LabelTable
+from labelquorum.ingest.records import (
+    holds_columns,
+    read_columns,
+    read_dict,
+    read_records,
+    read_tuples,
+    shape_of,
+)
 from labelquorum.ingest.validate import (
     ANY_LABEL,
     COLUMNS,
+    NAME_COLUMNS,
     NEEDED,
     SKIP,
+    Columns,
     Fault,
     checked,
     find_columns,
+    match_columns,
     shown,
 )
 
@@ -52,18 +70,27 @@ __all__ = [
     "iter_labels",
     "iter_parquet",
     "iter_wide",
+    "read_columns",
     "read_csv",
     "read_dict",
+    "read_excel",
+    "read_feather",
     "read_gold",
+    "read_json",
     "read_jsonl",
     "read_labels",
     "read_parquet",
+    "read_records",
     "read_table",
+    "read_tuples",
     "read_wide",
 ]
 
 TextSource = str | os.PathLike[str] | Iterable[str] | Iterable[bytes]
 """A path, an open file of text or bytes, or any iterable of lines."""
+
+SEPARATORS = ",\t;|"
+"""What may separate the cells of a file that calls itself CSV."""
 
 _ROWS = 10_000
 _ALL_ROWS = 2**62
@@ -80,7 +107,12 @@ class _Parsed(NamedTuple):
 _Parser = Callable[[str, Iterator[str]], _Parsed]
 
 
-def read_csv(source: TextSource, space: LabelSpace = ANY_LABEL) -> LabelTable:
+def read_csv(
+    source: TextSource,
+    space: LabelSpace = ANY_LABEL,
+    columns: Columns = None,
+    sep: str | None = None,
+) -> LabelTable:
     """Read a CSV file: a header, then one row per label.
 
     Parameters
@@ -89,6 +121,11 @@ def read_csv(source: TextSource, space: LabelSpace = ANY_LABEL) -> LabelTable:
         A path, an open stream, or an iterable of lines.
     space
         What a label may be, and what happens to bad rows.
+    columns
+        The names of columns that have no name we know, such as {"task": "image"}.
+    sep
+        What separates cells; unless given, what makes the header one we know: a comma, a tab, a
+        semicolon or a bar.
 
     Examples
     --------
@@ -96,18 +133,24 @@ def read_csv(source: TextSource, space: LabelSpace = ANY_LABEL) -> LabelTable:
     >>> table.item_ids, table.labels, table.where(1)
     (['007', '007'], ['cat', 'dog'], 'stream line 3')
     """
-    [table] = iter_csv(source, space, _ALL_ROWS)
+    [table] = iter_csv(source, space, _ALL_ROWS, columns, sep)
     return table
 
 
 def iter_csv(
-    source: TextSource, space: LabelSpace = ANY_LABEL, rows: int = _ROWS
+    source: TextSource,
+    space: LabelSpace = ANY_LABEL,
+    rows: int = _ROWS,
+    columns: Columns = None,
+    sep: str | None = None,
 ) -> Iterator[LabelTable]:
     """Read a CSV file lazily: a table for every `rows` rows, as soon as they are there."""
-    yield from _iterate(_parse_csv, source, space, rows)
+    yield from _iterate(partial(_parse_csv, columns=columns, sep=sep), source, space, rows)
 
 
-def read_jsonl(source: TextSource, space: LabelSpace = ANY_LABEL) -> LabelTable:
+def read_jsonl(
+    source: TextSource, space: LabelSpace = ANY_LABEL, columns: Columns = None
+) -> LabelTable:
     """Read a file with one JSON object per line, each a label; an empty file has no labels.
 
     Parameters
@@ -116,24 +159,31 @@ def read_jsonl(source: TextSource, space: LabelSpace = ANY_LABEL) -> LabelTable:
         A path, an open stream, or an iterable of lines.
     space
         What a label may be, and what happens to bad rows.
+    columns
+        The names of keys that have no name we know, such as {"task": "image"}.
 
     Examples
     --------
     >>> read_jsonl(['{"task": 7, "worker": "ann", "label": "cat"}']).item_ids
     [7]
     """
-    [table] = iter_jsonl(source, space, _ALL_ROWS)
+    [table] = iter_jsonl(source, space, _ALL_ROWS, columns)
     return table
 
 
 def iter_jsonl(
-    source: TextSource, space: LabelSpace = ANY_LABEL, rows: int = _ROWS
+    source: TextSource, space: LabelSpace = ANY_LABEL, rows: int = _ROWS, columns: Columns = None
 ) -> Iterator[LabelTable]:
     """Read JSON lines lazily: a table for every `rows` rows, as soon as they are there."""
-    yield from _iterate(_parse_jsonl, source, space, rows)
+    yield from _iterate(partial(_parse_jsonl, columns=columns), source, space, rows)
 
 
-def read_wide(source: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
+def read_wide(
+    source: Any,
+    space: LabelSpace = ANY_LABEL,
+    columns: Columns = None,
+    sep: str | None = None,
+) -> LabelTable:
     """Read a matrix of labels: a CSV file, a DataFrame or a NumPy array.
 
     In a file, the first column is the task, and each other column belongs to one
@@ -145,6 +195,10 @@ def read_wide(source: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
         A path, an open stream, an iterable of lines, or what `frames.read_matrix` takes.
     space
         What a label may be, and what happens to bad rows.
+    columns
+        {"task": NAME} says which column holds the tasks.
+    sep
+        What separates cells; unless given, what makes most of the header.
 
     Examples
     --------
@@ -152,108 +206,143 @@ def read_wide(source: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
     >>> table.worker_ids, table.labels
     (['ann', 'ann', 'bob'], ['cat', 'dog', 'cat'])
     """
-    [table] = iter_wide(source, space, _ALL_ROWS)
+    [table] = iter_wide(source, space, _ALL_ROWS, columns, sep)
     return table
 
 
 def iter_wide(
-    source: Any, space: LabelSpace = ANY_LABEL, rows: int = _ROWS
+    source: Any,
+    space: LabelSpace = ANY_LABEL,
+    rows: int = _ROWS,
+    columns: Columns = None,
+    sep: str | None = None,
 ) -> Iterator[LabelTable]:
     """Read a matrix of labels lazily: a table for every `rows` labels; in memory, at once."""
     if is_tabular(source):
-        yield read_matrix(source, space)
+        yield read_matrix(source, space, columns)
     else:
-        yield from _iterate(_parse_wide, source, space, rows)
+        yield from _iterate(partial(_parse_wide, columns=columns, sep=sep), source, space, rows)
 
 
-def read_parquet(source: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
-    """Read a Parquet file, one row per label; needs pyarrow.
-
-    Parameters
-    ----------
-    source
-        A path, or a file opened for reading bytes.
-    space
-        What a label may be, and what happens to bad rows.
-    """
-    with _opened_parquet(source) as (name, file, columns):
-        return checked(collect(file.read(columns), name), space)
-
-
-def iter_parquet(
-    source: Any, space: LabelSpace = ANY_LABEL, rows: int = _ROWS
-) -> Iterator[LabelTable]:
-    """Read a Parquet file lazily: a table for every `rows` rows or less."""
-    _check_rows(rows)
-    with _opened_parquet(source) as (name, file, columns):
-        start = 0
-        empty = [file.schema_arrow.empty_table()] if not file.metadata.num_rows else []
-        for batch in chain(empty, file.iter_batches(rows, columns=columns)):
-            lines = range(start, start + batch.num_rows)
-            yield checked(collect(batch, name, lines), space)
-            start += batch.num_rows
-
-
-def read_labels(source: Any, space: LabelSpace = ANY_LABEL) -> LabelTable:
+def read_labels(
+    source: Any,
+    space: LabelSpace = ANY_LABEL,
+    columns: Columns = None,
+    sep: str | None = None,
+) -> LabelTable:
     """Read labels from anything we know: by its type, or by the suffix of its path.
 
     Parameters
     ----------
     source
-        A path with a suffix in `FORMATS` (`.gz` may follow), a DataFrame or other table, a
-        NumPy matrix, a dict, or an open stream or iterable of lines, CSV or JSON by its look.
+        A path with a suffix in `FORMATS` (`.gz`, `.bz2`, `.xz` or `.zip` may follow), a DataFrame
+        or other table, a matrix, a dict, a list of dicts or of tuples (task, worker, label), or an
+        open stream or iterable of lines, CSV or JSON by its look.
     space
         What a label may be, and what happens to bad rows.
+    columns
+        The names of columns that have no name we know, such as {"task": "image"}.
+    sep
+        What separates the cells of CSV; found out unless given.
     """
-    if isinstance(source, LabelTable):
-        return checked(source, space)
-    if isinstance(source, Mapping):
-        return read_dict(source, space)
     if isinstance(source, str | os.PathLike):
-        return _format_of(source).read(source, space)
-    if is_tabular(source) or not isinstance(source, Iterable):
-        return read_table(source, space)
-    [table] = _iterate(_parse_by_look, source, space, _ALL_ROWS)
+        known, options = _format_of(source, columns, sep)
+        return known.read(source, space, **options)
+    [table] = iter_labels(source, space, _ALL_ROWS, columns, sep)
     return table
 
 
 def iter_labels(
-    source: Any, space: LabelSpace = ANY_LABEL, rows: int = _ROWS
+    source: Any,
+    space: LabelSpace = ANY_LABEL,
+    rows: int = _ROWS,
+    columns: Columns = None,
+    sep: str | None = None,
 ) -> Iterator[LabelTable]:
     """Read labels lazily from anything we know; what is in memory comes as one table."""
     if isinstance(source, str | os.PathLike):
-        yield from _format_of(source).iterate(source, space, rows)
-    elif isinstance(source, LabelTable | Mapping) or is_tabular(source):
-        yield read_labels(source, space)
+        known, options = _format_of(source, columns, sep)
+        yield from known.iterate(source, space, rows, **options)
+    elif isinstance(source, LabelTable):
+        yield checked(source, space)
+    elif isinstance(source, Mapping):
+        is_table = holds_columns(source, columns)
+        yield read_columns(source, space, columns=columns) if is_table else read_dict(source, space)
+    elif is_tabular(source) or not isinstance(source, Iterable):
+        yield read_table(source, space, columns)
     else:
-        yield from _iterate(_parse_by_look, source, space, rows)
+        yield from _from_iterable(source, space, rows, columns, sep)
+
+
+def _from_iterable(
+    source: Iterable[Any], space: LabelSpace, rows: int, columns: Columns, sep: str | None
+) -> Iterator[LabelTable]:
+    """Read what is iterated over by its first element: a dict, a tuple, or a line of text."""
+    lines: Iterable[Any] = source
+    if not hasattr(source, "name"):  # a file is named in errors, and has lines
+        several = iter(source)
+        first = list(islice(several, 1))
+        if first and isinstance(first[0], dict):
+            yield read_records([*first, *several], space, "list", columns)
+            return
+        if first and isinstance(first[0], tuple):
+            yield read_tuples([*first, *several], space)
+            return
+        lines = chain(first, several)
+    parse = partial(_parse_by_look, columns=columns, sep=sep)
+    yield from _iterate(parse, lines, space, rows)
 
 
 class Format(NamedTuple):
     """How files of one suffix are read, whole and lazily."""
 
-    read: Callable[[Any, LabelSpace], LabelTable]
-    iterate: Callable[[Any, LabelSpace, int], Iterator[LabelTable]]
+    read: Callable[..., LabelTable]
+    iterate: Callable[..., Iterator[LabelTable]]
+    has_sep: bool = False
+
+
+def _at_once(read: Callable[..., LabelTable]) -> Format:
+    """The format of files that cannot be read in parts."""
+
+    def iterate(source: Any, space: LabelSpace, rows: int, **options: Any) -> Iterator[LabelTable]:
+        check_rows(rows)
+        yield read(source, space, **options)
+
+    return Format(read, iterate)
 
 
 FORMATS: dict[str, Format] = {
-    ".wide.csv": Format(read_wide, iter_wide),
-    ".csv": Format(read_csv, iter_csv),
+    ".wide.csv": Format(read_wide, iter_wide, has_sep=True),
+    ".csv": Format(read_csv, iter_csv, has_sep=True),
+    ".tsv": Format(read_csv, iter_csv, has_sep=True),
     ".jsonl": Format(read_jsonl, iter_jsonl),
     ".ndjson": Format(read_jsonl, iter_jsonl),
+    ".json": _at_once(read_json),
     ".parquet": Format(read_parquet, iter_parquet),
+    ".feather": _at_once(read_feather),
+    ".xlsx": _at_once(read_excel),
 }
 """What is read how, by suffix; of two that fit, the one that stands first."""
 
 
-def _format_of(source: str | os.PathLike[str]) -> Format:
+def _format_of(
+    source: str | os.PathLike[str], columns: Columns, sep: str | None
+) -> tuple[Format, dict[str, Any]]:
+    """The format of a path, and the options its reader is given."""
     path = os.fspath(source)
+    name = unpacked_name(path).lower()
     for suffix, known in FORMATS.items():
-        if path.lower().removesuffix(".gz").endswith(suffix):
-            return known
+        if not name.endswith(suffix):
+            continue
+        if sep is None:
+            return known, {"columns": columns}
+        if known.has_sep:
+            return known, {"columns": columns, "sep": sep}
+        raise StateError(f"{path}: cells are separated in CSV alone, so leave out `sep`.")
     raise LabelError(
         f"{path}: the format follows from the suffix, which must be one of {list(FORMATS)} "
-        "(.gz may follow). Rename the file, or call the reader you want, such as read_csv."
+        f"({', '.join([*PACKED, '.zip'])} may follow). Rename a text file with a header to .csv, "
+        "whatever separates its cells; save any other as one of these."
     )
 
 
@@ -261,7 +350,7 @@ def _iterate(
     parse: _Parser, source: TextSource, space: LabelSpace, rows: int
 ) -> Iterator[LabelTable]:
     """Check the rows of a text file batch by batch; a file without rows gives an empty table."""
-    _check_rows(rows)
+    check_rows(rows)
     with _opened(source) as (name, lines):
         parsed = parse(name, lines)
         batch = list(islice(parsed.rows, rows))
@@ -282,10 +371,10 @@ def _iterate(
                 return
 
 
-def _parse_csv(name: str, lines: Iterator[str]) -> _Parsed:
-    records = _csv_records(lines)
+def _parse_csv(name: str, lines: Iterator[str], columns: Columns, sep: str | None) -> _Parsed:
+    records = _csv_records(*_separated(lines, sep, columns))
     header = _header(records, name, "task,worker,label")
-    found = find_columns(header, name, "Make the first line a header such as task,worker,label.")
+    found = find_columns(header, name, f"The first line must be a header. {NAME_COLUMNS}", columns)
     pick = itemgetter(*found.values())
 
     def rows() -> Iterator[tuple[Any, ...] | Fault]:
@@ -295,10 +384,17 @@ def _parse_csv(name: str, lines: Iterator[str]) -> _Parsed:
     return _Parsed(tuple(found), found, rows())
 
 
-def _parse_wide(name: str, lines: Iterator[str]) -> _Parsed:
-    records = _csv_records(lines)
+def _parse_wide(name: str, lines: Iterator[str], columns: Columns, sep: str | None) -> _Parsed:
+    records = _csv_records(*_separated(lines, sep))
     header = _header(records, name, "task,ann,bob")
-    workers = header[1:]
+    named = (columns or {}).get("task", header[0])
+    if named not in header:
+        raise LabelError(
+            f"{name}: columns= says that {named!r} names the task, and there is no such column. "
+            f"Got {header!r}. Correct it."
+        )
+    at = header.index(named)
+    workers = header[:at] + header[at + 1 :]
     check_workers(workers, name)
 
     def rows() -> Iterator[tuple[Any, ...] | Fault]:
@@ -306,7 +402,7 @@ def _parse_wide(name: str, lines: Iterator[str]) -> _Parsed:
             if isinstance(cells, Fault):
                 yield cells
                 continue
-            task, *labels = cells
+            task, labels = cells[at], cells[:at] + cells[at + 1 :]
             for worker, label in zip(workers, labels, strict=True):
                 if not is_hole(label):
                     yield line, task, worker, label
@@ -314,7 +410,7 @@ def _parse_wide(name: str, lines: Iterator[str]) -> _Parsed:
     return _Parsed(NEEDED, NEEDED, rows())
 
 
-def _parse_jsonl(name: str, lines: Iterator[str]) -> _Parsed:
+def _parse_jsonl(name: str, lines: Iterator[str], columns: Columns) -> _Parsed:
     present = set(NEEDED)
 
     def rows() -> Iterator[tuple[Any, ...] | Fault]:
@@ -330,7 +426,7 @@ def _parse_jsonl(name: str, lines: Iterator[str]) -> _Parsed:
                 rule = f"every line is a JSON object. Got {text.strip()[:80]}"
                 yield Fault(line, "malformed row", f"{rule}. {SKIP}")
                 continue
-            shape = shape_of(tuple(event))
+            shape = shape_of(tuple(event), columns)
             if isinstance(shape, Fault):
                 yield shape._replace(line=line)
             else:
@@ -340,16 +436,47 @@ def _parse_jsonl(name: str, lines: Iterator[str]) -> _Parsed:
     return _Parsed(tuple(COLUMN_ALIASES), present, rows())
 
 
-def _parse_by_look(name: str, lines: Iterator[str]) -> _Parsed:
+def _parse_by_look(name: str, lines: Iterator[str], columns: Columns, sep: str | None) -> _Parsed:
     """Take a stream for JSON if it starts with a brace, else for CSV."""
     first = list(islice(lines, 1))
-    is_json = "".join(first).lstrip().startswith("{")
-    return (_parse_jsonl if is_json else _parse_csv)(name, chain(first, lines))
+    if "".join(first).lstrip().startswith("{"):
+        return _parse_jsonl(name, chain(first, lines), columns)
+    return _parse_csv(name, chain(first, lines), columns, sep)
 
 
-def _csv_records(lines: Iterator[str]) -> Iterator[tuple[int, list[str] | Fault]]:
+def _separated(
+    lines: Iterator[str], sep: str | None, columns: Columns = None
+) -> tuple[Iterator[str], str]:
+    """The lines, and what separates their cells.
+
+    Unless given, it is what makes the header name a task, a worker and a label; where nothing does,
+    what makes most cells.
+    """
+    if sep is not None:
+        if len(sep) != 1 or sep in '"\r\n':
+            raise StateError(f"`sep` must be one character, such as ';'. Got {sep!r}.")
+        return lines, sep
+    first: list[str] = []
+    while not "".join(first).strip() and (line := list(islice(lines, 1))):
+        first += line
+    headers = {one: _cells(first[-1:], one) for one in SEPARATORS}
+    fitting = [
+        one for one, names in headers.items() if isinstance(match_columns(names, "", columns), dict)
+    ]
+    most = max(SEPARATORS, key=lambda one: len(headers[one]))
+    return chain(first, lines), fitting[0] if fitting else most
+
+
+def _cells(line: list[str], separator: str) -> list[str]:
+    try:
+        return next(csv.reader(line, delimiter=separator), [])
+    except csv.Error:  # a cell with a line break in it: the reader takes the whole header
+        return []
+
+
+def _csv_records(lines: Iterator[str], separator: str) -> Iterator[tuple[int, list[str] | Fault]]:
     """Split CSV into records, each with the line it starts on; blank lines are none."""
-    reader = csv.reader(lines, strict=True)
+    reader = csv.reader(lines, delimiter=separator, strict=True)
     while True:
         first = reader.line_num + 1
         try:
@@ -386,19 +513,15 @@ def _even(
             yield line, cells
         else:
             rule = f"the header has {width} cells, and so must every row. Got {len(cells)}"
-            sentence = f"{rule}; a cell that holds a comma needs quotes around it. {SKIP}"
+            sentence = f"{rule}; a cell that holds a separator needs quotes around it. {SKIP}"
             yield line, Fault(line, "malformed row", sentence)
 
 
 @contextmanager
 def _opened(source: TextSource) -> Iterator[tuple[str, Iterator[str]]]:
     """Open a path, or take a stream as it is: its name for messages, and its lines."""
-    name = _name(source)
-    if not isinstance(source, str | os.PathLike):
-        yield name, _text(source, name)
-        return
-    opener: Callable[[str, str], Any] = gzip.open if name.lower().endswith(".gz") else open
-    with opener(name, "rb") as stream:
+    name = name_of(source)
+    with opened(source) as stream:
         yield name, _text(stream, name)
 
 
@@ -411,42 +534,12 @@ def _text(lines: Iterable[str] | Iterable[bytes], name: str) -> Iterator[str]:
             if not isinstance(text, str):
                 raise LabelError(
                     f"{name}: labels are read from a path or from lines of text. "
-                    f"Got {shown(line)}. Pass a table or a NumPy matrix instead."
+                    f"Got {shown(line)}. Pass tuples (task, worker, label), dicts, a table, or a "
+                    "NumPy matrix instead."
                 )
             yield text.removeprefix(mark) if mark else text
             mark = ""
-    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise LabelError(
             f"{name}: cannot be read to its end ({error}). Check that it is whole, and UTF-8."
         ) from error
-
-
-@contextmanager
-def _opened_parquet(source: Any) -> Iterator[tuple[str, Any, list[str]]]:
-    """Open a Parquet file: its name, the file, and the columns we read of it."""
-    pyarrow, parquet = map(require_pyarrow, ("pyarrow", "pyarrow.parquet"))
-    name = _name(source)
-    with ExitStack() as stack:
-        if isinstance(source, str | os.PathLike):
-            source = stack.enter_context(open(source, "rb"))
-        try:
-            file = stack.enter_context(parquet.ParquetFile(source))
-            names = file.schema_arrow.names
-            found = find_columns(names, name, "Rename a column.")
-            yield name, file, [names[position] for position in found.values()]
-        except pyarrow.ArrowException as error:
-            raise LabelError(
-                f"{name}: the file is not readable as Parquet ({error}). Write it again."
-            ) from error
-
-
-def _name(source: object) -> str:
-    """Name a source as messages do: by its path, as it was given to us."""
-    if not isinstance(source, str | os.PathLike):
-        source = getattr(source, "name", None)
-    return str(source) if isinstance(source, str | os.PathLike) else "stream"
-
-
-def _check_rows(rows: int) -> None:
-    if rows < 1:
-        raise StateError(f"`rows` must be a whole number ≥ 1. Got {rows}.")

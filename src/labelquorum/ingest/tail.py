@@ -5,33 +5,39 @@ What is not whole yet waits for the rest of it.
 """
 
 import csv
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, repeat
 from typing import NamedTuple
 
 from labelquorum.errors import LabelError
+from labelquorum.ingest.files import PACKED
 from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.readers import FORMATS
 
 __all__ = ["Kind", "Lines", "kind_of", "looks_like", "split_records"]
 
 
+GROWING = (".wide.csv", ".csv", ".tsv", ".jsonl", ".ndjson")
+"""The formats to which lines can be appended."""
+
+
 class Kind(NamedTuple):
     """How a file is written."""
 
     suffix: str  # of `FORMATS`
-    packed: bool = False  # by gzip
+    packed: bool = False
 
     @property
     def grows(self) -> bool:
         """Tell whether lines may be appended to such a file."""
-        return self.suffix != ".parquet" and not self.packed
+        return self.suffix in GROWING and not self.packed
 
     @property
     def has_header(self) -> bool:
         """Tell whether the first record names the columns."""
-        return self.suffix.endswith(".csv")
+        return self.suffix.endswith((".csv", ".tsv"))
 
 
 def kind_of(name: str) -> Kind | None:
@@ -42,10 +48,11 @@ def kind_of(name: str) -> Kind | None:
     >>> kind_of("monday.csv"), kind_of("monday.csv.part"), kind_of(".monday.csv")
     (Kind(suffix='.csv', packed=False), None, None)
     """
-    bare = name.lower().removesuffix(".gz")
+    bare, last = os.path.splitext(name.lower())
+    packed = last in (*PACKED, ".zip")
     for suffix in FORMATS:
-        if bare.endswith(suffix) and not name.startswith("."):
-            return Kind(suffix, name.lower().endswith(".gz"))
+        if (bare if packed else name.lower()).endswith(suffix) and not name.startswith("."):
+            return Kind(suffix, packed)
     return None
 
 
@@ -77,7 +84,7 @@ def split_records(data: bytes, kind: Kind, final: bool = False) -> tuple[list[li
     if not kind.has_header or b'"' not in data:
         return [[line] for line in lines], data[end:]
     records, n_whole = [], 0
-    for until in _ends(lines, final):
+    for until in _ends(lines, final, "\t" if kind.suffix == ".tsv" else ","):
         records.append(lines[n_whole:until])
         n_whole = until
     return records, b"".join(lines[n_whole:]) + data[end:]
@@ -121,9 +128,10 @@ def _split(data: bytes) -> list[bytes]:
     return [line + b"\n" for line in whole] + ([rest] if rest else [])
 
 
-def _ends(lines: Sequence[bytes], final: bool) -> Iterator[int]:
+def _ends(lines: Sequence[bytes], final: bool, separator: str) -> Iterator[int]:
     """After how many lines each row of CSV ends; one whose quote is left open has no end yet."""
-    reader = csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), strict=True)
+    text = (line.decode("utf-8", "surrogateescape") for line in lines)
+    reader = csv.reader(text, delimiter=separator, strict=True)
     while True:
         try:
             next(reader)

@@ -27,9 +27,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labelquorum.errors import LabelError
+from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.labels import (
     COLUMN_ALIASES,
+    COMMON_NAMES,
     LabelSpace,
     LabelTable,
     ValidTable,
@@ -42,8 +43,10 @@ __all__ = [
     "COLUMNS",
     "NAMED_ROWS",
     "NAME_BYTES",
+    "NAME_COLUMNS",
     "NEEDED",
     "SKIP",
+    "Columns",
     "Fault",
     "check_names",
     "checked",
@@ -84,7 +87,16 @@ CLASSES = SKIP.replace(",", ", add it to the classes if they are yours to choose
 NAMED_ROWS = 20
 """Maximum number of bad rows that one error names."""
 
+Columns = Mapping[str, Any] | None
+"""The name of a column for each role, such as {"task": "image"}; None leaves it to aliases."""
+
 _ROLES = {alias: role for role, aliases in COLUMN_ALIASES.items() for alias in aliases}
+_COMMON_ROLES = {
+    name.replace("_", ""): role for role, names in COMMON_NAMES.items() for name in names
+}
+NAME_COLUMNS = "Rename a column, or name it with columns={'task': …, 'worker': …, 'label': …}."
+"""The next step where a table lacks a column."""
+
 _UNUSABLE = object()  # stands for a cell that cannot be an id, such as a list
 _LARGEST_EXACT = 2**53  # beyond it a float does not tell one integer from the next
 _SHOWN_CLASSES = 20
@@ -99,29 +111,48 @@ class Fault(NamedTuple):
     sentence: str
 
 
-def find_columns(names: Sequence[object], source: str, remedy: str) -> dict[str, int]:
+def find_columns(
+    names: Sequence[object], source: str, remedy: str, columns: Columns = None
+) -> dict[str, int]:
     """Say at which position a header has the task, the worker, the label and the optional ones."""
-    found = match_columns(names, remedy)
+    found = match_columns(names, remedy, columns)
     if isinstance(found, Fault):
         raise LabelError(f"{source}: {found.sentence}")
     return found
 
 
-def match_columns(names: Sequence[object], remedy: str) -> dict[str, int] | Fault:
-    """Match names with columns, by any alias and in any case, or say why they do not."""
+def match_columns(
+    names: Sequence[object], remedy: str, columns: Columns = None
+) -> dict[str, int] | Fault:
+    """Match names with columns, or say why they do not.
+
+    A column is found by what `columns` says; else by an alias, in any case; else by a common name,
+    if only one column has one.
+    """
     found: dict[str, int] = {}
-    for position, name in enumerate(names):
-        role = role_of(name)
-        if role in found:
-            rule = f"{names[found[role]]!r} and {name!r} both name the {role}, and only one may"
-            return Fault(1, "malformed row", f"{rule}. Remove or rename one of them.")
-        if role is not None:
-            found[role] = position
-    if len(names) == 1 and isinstance(names[0], str):
-        for separator, called in ((";", "semicolons"), ("\t", "tabs")):
-            if separator in names[0]:
-                rule = f"columns must be separated by commas, and {names[0]!r} has {called}"
-                return Fault(1, "malformed row", f"{rule}. Save the file with commas.")
+    for role, name in (columns or {}).items():
+        if role not in COLUMN_ALIASES:
+            raise StateError(f"`columns` names {list(COLUMN_ALIASES)}. Got {role!r}.")
+        if name not in names:
+            rule = f"columns= says that {name!r} names the {role}, and there is no such column"
+            return Fault(1, f"missing {role}", f"{rule}. Got {list(names)!r}. Correct it.")
+        found[role] = names.index(name)
+    free = [at for at in range(len(names)) if at not in found.values()]
+    for known, is_common in ((_ROLES, False), (_COMMON_ROLES, True)):
+        matched: dict[str, list[int]] = {}
+        for at in free:
+            name = names[at]
+            key = _bare(name, is_common) if isinstance(name, str) else None
+            if key in known and known[key] not in found:
+                matched.setdefault(known[key], []).append(at)
+        for role, places in matched.items():
+            if len(places) > 1:
+                several = " and ".join(repr(names[at]) for at in places[:2])
+                rule = f"{several} both name the {role}, and only one may"
+                choose = f", or choose: columns={{{role!r}: …}}" if "columns=" in remedy else ""
+                fault = f"{rule}. Remove or rename one of them{choose}."
+                return Fault(1, "malformed row", fault)
+            found[role] = places[0]
     for role in NEEDED:
         if role not in found:
             *others, last = (repr(alias) for alias in COLUMN_ALIASES[role])
@@ -132,7 +163,15 @@ def match_columns(names: Sequence[object], remedy: str) -> dict[str, int] | Faul
 
 def role_of(name: object) -> str | None:
     """Say what a column of this name holds; None where it is no concern of ours."""
-    return _ROLES.get(name.strip().lower()) if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return None
+    return _ROLES.get(_bare(name)) or _COMMON_ROLES.get(_bare(name, is_common=True))
+
+
+def _bare(name: str, is_common: bool = False) -> str:
+    """A name without what spellings differ in."""
+    bare = name.strip().lower()
+    return re.sub(r"[\W_]+", "", bare) if is_common else bare
 
 
 def checked(raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = ()) -> LabelTable:
@@ -294,7 +333,8 @@ def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str) -> str:
         some = classes[:_SHOWN_CLASSES] + ["…"] * (len(classes) > _SHOWN_CLASSES)
         twins = [c for c in classes if str(c) == str(label)]
         hint = "".join(
-            f" The class {twin!r} is {kind_of_value(twin)} and the label {kind_of_value(label)}: write both alike."
+            f" The class {twin!r} is {kind_of_value(twin)} and the label {kind_of_value(label)}: "
+            "write both alike."
             for twin in twins
         )
         return f"label {shown(label)} is not one of the classes {some!r}.{hint} {CLASSES}"

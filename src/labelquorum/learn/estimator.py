@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from labelquorum.errors import StateError
 from labelquorum.ingest.labels import LabelSpace, LabelTable, OnBad, Repeats
 from labelquorum.ingest.readers import read_gold, read_labels
+from labelquorum.ingest.validate import Columns
 from labelquorum.ingest.vocabulary import Tally
 from labelquorum.learn.aggregator import split_name
 from labelquorum.learn.bila.encoder import Encoder
@@ -89,45 +90,52 @@ class Estimator(ABC):
 
     # ── learning ─────────────────────────────────────────────────────────────────────────
 
-    def partial_fit(self, labels: Any, true_labels: Any = None) -> Self:
+    def partial_fit(self, labels: Any, true_labels: Any = None, *, columns: Columns = None) -> Self:
         """Learn from one more chunk and answer its tasks.
 
         Parameters
         ----------
         labels
             A table with the columns task, worker, label (pandas, polars, Arrow), a path, a wide
-            matrix or a dict {task: {worker: label}}. A chunk that is refused changes nothing.
+            matrix, a dict {task: {worker: label}}, or a list of tuples (task, worker, label) or
+            of dicts. A chunk that is refused changes nothing.
         true_labels
             The truth of tasks for which it is known: a Series indexed by task, or a dict. They
             are tasks of this chunk or still open; a truth stays.
+        columns
+            The names of columns that have no name we know, such as {"task": "image"}.
         """
         warmup_items = self._whole("warmup_items", 0)
-        self.model_.learn(*_read(self.model_, labels, true_labels), warmup_items)
+        self.model_.learn(*_read(self.model_, labels, true_labels, columns), warmup_items)
         return self
 
-    def fit(self, labels: Any, true_labels: Any = None) -> Self:
+    def fit(self, labels: Any, true_labels: Any = None, *, columns: Columns = None) -> Self:
         """Learn offline: forget everything, then learn from all tasks at once."""
         model = type(self)(**self.get_params()).model_
-        model.learn(*_read(model, labels, true_labels))
+        model.learn(*_read(model, labels, true_labels, columns))
         self._reset()
         self.model_ = model
         return self
 
-    def fit_predict(self, labels: Any) -> pd.Series:
+    def fit_predict(
+        self, labels: Any, true_labels: Any = None, *, columns: Columns = None
+    ) -> pd.Series:
         """Learn offline and give the consensus: Series `agg_label`, index `task`."""
-        return self.fit(labels).labels_
+        return self.fit(labels, true_labels, columns=columns).labels_
 
-    def fit_predict_proba(self, labels: Any) -> pd.DataFrame:
+    def fit_predict_proba(
+        self, labels: Any, true_labels: Any = None, *, columns: Columns = None
+    ) -> pd.DataFrame:
         """Learn offline and give the probabilities, task × class."""
-        return self.fit(labels).probas_
+        return self.fit(labels, true_labels, columns=columns).probas_
 
-    def predict(self, labels: Any) -> pd.Series:
+    def predict(self, labels: Any, *, columns: Columns = None) -> pd.Series:
         """Answer with the present model from these labels alone, learning nothing."""
-        return self.model_.predict(read_labels(labels, self.model_.space)).labels
+        return self.model_.predict(read_labels(labels, self.model_.space, columns)).labels
 
-    def predict_proba(self, labels: Any) -> pd.DataFrame:
+    def predict_proba(self, labels: Any, *, columns: Columns = None) -> pd.DataFrame:
         """Probabilities with the present model from these labels alone, learning nothing."""
-        return self.model_.predict(read_labels(labels, self.model_.space)).probas
+        return self.model_.predict(read_labels(labels, self.model_.space, columns)).probas
 
     def forget(self, worker: Hashable) -> Self:
         """Remove a worker: their rows, their labels on open tasks, their id.
@@ -568,9 +576,9 @@ class Estimator(ABC):
 
 
 def _read(
-    model: Model, labels: Any, true_labels: Any
+    model: Model, labels: Any, true_labels: Any, columns: Columns
 ) -> tuple[LabelTable, dict[Hashable, Hashable]]:
-    table, gold = read_labels(labels, model.space), {}
+    table, gold = read_labels(labels, model.space, columns), {}
     if true_labels is not None:
         model.check_counts("learn from true labels")
         gold = read_gold(true_labels)

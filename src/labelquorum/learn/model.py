@@ -5,7 +5,7 @@
 
 import re
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from math import inf
 from typing import Any, NamedTuple
 

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from labelquorum.errors import LabelError
-from labelquorum.ingest.frames import read_records
 from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.readers import iter_csv, iter_jsonl
+from labelquorum.ingest.records import read_records
 from labelquorum.ingest.untrusted import MAX_ROWS, read_bounded_parquet
 from labelquorum.ingest.validate import check_names
 from labelquorum.server.auth import Guarded, bare
