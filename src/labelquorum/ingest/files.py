@@ -201,15 +201,15 @@ def read_excel(source: Any, space: LabelSpace = ANY_LABEL, columns: Columns = No
     columns
         The names of columns that have no name we know.
     """
-    try:
-        openpyxl = import_module("openpyxl")
-    except ImportError as error:
-        raise LabelError(
-            "Reading Excel takes openpyxl, which is not installed. "
-            "Run pip install labelquorum[excel], or save the sheet as CSV."
-        ) from error
     name = name_of(source)
     with opened(source) as stream:
+        try:
+            openpyxl = import_module("openpyxl")
+        except ImportError as error:
+            raise LabelError(
+                "Reading Excel takes openpyxl, which is not installed. "
+                "Run pip install labelquorum[excel], or save the sheet as CSV."
+            ) from error
         try:
             book = openpyxl.load_workbook(stream, read_only=True, data_only=True)
         except (

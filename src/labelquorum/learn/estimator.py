@@ -432,7 +432,7 @@ class Estimator(ABC):
         if self.history is not None:
             settings["history"] = history_rows(self.history, classes)
         ids, arrays = snapshot_parts(learned)
-        header = {
+        header: dict[str, Any] = {
             "method": self.method,
             "settings": settings,
             "losses": self.loss_history_,
