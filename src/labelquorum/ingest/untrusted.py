@@ -1,21 +1,33 @@
 """Packed bytes that strangers sent: gzip and Parquet that must not grow beyond bounds.
 
 A few kilobytes may claim to be, or become, gigabytes. Gzip is unpacked piece by piece and given up
-once it is too much. Of a Parquet file, every page says in its header how large it is unpacked, and
-no reader unpacks more than that; so the headers are read before any page is.
+once it is too much. Parquet is decoded a few rows at a time, into a file, and given up likewise.
+Nothing that a Parquet file says of its own size is believed. But its reader allocates pages and
+dictionaries as large as the file says; so it runs in a fork whose memory and time are limited by
+the kernel, and a file that needs more ends nothing else.
 """
 
+import os
+import resource
 import zlib
-from collections.abc import Iterator
-from io import BytesIO
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from labelquorum.errors import LabelError, LimitError
-from labelquorum.ingest.frames import collect, require_pyarrow
-from labelquorum.ingest.labels import LabelSpace, LabelTable
-from labelquorum.ingest.validate import ANY_LABEL, checked, find_columns
+from labelquorum import errors
+from labelquorum.errors import LabelError, LabelQuorumError, LimitError
+from labelquorum.ingest.frames import require_pyarrow
+from labelquorum.ingest.validate import NAME_BYTES, find_columns
 
-__all__ = ["MAX_RATIO", "MAX_ROWS", "MAX_UNPACKED_BYTES", "gunzip", "read_bounded_parquet"]
+__all__ = [
+    "MAX_DECODED_BYTES",
+    "MAX_RATIO",
+    "MAX_ROWS",
+    "MAX_UNPACKED_BYTES",
+    "decode_in_fork",
+    "decode_parquet",
+    "gunzip",
+]
 
 MAX_UNPACKED_BYTES = 256 * 2**20
 """Maximum unpacked size."""
@@ -31,12 +43,17 @@ MAX_MEMBERS = 10_000
 
 FREE_BYTES = 2**20
 _PIECE, _WINDOW = 2**18, 2**14
-_FOOTER_BYTES = 2**20  # in which a Parquet file says what it is; each may make an object
 
-# How values may be written in a page. Left out are those that spell a value as the end of the one
-# before it, by which a short page becomes long text.
-_ENCODINGS = {0: "PLAIN", 2: "PLAIN_DICTIONARY", 3: "RLE", 4: "BIT_PACKED", 8: "RLE_DICTIONARY"}
-_ENCODINGS |= {5: "DELTA_BINARY_PACKED", 6: "DELTA_LENGTH_BYTE_ARRAY"}
+MAX_DECODED_BYTES = 4 * NAME_BYTES * MAX_ROWS
+"""Maximum size of the columns of a Parquet file, decoded: of as many labels as may come at once,
+with the longest names."""
+
+DECODED_ROWS = 1_000
+"""Rows that are decoded at a time; what they take is known afterwards."""
+
+FORK_BYTES, FORK_SECONDS = 512 * 2**20, 10
+"""Memory and processor time in which a Parquet file is decoded: a few times what the largest table
+takes; 100,000 labels take a tenth of a second."""
 
 
 def gunzip(packed: bytes, max_bytes: int = MAX_UNPACKED_BYTES) -> bytes:
@@ -86,137 +103,117 @@ def gunzip(packed: bytes, max_bytes: int = MAX_UNPACKED_BYTES) -> bytes:
     return b"".join(pieces)
 
 
-def read_bounded_parquet(
-    body: bytes,
-    space: LabelSpace = ANY_LABEL,
-    source: str = "body",
-    max_bytes: int = MAX_UNPACKED_BYTES,
-) -> LabelTable:
-    """Read a Parquet file that may be a trap; this takes pyarrow.
+def decode_parquet(source: Path, target: Path, name: str = "body") -> None:
+    """Decode the columns of labels of a Parquet file into an Arrow stream; this takes pyarrow.
 
     Parameters
     ----------
-    body
-        The file.
-    space
-        What a label may be, and what happens to bad rows.
     source
-        How errors name it.
-    max_bytes
-        The most that its columns may need.
+        The file.
+    target
+        The file to write: the record batches, with no dictionaries.
+    name
+        How errors name the source.
     """
     pyarrow, parquet = map(require_pyarrow, ("pyarrow", "pyarrow.parquet"))
-    limits = {"thrift_string_size_limit": 2**20, "thrift_container_size_limit": 2**18}
+    unreadable = (pyarrow.ArrowException, OSError, ValueError, LookupError, TypeError)
+    n_rows = size = 0
     try:
-        names = _column_names(body)
-        columns = [names[at] for at in find_columns(names, source, "Rename a column.").values()]
-        _check_parts(body, columns, source, max_bytes)
-        # Text stays in a dictionary: a value that stands a million times is held once.
-        with parquet.ParquetFile(BytesIO(body), read_dictionary=columns, **limits) as file:
-            table = file.read(columns)
-        size = sum(_spelled_out(table[name]) for name in columns)
-        if size > max_bytes:
-            raise _too_much("The file, spelled out,", size, len(body), max_bytes)
-        return checked(collect(table, source), space)
-    except (
-        pyarrow.ArrowException,
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ) as error:
-        if isinstance(error, LabelError):
-            raise
+        with parquet.ParquetFile(source, pre_buffer=False) as file:
+            names = file.schema_arrow.names
+            columns = [names[at] for at in find_columns(names, name, "Rename a column.").values()]
+            schema = _flat_schema(pyarrow, file.schema_arrow, columns, name)
+            batches = file.iter_batches(DECODED_ROWS, columns=columns, use_threads=False)
+            with pyarrow.ipc.new_stream(target, schema) as stream:
+                for batch in batches:
+                    # Categories become the values they stand for.
+                    table = pyarrow.Table.from_batches([batch])
+                    flat = table.select(columns).cast(schema)
+                    n_rows, size = n_rows + flat.num_rows, size + flat.nbytes
+                    if n_rows > MAX_ROWS:
+                        raise LimitError(
+                            f"{name}: at most {MAX_ROWS:,} labels are taken at once. "
+                            "Send them in parts."
+                        )
+                    if size > MAX_DECODED_BYTES:
+                        raise LimitError(
+                            f"{name}: the file, decoded, has more than {MAX_DECODED_BYTES:,} bytes "
+                            "in its columns. Send it in parts."
+                        )
+                    stream.write_table(flat)
+    except MemoryError as error:
+        raise LimitError(
+            f"{name}: the file takes more memory than it may. Send it in parts."
+        ) from error
+    except LabelError:
+        raise
+    except unreadable as error:
         raise LabelError(
-            f"{source}: the file is not readable as Parquet ({error}). Write it again."
+            f"{name}: the file is not readable as Parquet ({error}). Write it again."
         ) from error
 
 
-def _check_parts(body: bytes, columns: list[str], source: str, max_bytes: int) -> None:
-    """Refuse a file that would need too much, by what it says of itself and by its pages."""
-    reported = _footer(body)
-    if reported[3] > MAX_ROWS:
-        raise LimitError(
-            f"{source}: at most {MAX_ROWS:,} labels are taken at once. Got {reported[3]:,}. "
-            "Send them in parts."
-        )
-    bound = min(max_bytes, max(FREE_BYTES, MAX_RATIO * len(body)))
-    size = 0
-    for group in reported[4]:
-        for part in (column[3] for column in group[1]):
-            name, *deeper = (step.decode() for step in part[3])
-            if name not in columns:
-                continue
-            if deeper:
-                raise LabelError(
-                    f"{source}: the column {name!r} holds lists or records, and must hold text "
-                    "or numbers. Write it flat."
-                )
-            for page in _pages(part, body):
-                size += page
-                if size > bound:
-                    raise _too_much("The file, unpacked,", size, len(body), max_bytes)
-
-
-def _column_names(body: bytes) -> list[str]:
-    """The columns of a file, those that hold columns themselves included."""
-    root, *schema = _footer(body)[2]
-    names, inside = [], 0
-    for element in schema:
-        if not inside:
-            names.append(element[4].decode())
-        inside = max(inside - 1, 0) + element.get(5, 0)
-    return names[: root.get(5, 0)]
-
-
-def _footer(body: bytes) -> dict[int, Any]:
-    """What a file says of itself. pyarrow's own words for it end the process if they are wrong."""
-    length = int.from_bytes(body[-8:-4], "little")
-    if body[:4] != b"PAR1" or body[-4:] != b"PAR1" or length + 12 > len(body):
-        raise ValueError("it does not begin and end as Parquet does")
-    if length > _FOOTER_BYTES:
-        raise ValueError(f"what it says of itself is longer than {_FOOTER_BYTES:,} bytes")
-    reported, _ = _struct(body, len(body) - 8 - length)
-    return reported
-
-
-def _pages(part: dict[int, Any], body: bytes) -> Iterator[int]:
-    """How large each page of a column is unpacked, as its header says."""
-    at = min(start for start in (part[9], part.get(11, 0)) if start > 0)
-    end = at + part[7]
-    if end > len(body) or part[7] < 0:
-        raise ValueError("a column lies outside the file")
-    while at < end:
-        header, at = _struct(body, at)
-        unpacked, packed = header[2], header[3]
-        if min(unpacked, packed) < 0:
-            raise ValueError("a page has no size")
-        encoding = header[5][2] if 5 in header else header[8][4] if 8 in header else 0
-        if encoding not in _ENCODINGS:
+def _flat_schema(pyarrow: Any, schema: Any, columns: list[str], name: str) -> Any:
+    """The types of these columns; of categories, those of their values."""
+    fields = []
+    for column in columns:
+        kind = schema.field(column).type
+        kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+        if pyarrow.types.is_nested(kind):
             raise LabelError(
-                f"The file has pages of encoding {encoding}, which may need more than they show. "
-                f"Write it with one of {sorted(_ENCODINGS.values())}."
+                f"{name}: the column {column!r} holds lists or records, and must hold text or "
+                "numbers. Write it flat."
             )
-        at += packed
-        yield unpacked
+        fields.append((column, kind))
+    return pyarrow.schema(fields)
 
 
-def _spelled_out(column: Any) -> int:
-    """How many bytes a column's text takes without its dictionary."""
-    size = 0
-    for chunk in column.chunks:
-        if hasattr(chunk, "dictionary"):
-            lengths = [len(value) if value else 0 for value in _texts(chunk.dictionary)]
-            size += sum(lengths[at] for at in chunk.indices.to_pylist() if at is not None)
-        else:
-            size += chunk.nbytes
-    return size
+def decode_in_fork(source: str, target: str) -> None:
+    """Decode a Parquet file in a fork with limits, of a process that has one thread.
+
+    Parameters
+    ----------
+    source, target
+        As for `decode_parquet`.
+    """
+    listening, speaking = os.pipe()
+    fork = os.fork()
+    if fork == 0:
+        status, said = 1, ""
+        try:
+            _limit()
+            decode_parquet(Path(source), Path(target))
+            status = 0
+        except LabelQuorumError as error:
+            status, said = 0, f"{type(error).__name__} {error}"
+        finally:
+            os.write(speaking, said.encode("utf-8", "replace")[:4096])
+            os._exit(status)
+    os.close(speaking)
+    with open(listening, "rb") as pipe:
+        said = pipe.read().decode("utf-8", "replace")
+    _, status = os.waitpid(fork, 0)
+    if status:
+        raise LimitError(
+            f"body: the file cannot be decoded with {FORK_BYTES:,} bytes of memory in "
+            f"{FORK_SECONDS} seconds. Send it in parts, or write it again."
+        )
+    if said:
+        kind, _, sentence = said.partition(" ")
+        raise getattr(errors, kind)(sentence)
 
 
-def _texts(dictionary: Any) -> list[Any]:
-    values: list[Any] = dictionary.to_pylist()
-    return [value if isinstance(value, str | bytes) else str(value) for value in values]
+def _limit() -> None:
+    """Limit this process, from what it has already."""
+    with suppress(OSError):  # only Linux has it; elsewhere decoding by batches is the limit
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + FORK_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CPU, (FORK_SECONDS, FORK_SECONDS))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MAX_DECODED_BYTES,) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    pyarrow = require_pyarrow("pyarrow")
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # which asks for no more than is needed
 
 
 def _too_much(what: str, size: int, packed: int, max_bytes: int) -> LimitError:
@@ -224,71 +221,3 @@ def _too_much(what: str, size: int, packed: int, max_bytes: int) -> LimitError:
         f"{what} has more than {max_bytes:,} bytes or {MAX_RATIO} times its own "
         f"{packed:,}: it came to {size:,}. Send it in parts."
     )
-
-
-# ── Thrift's compact protocol, as far as Parquet needs it ───────────────────────────────
-
-
-def _struct(data: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """Read a struct: its fields by number, and where it ends."""
-    if depth > 8:
-        raise ValueError("it is nested too deep")
-    fields: dict[int, Any] = {}
-    number = 0
-    while (head := data[at]) != 0:
-        at += 1
-        if head >> 4:
-            number += head >> 4
-        else:
-            number, at = _zigzag(data, at)
-        fields[number], at = _value(data, at, head & 15, depth)
-    return fields, at + 1
-
-
-def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
-    if kind in (1, 2):  # true, false
-        return kind == 1, at
-    if kind == 3:  # one byte
-        return data[at], at + 1
-    if kind in (4, 5, 6):  # whole numbers
-        return _zigzag(data, at)
-    if kind == 7:  # a double
-        return None, at + 8
-    if kind == 8:  # text
-        length, at = _varint(data, at)
-        return data[at : at + length], at + length
-    if kind == 9:
-        return _list(data, at, depth)
-    if kind == 12:
-        return _struct(data, at, depth + 1)
-    raise ValueError("it has a field of an unknown kind")
-
-
-def _list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
-    length, kind = data[at] >> 4, data[at] & 15
-    at += 1
-    if length == 15:
-        length, at = _varint(data, at)
-    if length > min(len(data) - at, _FOOTER_BYTES):
-        raise ValueError("it has a list that is longer than itself, or than any of ours")
-    values = []
-    for _ in range(length):
-        value, at = (data[at] == 1, at + 1) if kind in (1, 2) else _value(data, at, kind, depth)
-        values.append(value)
-    return values, at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 70, 7):
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if not byte & 128:
-            return number, at
-    raise ValueError("it has a number that is too long")
-
-
-def _zigzag(data: bytes, at: int) -> tuple[int, int]:
-    number, at = _varint(data, at)
-    return (number >> 1) ^ -(number & 1), at

@@ -17,7 +17,7 @@ from labelquorum.server.auth import Keyring
 from labelquorum.server.cache import Cache, Cached, WorkerTable
 from labelquorum.server.config import Log, Settings
 from labelquorum.server.errors import RETRY_SECONDS, ApiError
-from labelquorum.server.request_parsing import BodyReader
+from labelquorum.server.request_parsing import BodyReader, ParquetReader
 from labelquorum.server.sse import Hub
 from labelquorum.server.telemetry import Metrics, Throughput
 from labelquorum.store.api_keys import Keys
@@ -69,6 +69,7 @@ class Service:
         self.keyring = Keyring(self.keys)
         self.metrics = Metrics()
         self.bodies = BodyReader(settings)
+        self.parquet = ParquetReader()
         self.hub = Hub(settings, self.metrics)
         self.metrics.set_gauges(self._gauged)
         self.responses = Cache[bytes](
@@ -99,6 +100,7 @@ class Service:
         if self._following is not None:
             self._following.cancel()
         await run_in_threadpool(self.write_queue.stop)
+        await run_in_threadpool(self.parquet.close)
 
     async def ask(self, question: Callable[..., Answer], *about: Any) -> Answer:
         """Ask what only the learner knows, in a thread; few at a time, so that reads go on."""

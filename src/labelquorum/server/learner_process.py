@@ -31,6 +31,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from labelquorum import errors
 from labelquorum.errors import LabelQuorumError, StoreError
+from labelquorum.ingest.untrusted import decode_in_fork
 from labelquorum.store.learner import (
     AnswerRow,
     Configuration,
@@ -413,6 +414,7 @@ class _Program:
             "ask": lambda work, *rest: self._learner.ask(work_from(work), *rest),
             "join": self._join,
             "stop": self._stop,
+            "decode": decode_in_fork,
         }
 
     def run(self, source: IO[bytes]) -> None:
@@ -481,7 +483,12 @@ def main() -> None:
     # Frames go where standard output went; what is printed goes to standard error.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    import labelquorum.store.model_queries  # noqa: F401  # JAX is loaded when the first call comes
+    if sys.argv[1:] == ["parquet"]:
+        with suppress(ImportError):
+            import pyarrow.compute
+            import pyarrow.parquet  # noqa: F401  # once, and not in every fork
+    else:
+        import labelquorum.store.model_queries  # noqa: F401  # JAX is loaded with the first call
 
     tune_garbage_collection()
     _Program(replies).run(sys.stdin.buffer)

@@ -7,9 +7,11 @@ import asyncio
 import base64
 import binascii
 import json
+import tempfile
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from math import isfinite
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from fastapi import Query, Request
@@ -17,17 +19,21 @@ from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from labelquorum.errors import LimitError
+from labelquorum.errors import LabelQuorumError, LimitError
+from labelquorum.ingest.frames import collect, require_pyarrow
+from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.untrusted import MAX_ROWS, gunzip
-from labelquorum.ingest.validate import fault_of_name
+from labelquorum.ingest.validate import checked, fault_of_name
 from labelquorum.server.config import Settings
 from labelquorum.server.errors import RETRY_SECONDS, ApiError, sentence_of
+from labelquorum.server.learner_process import LearnerProcess
 
 __all__ = [
     "SMALL_BYTES",
     "BodyReader",
     "Cursor",
     "Limit",
+    "ParquetReader",
     "Search",
     "after_cursor",
     "cursor_of",
@@ -44,6 +50,9 @@ SMALL_BYTES = 2**16
 """Up to here a body is worked on at once; more goes to a thread, so that others need not wait."""
 
 _WINDOW = 2**15
+
+DECODE_SECONDS = 60.0
+"""A Parquet file that takes longer is given up, and the subprocess killed."""
 
 GZIP = b"\x1f\x8b"
 """So does a gzip file begin, and none of the formats."""
@@ -127,6 +136,42 @@ class BodyReader:
             f"A body may have {self._settings.body_bytes:,} bytes at most. Send it in parts.",
             headers={"Connection": "close"},
         )
+
+
+class ParquetReader:
+    """Reads Parquet bodies, one at a time, in a subprocess that the first one starts."""
+
+    def __init__(self) -> None:
+        self._process = LearnerProcess("parquet")
+        self._process.timeout = DECODE_SECONDS
+        self._turn = asyncio.Lock()
+
+    async def read(self, body: bytes, space: LabelSpace) -> LabelTable:
+        """The labels of a file."""
+        async with self._turn:
+            return await run_in_threadpool(self._read, body, space)
+
+    def _read(self, body: bytes, space: LabelSpace) -> LabelTable:
+        pyarrow = require_pyarrow("pyarrow")
+        with tempfile.TemporaryDirectory(prefix="labelquorum-") as folder:
+            source, target = Path(folder, "body"), Path(folder, "table")
+            source.write_bytes(body)
+            try:
+                self._process.call("decode", str(source), str(target))
+            except LabelQuorumError:
+                raise
+            except RuntimeError as error:  # the subprocess has died; there will be another
+                raise ApiError(
+                    503,
+                    f"The file could not be decoded ({error}). Retry in a second.",
+                    headers={"Retry-After": str(RETRY_SECONDS)},
+                ) from error
+            with pyarrow.memory_map(str(target)) as file:
+                return checked(collect(pyarrow.ipc.open_stream(file).read_all(), "body"), space)
+
+    def close(self) -> None:
+        """End the subprocess."""
+        self._process.close()
 
 
 async def parse_json(body: bytes) -> Any:

@@ -12,7 +12,7 @@ from labelquorum.errors import LabelError
 from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.readers import iter_csv, iter_jsonl
 from labelquorum.ingest.records import read_records
-from labelquorum.ingest.untrusted import MAX_ROWS, read_bounded_parquet
+from labelquorum.ingest.untrusted import MAX_ROWS
 from labelquorum.ingest.validate import check_names
 from labelquorum.server.auth import Guarded, bare
 from labelquorum.server.context import known_stream, service_of
@@ -77,12 +77,12 @@ async def send_labels(request: Request) -> Response:
         if kind == _JSON:
             table = await _from_json(body, space)
         elif kind in _READERS:
-            async with service.bodies.alone(body if kind == _PARQUET else b""):
-                table = await run_in_threadpool(_READERS[kind], body, space)
+            table = await run_in_threadpool(_READERS[kind], body, space)
+        elif kind == _PARQUET:
+            table = await service.parquet.read(body, space)
         else:
-            raise ApiError(
-                415, f"Labels are read from {[_JSON, *_READERS]}. Got {kind[:40]!r}. Send one."
-            )
+            kinds = [_JSON, *_READERS, _PARQUET]
+            raise ApiError(415, f"Labels are read from {kinds}. Got {kind[:40]!r}. Send one.")
         key = _key_of(headers.get(_KEY))
         if len(table.labels) > MAX_INLINE_LABELS:
             batch = await run_in_threadpool(_batch, table, space, key)
@@ -192,7 +192,6 @@ _JSON, _PARQUET = "application/json", "application/vnd.apache.parquet"
 _READERS: dict[str, Callable[[bytes, LabelSpace], LabelTable]] = {
     "application/x-ndjson": _from_text(iter_jsonl),
     "text/csv": _from_text(iter_csv),
-    _PARQUET: read_bounded_parquet,
 }
 
 
