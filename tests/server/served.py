@@ -10,6 +10,7 @@ import httpx
 
 from labelquorum.server.app import create_app
 from labelquorum.server.config import Log, Settings
+from labelquorum.server.learning_loop import SubprocessLoop
 from labelquorum.server.uvicorn_server import Server
 from labelquorum.server.write_queue import WriteQueue
 from labelquorum.store.store import Store
@@ -18,10 +19,10 @@ from labelquorum.store.store import Store
 class Running:
     """A service that runs, and keys for it."""
 
-    def __init__(self, store, settings):
+    def __init__(self, store, settings, loop=None):
         self.store, self.settings = store, settings
         self.lines = io.StringIO()
-        self.app = create_app(store, WriteQueue(store), settings, Log(self.lines))
+        self.app = create_app(store, WriteQueue(store, loop), settings, Log(self.lines))
         self.keys = self.app.service.keys
         self.server = Server(self.app, settings)
         self._thread = threading.Thread(target=self.server.run, daemon=True)
@@ -65,9 +66,10 @@ def until(holds, seconds=120):
 
 
 @contextmanager
-def serving(folder, **settings):
+def serving(folder, in_subprocess=False, **settings):
     with Store.open(folder) as store:
-        running = Running(store, Settings(port=0, **settings))
+        loop = SubprocessLoop(str(folder), store) if in_subprocess else None
+        running = Running(store, Settings(port=0, **settings), loop)
         running.start()
         try:
             yield running

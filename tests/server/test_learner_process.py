@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import Future
 
 import numpy as np
@@ -215,6 +216,32 @@ def test_a_call_that_takes_too_long_kills_the_process_unless_it_forgets():
             os.kill(process, 0)
     finally:
         learner.close()
+
+
+@pytest.mark.kill
+def test_a_process_that_does_not_answer_is_replaced(monkeypatch):
+    monkeypatch.setattr(learner_process, "BEAT_SECONDS", 0.2)
+    learner = LearnerProcess()
+    try:
+        learner.configure("bila", {})
+        stopped = learner.pid
+        os.kill(stopped, signal.SIGSTOP)
+        until(lambda: not learner.answers, 60)
+        until(lambda: learner.pid not in (None, stopped), 60)
+        assert learner.configure("bila", {}).method == "bila"
+        until(lambda: learner.answers, 60)
+    finally:
+        learner.close()
+
+
+@pytest.mark.kill
+def test_a_process_that_was_stopped_is_closed_in_seconds():
+    learner = LearnerProcess()
+    learner.configure("bila", {})
+    os.kill(learner.pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    learner.close(seconds=60)
+    assert time.monotonic() - begun < 30  # it has 60 to finish a chunk, if it answers
 
 
 def test_a_process_whose_pipe_holds_part_of_a_frame_is_killed(remote, monkeypatch):

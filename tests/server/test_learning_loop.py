@@ -1,6 +1,7 @@
 """Learning in a subprocess, which joins the store."""
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from server.served import serving
 
 from labelquorum.errors import LabelError, StoreError
 from labelquorum.evaluation import class_conditional_crowd, label_table
@@ -102,6 +104,55 @@ def test_a_chunk_that_ends_the_process_three_times_is_quarantined(queue):
     [chunk] = until(lambda: [one for one in stream.chunks() if one["state"] == "quarantined"])
     assert "the learner ended while it learned" in chunk["error"]
     assert queue.healthy
+
+
+def stop_process(pid, turns, in_turn):
+    """Stop a process while it writes, or while it does not."""
+    with turns.open("a") as file:
+        while True:
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.05)  # whoever else writes is done by then
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_UN)
+                is_held = False
+            except BlockingIOError:
+                is_held = True
+            if is_held == in_turn:
+                return
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.003)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("in_turn", [True, False], ids=["writing", "not writing"])
+def test_a_learner_that_was_stopped_is_noticed_and_replaced(tmp_path, in_turn):
+    rules = {"labels_per_item": 1, "chunk_items": 1, "max_wait": None}
+    with serving(tmp_path / "store", in_subprocess=True) as service:
+        admin, loop = service.client(), service.app.service.write_queue.loop
+        admin.post("/v1/streams", json={"name": "s", "rules": rules}).raise_for_status()
+
+        def send(first):
+            labels = [{"task": n, "worker": "w", "label": n % 2} for n in range(first, first + 60)]
+            return admin.post("/v1/streams/s/labels", json=labels)
+
+        stream = service.store.stream("s")
+        send(0).raise_for_status()
+        until(lambda: stream.answers())
+        victim = loop.pid
+        stop_process(victim, tmp_path / "store" / "labelquorum.turn", in_turn)
+        begun = time.monotonic()
+        statuses = [send(60).status_code]
+        if not in_turn:
+            until(lambda: loop.behind("s") >= 60, 30)
+        until(lambda: admin.get("/readyz").status_code == 503, 30)
+        until(lambda: loop.pid not in (None, victim), 30)
+        assert time.monotonic() - begun < 30
+        until(lambda: admin.get("/readyz").status_code == 200)
+        until(lambda: send(60).status_code == 200)
+        until(lambda: len(stream.answers()) == 120)
+        assert set(statuses) <= {200, 503}
+        assert {one["state"] for one in stream.chunks()} == {"applied"}
 
 
 @pytest.mark.slow

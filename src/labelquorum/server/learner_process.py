@@ -4,6 +4,9 @@ JAX runs there and nowhere else in the service, so that learning never delays th
 labels. The service runs two of them: one for `learning_loop`, one that answers questions about
 models, so that neither waits for the other.
 
+A watchdog kills a process that does not answer a ping, so that another takes its place: one that
+hangs, or that was stopped, may hold the lock of those who write.
+
 A message is a frame: the length of its body in 8 bytes, then JSON, in which bytes are base64. The
 parent sends `[call, verb, *arguments]`; the subprocess replies `[call, "reply", value]` or
 `[call, "error", class, message]`. Call 0 is a notification, in both directions, and has no reply.
@@ -27,10 +30,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
+from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, Any
 
 from labelquorum import errors
-from labelquorum.errors import LabelQuorumError, StoreError
+from labelquorum.errors import LabelError, LabelQuorumError, StoreError
+from labelquorum.ingest.frames import require_pyarrow
 from labelquorum.ingest.untrusted import decode_in_fork
 from labelquorum.store.learner import (
     AnswerRow,
@@ -73,6 +78,16 @@ CHUNK_TIMEOUT_SECONDS = 600.0
 MIN_RESTART_SECONDS, MAX_RESTART_SECONDS = 0.5, 30.0
 """Between two starts: doubled from the first to the second while processes die without a reply, so
 that one that cannot start does not take a whole core. One that lived longer is no such process."""
+
+BEAT_SECONDS, MAX_MISSED_BEATS = 1.0, 5
+"""Interval of the pings to a process, and how many may go without an answer before it is killed.
+Beats are counted, and not seconds: none is missed while both processes are suspended."""
+
+MAX_START_BEATS = 120
+"""The same for a process that has not answered yet: it loads its modules."""
+
+SILENT_BEATS = 3
+"""From here on a process is said not to answer."""
 
 GC_THRESHOLD_OBJECTS = 50_000
 """Allocations between two collections: rows by the thousand are no garbage, and at the default of
@@ -165,6 +180,8 @@ class LearnerProcess:
         Called from a thread with each notification of the process.
     on_death
         Called from the same thread after a process has died, before the next one is started.
+    is_watched
+        Whether a process that answers no ping is killed.
     """
 
     def __init__(
@@ -174,6 +191,7 @@ class LearnerProcess:
         greeting: Callable[[], tuple[Any, ...]] | None = None,
         on_event: Callable[..., None] = lambda *_: None,
         on_death: Callable[[], None] = lambda: None,
+        is_watched: bool = True,
     ) -> None:
         self.timeout = CALL_TIMEOUT_SECONDS
         self._role, self._greeting = role, greeting
@@ -182,24 +200,38 @@ class LearnerProcess:
         self._changed = threading.Condition()  # guards `_process` and what is written to it
         self._calls: dict[int, Future[Any]] = {}
         self._numbers = count(NOTIFICATION + 1)
-        self._closing = threading.Event()
+        self._closing, self._ended = threading.Event(), threading.Event()
+        self._heard_from: subprocess.Popen[bytes] | None = None  # since the last beat
+        self._silent_beats = 0  # since any process was heard from
+        self._has_answered = False
         self._thread = threading.Thread(
             target=self._supervise, name=f"labelquorum_{role}", daemon=True
         )
+        self._watchdog = None
+        if is_watched:
+            name = f"labelquorum_{role}_watch"
+            self._watchdog = threading.Thread(target=self._watch, name=name, daemon=True)
 
     @property
     def pid(self) -> int | None:
         """The process, if it runs."""
         return None if self._process is None else self._process.pid
 
+    @property
+    def answers(self) -> bool:
+        """Whether the process, or the one before it, answered a moment ago; True at the start."""
+        return self._silent_beats < (SILENT_BEATS if self._has_answered else MAX_START_BEATS)
+
     def start(self) -> None:
         """Start the process now, so that the first call need not wait for it."""
         with self._changed:
             if self._closing.is_set():
-                raise self._ended("start")
+                raise self._ending("start")
             if self._thread.ident is None:
                 self._spawn()
                 self._thread.start()
+                if self._watchdog is not None:
+                    self._watchdog.start()
 
     def close(self, seconds: float = 0.0) -> None:
         """End the process, which has this long to finish a chunk; later calls fail."""
@@ -249,9 +281,9 @@ class LearnerProcess:
             if process is not None and verb != "forget":
                 process.kill()
                 process.wait()
-            raise self._ended(verb, " (it took too long)") from error
+            raise self._ending(verb, " (it took too long)") from error
         except _DeadError as error:
-            raise self._ended(verb) from error
+            raise self._ending(verb) from error
         finally:  # a reply that comes now is ignored
             self._calls.pop(number, None)
 
@@ -289,7 +321,7 @@ class LearnerProcess:
             return True
         return False
 
-    def _ended(self, verb: str, reason: str = "") -> Exception:
+    def _ending(self, verb: str, reason: str = "") -> Exception:
         if self._closing.is_set():
             return StoreError("The learner was closed. Open the store again.")
         return RuntimeError(f"the learner ended while it was asked to {verb}{reason}")
@@ -315,6 +347,12 @@ class LearnerProcess:
 
     def _supervise(self) -> None:
         """Listen to the process, and start another after each that died, with backoff."""
+        try:
+            self._supervise_all()
+        finally:
+            self._ended.set()
+
+    def _supervise_all(self) -> None:
         delay = MIN_RESTART_SECONDS
         while True:
             process, started, works = self._process, time.monotonic(), False
@@ -358,6 +396,9 @@ class LearnerProcess:
         works = False
         while (message := _read_frame(process.stdout)) is not None:
             number, kind, *rest = message
+            self._heard_from, self._has_answered = process, True
+            if kind == "pong":
+                continue
             works = works or kind not in ("refused", "error")
             if number != NOTIFICATION:
                 reply = self._calls.pop(number, None)  # None: its caller has given up
@@ -369,6 +410,28 @@ class LearnerProcess:
             except Exception:  # whatever it is, the thread goes on
                 log.exception("an event could not be handled")
         return works
+
+    def _watch(self) -> None:
+        """Ping the process at every beat, and kill it once it has missed too many."""
+        watched, known, missed = None, None, 0
+        while not self._ended.wait(BEAT_SECONDS):
+            process, heard_from = self._process, self._heard_from
+            self._heard_from = None
+            self._silent_beats = 0 if heard_from is not None else self._silent_beats + 1
+            known = heard_from or known
+            missed = 0 if heard_from is not None or process is not watched else missed + 1
+            watched = process
+            if process is None:
+                continue
+            if missed >= (MAX_MISSED_BEATS if known is process else MAX_START_BEATS):
+                log.warning("learner does not answer, and is killed")
+                process.kill()
+            elif self._changed.acquire(blocking=False):  # held: a call is being written
+                try:
+                    with suppress(OSError, ValueError):  # the pipe is full, or closed
+                        self._write(_PING, deadline=None)
+                finally:
+                    self._changed.release()
 
     def _bury(self, process: subprocess.Popen[bytes]) -> None:
         """Fail the calls of a process that has died."""
@@ -385,6 +448,9 @@ class LearnerProcess:
             reply.set_exception(_DeadError())
         if not self._closing.is_set():
             self._on_death()
+
+
+_PING = pack([NOTIFICATION, "ping"])
 
 
 class _DeadError(Exception):
@@ -418,12 +484,25 @@ class _Program:
         }
 
     def run(self, source: IO[bytes]) -> None:
-        """Do what is asked, until the input ends."""
+        """Do what is asked, in another thread, until the input ends; answer pings at once."""
+        todo: SimpleQueue[Any] = SimpleQueue()
+        threading.Thread(target=self._work, args=(todo,), daemon=True).start()
         while (message := _read_frame(source)) is not None:
-            if message[1] == "forget":  # it may wait for a chunk, and the next message must not
+            if message[1] == "ping":
+                self._event("pong")
+            elif message[1] == "forget":  # it may wait for a chunk, and the next message must not
                 threading.Thread(target=self._reply, args=message, daemon=True).start()
             else:
-                self._reply(*message)
+                todo.put(message)
+
+    def run_alone(self, source: IO[bytes]) -> None:
+        """Do what is asked, in this thread alone: a fork of several threads is not whole."""
+        while (message := _read_frame(source)) is not None:
+            self._reply(*message)
+
+    def _work(self, todo: "SimpleQueue[Any]") -> None:
+        while True:
+            self._reply(*todo.get())
 
     def _reply(self, number: int, verb: str, *arguments: Any) -> None:
         try:
@@ -483,15 +562,17 @@ def main() -> None:
     # Frames go where standard output went; what is printed goes to standard error.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    program = _Program(replies)
     if sys.argv[1:] == ["parquet"]:
-        with suppress(ImportError):
-            import pyarrow.compute
-            import pyarrow.parquet  # noqa: F401  # once, and not in every fork
+        with suppress(LabelError):  # not installed: every file gets the sentence
+            for module in ("pyarrow.compute", "pyarrow.parquet"):
+                require_pyarrow(module)  # once, and not in every fork
+        program.run_alone(sys.stdin.buffer)
     else:
         import labelquorum.store.model_queries  # noqa: F401  # JAX is loaded with the first call
 
-    tune_garbage_collection()
-    _Program(replies).run(sys.stdin.buffer)
+        tune_garbage_collection()
+        program.run(sys.stdin.buffer)
     os._exit(0)  # with the threads, and what cannot be sent
 
 

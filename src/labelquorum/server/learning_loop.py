@@ -24,6 +24,9 @@ LOOK_INTERVAL_SECONDS = 0.03
 POLL_SECONDS = 0.5
 """How often streams are searched for items that have waited long enough."""
 
+LAG_SECONDS = 1.0
+"""How often the service counts the chunks that a subprocess is behind."""
+
 RETRY_SECONDS = 0.5
 """The pause after the store refused a write."""
 
@@ -41,6 +44,8 @@ class LearningLoop:
         """Called when the store begins to refuse writes, and when it takes them again."""
         self.healthy = True
         """False while the store refuses writes."""
+        self.problem: str | None = None
+        """Why nothing is learned, besides the store's own reasons: a thread has none."""
         self._due = threading.Event()
         self._changed: set[str] = set()
         self._behind: dict[str, int] = {}  # chunks that wait to be learned from, by stream
@@ -141,7 +146,8 @@ class LearningLoop:
 class SubprocessLoop:
     """A learning loop in a subprocess, which joins the store; has the interface of `LearningLoop`.
 
-    A process that dies counts as an attempt at the chunk that it was learning from, so a chunk that
+    How far it is behind is counted here, from the store: a subprocess that hangs tells nothing. A
+    process that dies counts as an attempt at the chunk that it was learning from, so a chunk that
     ends every process is quarantined after the third.
 
     Parameters
@@ -159,6 +165,9 @@ class SubprocessLoop:
         self.healthy = True
         """False while the store refuses writes."""
         self._behind: dict[str, int] = {}
+        self._is_checkpoint_due = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._count, name="labelquorum_lag", daemon=True)
         self._chunk: tuple[str, int] | None = None  # that is being learned from
         self._process = LearnerProcess(
             "loop",
@@ -172,13 +181,22 @@ class SubprocessLoop:
         """The process, if it runs."""
         return self._process.pid
 
+    @property
+    def problem(self) -> str | None:
+        """Why nothing is learned, besides the store's own reasons."""
+        return None if self._process.answers else "The learner does not answer; it is replaced."
+
     def start(self) -> None:
         """Start the process."""
         self._process.start()
+        self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
         """Let the process finish the chunk that is being learned from, and end."""
+        self._stop.set()
         self._process.close(seconds)
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
 
     def wake(self, stream: str) -> None:
         """Look at a stream soon: something came."""
@@ -195,17 +213,36 @@ class SubprocessLoop:
     def _handle(self, event: str, *facts: Any) -> None:
         if event == "changed":
             self._chunk = None
+            self._is_checkpoint_due = True
             self.on_change(facts[0])
-            with suppress(StoreError), self.store.write():
-                pass  # a WAL checkpoint is made once the log is long
         elif event == "look":
-            stream, self._behind[facts[0]], chunk = facts
+            stream, _, chunk = facts
             self._chunk = (stream, chunk) if chunk else None
         elif event == "healthy":
             self.healthy = facts[0]
         else:
             self.healthy = False
             log.warning("store refused", extra={"error": facts[-1]})
+
+    def _count(self) -> None:
+        """Count the chunks that wait, and make WAL checkpoints for the subprocess."""
+        while not self._stop.wait(LAG_SECONDS):
+            try:
+                self._behind = {name: self._waiting(name) for name in self.store.unsettled()}
+                if self._is_checkpoint_due:
+                    self._is_checkpoint_due = False
+                    with self.store.write():
+                        pass  # which makes one once the log is long
+            except StoreError:  # the write queue tells
+                pass
+            except Exception:  # whatever it is, the thread goes on
+                log.exception("the lag could not be counted")
+
+    def _waiting(self, name: str) -> int:
+        with suppress(StoreError):  # a stream that was deleted just now
+            to_apply, n_due = self.store.stream(name).backlog()
+            return len(to_apply) + n_due
+        return 0
 
     def _count_attempt(self) -> None:
         """Count the death of a process as an attempt at its chunk."""

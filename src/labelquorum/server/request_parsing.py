@@ -142,7 +142,7 @@ class ParquetReader:
     """Reads Parquet bodies, one at a time, in a subprocess that the first one starts."""
 
     def __init__(self) -> None:
-        self._process = LearnerProcess("parquet")
+        self._process = LearnerProcess("parquet", is_watched=False)
         self._process.timeout = DECODE_SECONDS
         self._turn = asyncio.Lock()
 

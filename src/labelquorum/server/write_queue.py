@@ -37,6 +37,9 @@ MAX_CHUNKS_BEHIND = 200
 COMMIT_INTERVAL_SECONDS = 0.005
 """Commits are at least this far apart: what arrives in between goes into one."""
 
+STUCK_SECONDS = 3.0
+"""A transaction that takes longer is stuck: no more labels are queued behind it."""
+
 POLL_SECONDS = 0.5
 """How often a store that refused a write is tried again while no labels come."""
 
@@ -68,6 +71,21 @@ class WriteQueue:
         self._thread = threading.Thread(target=self._write, name="labelquorum_write", daemon=True)
         self.writes = True
         """False while the store refuses writes."""
+        self._writing_since: float | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why labels are not taken or not learned from; None while all is well."""
+        if not self.healthy:
+            return "Labels are not taken at the moment: the store refuses writes."
+        return self._stuck() or self.loop.problem
+
+    def _stuck(self) -> str | None:
+        since = self._writing_since
+        seconds = 0.0 if since is None else time.monotonic() - since
+        if seconds < STUCK_SECONDS:
+            return None
+        return f"Labels have waited for {seconds:.0f} seconds to be written."
 
     @property
     def healthy(self) -> bool:
@@ -110,6 +128,9 @@ class WriteQueue:
                 f"Stream {stream.name!r} has more than {MAX_CHUNKS_BEHIND} chunks to learn from. "
                 "Nothing was accepted. Retry later."
             )
+        stuck = self._stuck()
+        if stuck is not None:
+            raise BusyError(f"{stuck} Nothing was accepted. Retry later.")
         with self._arrived:
             if self._stop.is_set():
                 raise BusyError("The service is stopping. Nothing was accepted. Retry later.")
@@ -124,7 +145,7 @@ class WriteQueue:
 
     def _write(self) -> None:
         while group := self._group():
-            begun = time.monotonic()
+            begun = self._writing_since = time.monotonic()
             by_stream: dict[str, list[_Waiting]] = {}
             for one in group:
                 by_stream.setdefault(one.stream.name, []).append(one)
@@ -142,6 +163,7 @@ class WriteQueue:
                     outcomes = [failure] * len(some)
                 _resolve([one.future for one in some], outcomes)
                 self.loop.wake(name)
+            self._writing_since = None
             if self._queued < GROUP_LABELS:
                 self._stop.wait(max(0.0, begun + COMMIT_INTERVAL_SECONDS - time.monotonic()))
 

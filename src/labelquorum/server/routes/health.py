@@ -26,8 +26,9 @@ def is_ready(request: Request) -> dict[str, bool]:
     """Tell that labels are taken and answers are given."""
     service = service_of(request)
     service.store.streams()
-    if not service.write_queue.healthy:
-        raise ApiError(503, "Labels are not taken at the moment.", headers={"Retry-After": "1"})
+    problem = service.write_queue.problem
+    if problem is not None:
+        raise ApiError(503, problem, headers={"Retry-After": "1"})
     return {"ok": True}
 
 
