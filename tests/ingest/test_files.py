@@ -226,6 +226,15 @@ def test_excel_is_read(tmp_path):
         read_labels(path)
 
 
+def test_a_row_of_zeros_in_excel_is_a_label(tmp_path):
+    pytest.importorskip("openpyxl")
+    path = tmp_path / "labels.xlsx"
+    pd.DataFrame({"task": [0, 0, 1], "worker": [0, 1, 0], "label": [0, 0, 1]}).to_excel(
+        path, index=False
+    )
+    assert list(read_labels(path).labels) == [0, 0, 1]
+
+
 def test_without_openpyxl_excel_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     (tmp_path / "labels.xlsx").write_bytes(b"")

@@ -219,7 +219,11 @@ def read_excel(source: Any, space: LabelSpace = ANY_LABEL, columns: Columns = No
         ) as error:
             raise _unreadable(name, "Excel", error) from error
         sheet = book.worksheets[0]
-        rows = [(n, row) for n, row in enumerate(sheet.iter_rows(values_only=True), 1) if any(row)]
+        rows = [
+            (n, row)
+            for n, row in enumerate(sheet.iter_rows(values_only=True), 1)
+            if set(row) != {None}
+        ]
         book.close()
     header = list(rows[0][1]) if rows else []
     found = find_columns(header, f"{name} row 1", NAME_COLUMNS, columns)
