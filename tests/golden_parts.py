@@ -213,6 +213,7 @@ def streams(where: str) -> dict[str, Any]:
         results += [birds.accept(labels(["t40", "t41"], WORKERS[3:], CLASSES))]
 
         rules = Rules(2, max_wait=None, chunk_items=8, max_chunk_wait=None)
+        rules = rules.changed(retention="discard", grace=0.0)
         settings: Any = {"preset": "recipe", "classes": [0, 1], "repeats": "all", "seed": 3}
         pages = store.create("pages", rules=rules, **settings)
         for tasks in (TASKS[:9], TASKS[5:14]):

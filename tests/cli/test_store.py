@@ -109,11 +109,24 @@ def test_run_may_leave_bad_lines_out():
     assert "Left out, missing worker: 1." in said.stderr
 
 
+def test_run_tells_why_labels_are_late():
+    once = ("--once", "--flush", "--grace", "0")
+    run("run", "s", "in", *STORE, *once)
+    task, _, label = ROWS[0]
+    Path("in/9.csv").write_text(as_csv([(task, "one more", label)]))
+    said = run("run", "s", "in", *STORE, *once).stderr
+    assert "Late labels: 1." in said and "set the stream's rule `grace` longer" in said
+    assert "`grace`" in run("doctor", "--store", "data").stdout
+
+
 def test_run_changes_rules_and_refuses_other_settings():
     run("run", "s", *STORE, "--classes", "cat,dog", "--max-wait", "never", stdin="")
     run("run", "s", *STORE, "--classes", "cat,dog", "--grace", "5", stdin="")
     with Store.look("data") as store:
         assert store.stream("s").rules == Rules(max_wait=None, grace=5.0)
+    run("run", "s", *STORE, "--grace", "never", stdin="")
+    with Store.look("data") as store:
+        assert store.stream("s").rules.grace is None
     said = run("run", "s", *STORE, "--classes", "cat,fox", stdin="", code=2)
     assert "was made with the classes ['cat', 'dog']" in unboxed(said.stderr)
 

@@ -243,7 +243,7 @@ def test_demo_serves_decides_and_leaves_nothing_behind_at_control_c(started, tmp
     assert stream == demo.STREAM
     with lq.Client(url, key) as client:
         until(lambda: client.stream(stream)["counts"]["answered_items"] > 100, PATIENCE)
-        assert client.stream(stream)["rules"]["grace"] > 0
+        assert client.stream(stream)["rules"]["grace"] is None
         until(lambda: "All labels are in." in running.said(), PATIENCE)
     family = running.family()
     assert len(family) == 3  # the service, who learns, and who answers questions to the model

@@ -15,7 +15,14 @@ from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
 CLASSES = ["a", "b", "c"]
-RULES = Rules(labels_per_item=3, chunk_items=4, max_wait=None, max_chunk_wait=None, grace=1e9)
+RULES = Rules(
+    labels_per_item=3,
+    chunk_items=4,
+    max_wait=None,
+    max_chunk_wait=None,
+    retention="discard",
+    grace=1e9,
+)
 
 
 def labels_of(n_items, seed=5, n_workers=7, labels_per_item=4):

@@ -20,14 +20,20 @@ def admin(running):
 
 @pytest.fixture
 def stream(admin, request):
-    """The path of an empty stream of its own, which cuts when two items have two labels each."""
+    """The path of an empty stream, which cuts two items of two labels each and closes them."""
     name = request.node.name[:200].replace("/", " ")
     answer = admin.post(
         "/v1/streams",
         json={
             "name": name,
             "settings": {"classes": ["owl", "wren"]},
-            "rules": {"labels_per_item": 2, "chunk_items": 2, "max_wait": None},
+            "rules": {
+                "labels_per_item": 2,
+                "chunk_items": 2,
+                "max_wait": None,
+                "retention": "discard",
+                "grace": 0,
+            },
         },
     )
     assert answer.status_code == 201, answer.text

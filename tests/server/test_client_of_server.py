@@ -10,7 +10,14 @@ from labelquorum.client import transport
 from labelquorum.errors import ConflictError, LabelError, StateError, StoreError
 from labelquorum.evaluation import class_conditional_crowd, label_table
 
-RULES = {"labels_per_item": 2, "chunk_items": 2, "max_wait": None, "max_chunk_wait": None}
+RULES = {
+    "labels_per_item": 2,
+    "chunk_items": 2,
+    "max_wait": None,
+    "max_chunk_wait": None,
+    "retention": "discard",
+    "grace": 0,
+}
 TABLE = {
     "t1": {"ann": "owl", "bob": "owl"},
     "t2": {"ann": "wren", "bob": "owl", "cat": "wren"},
@@ -49,6 +56,27 @@ def test_a_stream_is_made_changed_and_told(client, name):
         client.change(name, chunk_items=0)
     with pytest.raises(StoreError, match="There is no stream 'no such'"):
         client.stream("no such")
+
+
+def test_a_label_of_a_closed_task_comes_back_with_the_reason(client, name):
+    assert client.send(name, TABLE).reason is None
+    settled(client, name)
+    late = client.send(name, {"t1": {"dan": "wren"}, "t9": {"dan": "owl"}})
+    assert (late.accepted, late.late) == (1, 1) and "`grace`" in late.reason
+
+
+def test_labels_of_a_stream_without_rules_change_its_answers(client, request):
+    name = request.node.name
+    made = client.create(name, classes=["owl", "wren"], rules={"max_chunk_wait": 0})
+    assert made["rules"]["grace"] is None and made["rules"]["retention"] == "keep"
+    client.send(name, {"t": {"ann": "owl"}})
+    settled(client, name)
+    assert client.items(name)["label"].to_dict() == {"t": "owl"}
+    assert client.send(name, {"t": {"bob": "wren", "cy": "wren"}}).accepted == 2
+    settled(client, name, 2)
+    assert client.items(name)["label"].to_dict() == {"t": "wren"}
+    assert client.change(name, grace=0)["rules"]["grace"] == 0
+    assert client.change(name, grace=None)["rules"]["grace"] is None
 
 
 def test_labels_go_in_and_answers_come_out(client, name):

@@ -15,7 +15,14 @@ from labelquorum.store.batch import Submission
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
-RULES = Rules(labels_per_item=3, chunk_items=5, max_wait=None, max_chunk_wait=0.0)
+RULES = Rules(
+    labels_per_item=3,
+    chunk_items=5,
+    max_wait=None,
+    max_chunk_wait=0.0,
+    retention="discard",
+    grace=0,
+)
 
 
 @pytest.fixture

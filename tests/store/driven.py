@@ -6,7 +6,14 @@ from labelquorum.evaluation import class_conditional_crowd, label_table
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
-RULES = Rules(labels_per_item=3, chunk_items=4, max_wait=None, max_chunk_wait=None, grace=1e9)
+RULES = Rules(
+    labels_per_item=3,
+    chunk_items=4,
+    max_wait=None,
+    max_chunk_wait=None,
+    retention="discard",
+    grace=1e9,
+)
 
 
 def batches():

@@ -13,7 +13,7 @@ from labelquorum.store.rules import Rules
 
 where = store_on("sqlite", "postgresql")
 NOTHING = LabelTable([], [], [])
-PATIENT = Rules(labels_per_item=3, chunk_items=1, max_wait=None)
+PATIENT = Rules(labels_per_item=3, chunk_items=1, max_wait=None, retention="discard", grace=0)
 
 
 def said(number, moment, task="t", worker="a", label="x"):

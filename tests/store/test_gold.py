@@ -14,7 +14,7 @@ from labelquorum.store.gold import TOO_LATE
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
-AT_ONCE = Rules(labels_per_item=1, chunk_items=1, max_wait=None, max_chunk_wait=None)
+AT_ONCE = Rules(chunk_items=1, max_wait=None, max_chunk_wait=None, retention="discard", grace=0)
 OPEN = AT_ONCE.changed(grace=1e9)
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from labelquorum.store import model_queries, queries
+from labelquorum.store.batch import decode
 from labelquorum.store.rules import Rules
 
 RULES = Rules(labels_per_item=2, chunk_items=4, max_wait=None, max_chunk_wait=None, grace=1e9)
@@ -93,3 +94,21 @@ def test_of_many_classes_the_bounds_of_a_skill_are_told_by_labels_alone(store, m
         assert one["skill"] == other["skill"]
         assert 0 <= other["low"] < other["skill"] < other["high"] <= 1
         assert (one["low"], one["high"]) != (other["low"], other["high"])
+
+
+def test_flags_and_the_model_file_have_the_open_tasks_answered_last(store, asked, monkeypatch):
+    """Of all that stay open for good, and without sorting them."""
+    rules = RULES.changed(chunk_items=1, labels_per_item=1, grace=None)
+    stream = store.create("s", classes=["a", "b"], rules=rules)
+    for task in "zyxwv":
+        stream.accept({task: {"ann": "a", "bob": "b"}})
+        stream.settle()
+    monkeypatch.setattr(queries, "FLAG_ITEMS", 2)
+    monkeypatch.setattr(queries, "MODEL_ITEMS", 3)
+    stream.worker_table()
+    stream.model_file()
+    given = [[decode(row.item) for row in work.open_items] for _, work, _ in asked]
+    assert given == [["w", "v"], ["v", "w", "x"]]
+    assert len(stream.snapshot().ids["open_items"]) == 5
+    monkeypatch.setattr(queries, "COUNTED_ITEMS", 4)
+    assert stream.suggestions()[1] == 4

@@ -1,10 +1,50 @@
-"""The recorded streams of the goldens, in PostgreSQL; `test_goldens.py` has them in SQLite."""
+"""The recorded streams of the goldens, in PostgreSQL; `test_goldens.py` has them in SQLite.
+
+And a store and a model file that an earlier version wrote: see `fixtures/README.md`.
+"""
 
 import gc
+import gzip
+import json
+from pathlib import Path
 
 import golden_parts
 import goldens
 import pytest
+from store.conftest import store_on
+from store.fixtures import made
+
+import labelquorum as lq
+from labelquorum.store.backup import restore
+from labelquorum.store.check import examine_store
+from labelquorum.store.store import Store
+
+FIXTURES = Path(__file__).parent / "fixtures"
+where = store_on("sqlite", "postgresql")
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return json.loads((FIXTURES / "before_held_labels.json").read_text())
+
+
+def test_a_store_of_an_earlier_version_keeps_rules_answers_and_hashes(where, tmp_path, recorded):
+    backup = tmp_path / "backup"
+    backup.write_bytes(gzip.decompress((FIXTURES / "before_held_labels.backup.gz").read_bytes()))
+    restore(backup, where)
+    with Store.open(where, lambda: recorded["clock"]) as store:
+        streams = [store.stream(name) for name in store.streams()]
+        for stream in streams:
+            found, expected = made.state(stream), recorded["before"][stream.name]
+            assert found == expected
+        for stream in streams:
+            assert made.go_on(stream) == recorded["after"][stream.name]
+    assert not [one for one in examine_store(where) if one.name == "broken"]
+
+
+def test_a_model_file_of_an_earlier_version_says_what_it_said(recorded):
+    found = json.loads(json.dumps(made.predicted(lq.load(FIXTURES / "before_held_labels.lq"))))
+    assert found == recorded["model"]
 
 
 # The export of workers over HTTP asks for columns alone and leaves its cursor open.

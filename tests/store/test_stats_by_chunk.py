@@ -60,7 +60,7 @@ def test_truths_come_with_what_had_been_answered(tmp_path):
 
 def test_a_truth_may_name_a_class_that_no_worker_did(tmp_path):
     with Store.open(tmp_path) as store:
-        stream = store.create("open", rules=Rules(labels_per_item=2, chunk_items=1))
+        stream = store.create("open", rules=Rules(labels_per_item=2, chunk_items=1, grace=0))
         stream.accept({"t1": {"ann": "owl", "bob": "owl"}})
         stream.settle()
         stream.gold({"t1": "hawk"})  # closed: the answer becomes the truth

@@ -17,6 +17,7 @@ from labelquorum.store import database as database_module
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import put
 from labelquorum.store.rules import Rules
+from labelquorum.store.search import find_items
 from labelquorum.store.store import Store
 
 STORE = Path(failpoints.__file__).parent
@@ -140,6 +141,8 @@ def indexes_of(connection):
 def test_a_store_of_before_the_last_migration_goes_on(where, uninterrupted):
     first, *_ = batches()
     with Store.open(where) as store:
+        stream = store.create("s", rules=RULES)
+        stream.accept(first, key="batch 0", source="source", position="1")
         with store.write() as connection:
             of_today = indexes_of(connection)
             for statement in _DOWN:
@@ -147,10 +150,9 @@ def test_a_store_of_before_the_last_migration_goes_on(where, uninterrupted):
             if connection.dialect.name == "sqlite":
                 connection.execute(sa.text("DELETE FROM sqlite_stat1"))
             assert indexes_of(connection) != of_today
-        stream = store.create("s", rules=RULES)
-        stream.accept(first, key="batch 0", source="source", position="1")
     with Store.open(where) as store, store.read() as connection:
         assert indexes_of(connection) == of_today
+        assert store.stream("s").count()["held_labels"] == len(first)
         partial = {one.split()[2] for one in of_today if " IS NOT NULL" in one}
         assert partial == {"labels_of_chunk", "waiting_ready"}
     assert drive(where) == uninterrupted
@@ -170,7 +172,8 @@ def test_tables_that_others_read_are_not_waited_for_without_end(database, monkey
     Store.open(database).close()
 
 
-_DOWN = (  # from the tables of 0004 to those of 0003
+_DOWN = (  # from the tables of today to those of 0003
+    "ALTER TABLE streams DROP COLUMN held_labels",
     "DROP INDEX labels_of_item",
     "DROP INDEX labels_of_chunk",
     "DROP INDEX waiting_ready",
@@ -195,22 +198,40 @@ def test_labels_and_what_is_ready_are_found_without_looking_at_all_of_a_stream(t
     sa.event.listen(sa.pool.Pool, "connect", listen)
     try:
         with Store.open(tmp_path) as store:
-            stream = store.create("s", rules=RULES.changed(max_wait=3600, retention="keep"))
+            asked.clear()
+            rules = RULES.changed(max_wait=3600, retention="keep", grace=None)
+            stream = store.create("s", rules=rules)
             for batch in batches():
                 stream.accept(batch)
                 stream.settle()
+            stream.suggestions()
+            stream.worker_table()
+            stream.pending()
+            stream.model_file()
+            find_items(stream, sort="confidence")
+            [task, *_] = batch["task"]
+            stream.item(task)
+            stream.reasons(task)
+            stream.count()
             with store.write() as connection:
                 for statement in set(asked):
                     if statement.startswith(("SELECT", "UPDATE", "DELETE")):
-                        plain = statement.replace("-Inf", "-1e999")  # as SQLite reads it
+                        plain = statement.replace("-Inf", "-1e999").replace(" Inf", " 1e999")
                         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {plain}")
                         found.update(row.detail for row in plan)
     finally:
         sa.event.remove(sa.pool.Pool, "connect", listen)
-    steps = {re.sub("COVERING ", "", step) for step in found if re.search("labels|waiting", step)}
+    tables = "labels|waiting|open_items"
+    steps = {re.sub("COVERING ", "", step) for step in found if re.search(tables, step)}
     assert steps == {
         "SEARCH labels USING INDEX labels_of_chunk (stream=? AND chunk=?)",
         "SEARCH labels USING INDEX labels_of_item (stream=? AND item=?)",
+        "SEARCH labels USING INDEX labels_of_item (stream=? AND item=?) LEFT-JOIN",
+        "SEARCH open_items USING INDEX open_items_until (stream=?)",  # whether there is any
+        "SEARCH open_items USING INDEX open_items_until (stream=? AND open_until<?)",
+        "SEARCH open_items USING INDEX open_items_until (stream=? AND open_until>?)",  # 10,000
+        "SEARCH open_items USING INDEX sqlite_autoindex_open_items_1 (stream=? AND item=?)",
+        "SEARCH waiting USING INDEX waiting_first (stream=?)",
         "SEARCH waiting USING INDEX waiting_first (stream=? AND first_at<?)",
         "SEARCH waiting USING INDEX waiting_ready (stream=? AND ready_at>?)",
         "SEARCH waiting USING PRIMARY KEY (stream=? AND item=?)",

@@ -25,7 +25,7 @@ from labelquorum.store.learner import WorkerRow
 from labelquorum.store.rules import DAY, Rules
 from labelquorum.store.store import Store
 
-AT_ONCE = Rules(labels_per_item=1, chunk_items=1, max_wait=None, max_chunk_wait=None)
+AT_ONCE = Rules(chunk_items=1, max_wait=None, max_chunk_wait=None, retention="discard", grace=0)
 FOREVER = 1e9
 
 
@@ -349,7 +349,15 @@ def test_rules_change_while_the_stream_runs(store):
 
 
 @pytest.mark.parametrize(
-    "change", [{"chunk_items": 0}, {"max_wait": -1}, {"retention": "x"}, {"grace": None}, {"q": 1}]
+    "change",
+    [
+        {"chunk_items": 0},
+        {"max_wait": -1},
+        {"retention": "x"},
+        {"grace": -1},
+        {"days": None},
+        {"q": 1},
+    ],
 )
 def test_a_bad_rule_is_refused(store, change):
     stream = store.create("s")
@@ -490,6 +498,91 @@ def test_an_open_item_stays_ready_when_one_of_its_late_labels_is_retracted(store
     stream.retract("t", "c")
     stream.settle()
     assert stream.answers()[0].n_labels == 3
+
+
+# ── what a stream does unless told otherwise ─────────────────────────────────────────────
+
+
+def test_a_stream_without_rules_loses_no_label(store, clock):
+    stream = store.create("s", classes=["owl", "wren"])
+    assert stream.accept({"t": {"ann": "owl"}}).accepted == 1
+    clock.time += 60  # max_chunk_wait
+    stream.settle()
+    assert [(one.label, one.n_labels) for one in stream.answers()] == [("owl", 1)]
+    clock.time += 7 * DAY
+    receipt = stream.accept({"t": {"bob": "wren", "cy": "wren"}})
+    assert (receipt.accepted, receipt.late, receipt.reason) == (2, 0, None)
+    clock.time += 60
+    stream.settle()
+    assert [(one.label, one.n_labels) for one in stream.answers()] == [("wren", 3)]
+    assert {one["worker"]: one["labels"] for one in stream.workers()} == {
+        "ann": 1,
+        "bob": 1,
+        "cy": 1,
+    }
+    count = stream.count()
+    assert (count["held_labels"], count["late_labels"]) == (3, 0)
+    assert stream.explain("t")["workers"]
+
+
+def test_a_label_that_can_no_longer_count_comes_back_with_the_reason(store):
+    stream = store.create("s", rules=AT_ONCE, classes=["x", "y"])
+    stream.accept({"t": {"a": "x"}})
+    stream.settle()
+    receipt = stream.accept({"t": {"b": "y"}}, key="k")
+    assert (receipt.accepted, receipt.late) == (0, 1)
+    assert "`grace`" in receipt.reason
+    assert stream.accept({"t": {"b": "y"}}, key="k").reason == receipt.reason
+    stream.change(grace=None)
+    stream.accept({"u": {"a": "x"}})
+    stream.settle()
+    assert stream.accept({"u": {"b": "y"}}).reason is None  # the advice works
+
+
+def test_tasks_that_would_stay_open_for_good_close_once_a_grace_is_set(store, clock):
+    stream = store.create("s", rules=AT_ONCE.changed(grace=None), classes=["x", "y"])
+    stream.accept({"t": {"a": "x"}})
+    stream.settle()
+    stream.accept({"u": {"a": "x"}})
+    stream.cut()  # not applied yet
+    stream.change(grace=10)
+    stream.settle()
+    clock.time += 9
+    assert stream.accept({"t": {"b": "x"}, "u": {"b": "x"}}).accepted == 2
+    clock.time += 20
+    stream.settle()
+    clock.time += 20
+    assert stream.accept({"t": {"c": "x"}, "u": {"c": "x"}}).late == 2
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [{"retention": "keep"}, {"retention": "discard"}, {"retention": "keep_days", "days": 1}],
+)
+def test_a_stream_counts_the_labels_it_holds(store, clock, rules):
+    def counted():
+        count, labels = stream.count(), schema.labels.c
+        with store.read() as connection:
+            held = connection.execute(sa.select(labels.chunk)).all()
+        assert count["held_labels"] == len(held)
+        assert count["waiting_labels"] == sum(row.chunk is None for row in held)
+        return count["held_labels"]
+
+    stream = store.create(
+        "s", rules=AT_ONCE.changed(chunk_items=2, grace=None, **rules), classes=["x", "y"]
+    )
+    stream.accept({"t": {"a": "x", "b": "y"}, "u": {"a": "x"}, "v": {"c": "x"}})
+    assert counted() == 4
+    stream.retract("u", "a")
+    assert counted() == 3
+    stream.settle()
+    counted()
+    clock.time += 2 * DAY
+    stream.accept({"t": {"d": "x"}, "v": {"d": "x"}})
+    stream.settle()
+    assert counted() == {"keep": 5, "discard": 0, "keep_days": 2}[rules["retention"]]
+    stream.forget("d")
+    counted()
 
 
 # ── retention ────────────────────────────────────────────────────────────────────────────

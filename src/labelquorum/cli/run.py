@@ -54,7 +54,7 @@ def _wait_rule(option: str, default: str, sentence: str) -> Any:
 
 
 LabelsPerItem = Annotated[
-    int | None, _rule("--labels-per-item", "3", "Number of labels that make a task ready.", min=1)
+    int | None, _rule("--labels-per-item", "1", "Number of labels that make a task ready.", min=1)
 ]
 MaxWait = Annotated[
     str | None,
@@ -77,16 +77,15 @@ MaxChunkWait = Annotated[
 ]
 Kept = Annotated[
     Literal["discard", "keep_days", "keep"] | None,
-    _rule("--retention", "discard", "What becomes of raw labels once they are answered."),
+    _rule("--retention", "keep", "What becomes of raw labels once they are answered."),
 ]
 Days = Annotated[float | None, _rule("--days", "30", "How long keep_days keeps them.", min=0)]
 Grace = Annotated[
-    float | None,
-    _rule(
+    str | None,
+    _wait_rule(
         "--grace",
-        "0",
-        "Seconds an answered task stays open for late labels and corrections.",
-        min=0,
+        "never closed",
+        "Seconds an answered task stays open for later labels, or never to close it.",
     ),
 ]
 MaxWorkers = Annotated[
@@ -173,13 +172,12 @@ def run(
         "repeats": repeats,
         "abstain": parse_abstain(abstain),
     }
-    waits = {"max_wait": max_wait, "max_chunk_wait": max_chunk_wait}
+    waits = {"max_wait": max_wait, "max_chunk_wait": max_chunk_wait, "grace": grace}
     rules = {
         "labels_per_item": labels_per_item,
         "chunk_items": chunk_items,
         "retention": retention,
         "days": days,
-        "grace": grace,
         "max_workers": max_workers,
         **{rule: text if text in (None, NEVER) else float(text) for rule, text in waits.items()},
     }
@@ -279,6 +277,8 @@ class _Work:
 
     def sentence(self) -> str:
         """Tell the counts that are not zero."""
+        from labelquorum.store.batch import CLOSED
+
         waiting = self._stream.count()
         reported = {
             "Labels taken": self._counts["taken"],
@@ -289,6 +289,8 @@ class _Work:
             "Labels that wait": waiting["waiting_labels"],
         }
         sentences = [f"{what}: {count:,}." for what, count in reported.items() if count]
+        if self._counts["late"]:
+            sentences.append(CLOSED)
         return " ".join(sentences or ["There were no new labels."])
 
 

@@ -40,6 +40,7 @@ class Acknowledged(NamedTuple):
     skipped: Mapping[str, int]  # rows left out, by reason
     repeated: int  # batches that had come before under this key; they are counted once
     key: str
+    reason: str | None = None  # why labels are late, and what to do; None if none is
 
 
 class Client:
@@ -192,7 +193,7 @@ class Client:
             )
         skipped = Counter[str]()
         taken = {"accepted": 0, "late": 0, "repeated": 0}
-        first = 0
+        first, reason = 0, None
         space = LabelSpace(on_bad=on_bad)
         for number, table in enumerate(batches(labels, space)):
             n_rows = len(table.item_ids)
@@ -222,7 +223,8 @@ class Client:
             skipped.update(reply["skipped"])
             for name in taken:
                 taken[name] += reply[name]
-        return Acknowledged(skipped=dict(skipped), key=key, **taken)
+            reason = reply.get("reason") or reason
+        return Acknowledged(skipped=dict(skipped), key=key, reason=reason, **taken)
 
     def retract(self, stream: str, task: Hashable, worker: Hashable) -> int:
         """Take back a worker's labels of a task that is not cut yet; say how many there were."""

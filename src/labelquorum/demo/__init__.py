@@ -35,7 +35,6 @@ RULES = {
     "max_wait": 5.0,
     "chunk_items": CHUNK_ITEMS,
     "max_chunk_wait": 2.0,
-    "grace": 3600.0,  # so that there is evidence to look at, and workers to ask
 }
 LOOK_SECONDS, REPORT_SECONDS = 0.25, 5.0
 EXTRA_SECONDS = 60.0

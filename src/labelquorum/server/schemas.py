@@ -66,6 +66,7 @@ class ReceiptShape(BaseModel):
 
     accepted: int
     late: int = Field(description="Set aside: their items are closed.")
+    reason: str | None = Field(description="Why labels are late, and what to do; null if none is.")
     skipped: dict[str, int] = Field(description="Rows left out, by reason.")
     repeated: bool = Field(description="They came before under this key: nothing counts twice.")
 
@@ -90,6 +91,7 @@ class HookAnswer(BaseModel):
     action: str
     accepted: int
     late: int
+    reason: str | None = Field(description="Why labels are late, and what to do; null if none is.")
     retracted: int
     skipped: dict[str, int]
 
@@ -103,7 +105,7 @@ class RulesShape(BaseModel):
     chunk_items: int | None = Field(default=None, ge=1)
     max_chunk_wait: float | None = Field(default=None, ge=0, description="Null waits for ever.")
     retention: str | None = Field(default=None, pattern="^(discard|keep_days|keep)$")
-    grace: float | None = Field(default=None, ge=0)
+    grace: float | None = Field(default=None, ge=0, description="Null closes no task.")
     days: float | None = Field(default=None, ge=0)
     max_workers: int | None = Field(default=None, ge=1)
 

@@ -254,8 +254,8 @@ def aggregate_stream(
         Where Spark keeps how far it came. It goes with the store: keep both, or neither.
     whole_items
         Each micro-batch has all labels of its items, so all of them are answered at once, as one
-        chunk unless `rules` say otherwise. Unless given, the stream's rules say when an item is
-        ready.
+        chunk, and closed, unless `rules` say otherwise. Unless given, the stream's rules say when
+        an item is ready.
     sink
         Where the answers go besides: a function of (DataFrame, number of the micro-batch), as
         `foreachBatch` takes it, or a path under which each micro-batch that answers something has
@@ -293,7 +293,7 @@ def aggregate_stream(
     store = _hold(store_url)
     try:
         store.learner = ExecutorLearner(df.sparkSession, spread_labels)
-        usual = Rules(chunk_items=WHOLE_CHUNK_ITEMS) if whole_items else None
+        usual = Rules(chunk_items=WHOLE_CHUNK_ITEMS, grace=0.0) if whole_items else None
         if on_bad is not None and stream not in store.streams():
             settings["on_bad"] = on_bad
         found = _prepared(store, stream, method, rules, settings, usual)

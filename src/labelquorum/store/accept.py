@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, LimitError
 from labelquorum.store.batch import (
+    CLOSED,
     Batch,
     Receipt,
     Row,
@@ -57,6 +58,11 @@ class Revised(NamedTuple):
     late: int  # set aside: their items are closed
     retracted: int  # labels of earlier versions that are gone or replaced
     outdated: bool = False  # this version or a later one had come: nothing was done
+
+    @property
+    def reason(self) -> str | None:
+        """Why some of the labels do not count, and what to do; None where all do."""
+        return CLOSED if self.late else None
 
 
 class Acceptor:
@@ -196,6 +202,7 @@ class Acceptor:
         self._put_waiting(connection, before, waiting)
         late_labels = stream.late_labels + sum(one.late for one in receipts)
         moved = {"key": self._ref.key, "row": number, "late": late_labels, "now": now}
+        moved["held"] = stream.held_labels + len(taken)
         connection.execute(_MOVED, moved)
         self.write_receipts(connection, batches, receipts, now)
         return receipts
@@ -401,6 +408,7 @@ class Acceptor:
         uncut = sa.and_(labels.stream == self._ref.key, labels.chunk.is_(None))
         items = list(connection.scalars(sa.select(labels.item).where(uncut, which).distinct()))
         n_gone = connection.execute(schema.labels.delete().where(uncut, which)).rowcount
+        self._ref.release(connection, n_gone)
         self.recount(connection, items)
         return n_gone
 
@@ -410,7 +418,10 @@ _MOVED = (
     schema.streams.update()
     .where(schema.streams.c.id == sa.bindparam("key"))
     .values(
-        next_row=sa.bindparam("row"), late_labels=sa.bindparam("late"), moment=sa.bindparam("now")
+        next_row=sa.bindparam("row"),
+        late_labels=sa.bindparam("late"),
+        held_labels=sa.bindparam("held"),
+        moment=sa.bindparam("now"),
     )
 )
 _WAITING = tuple(schema.waiting.c[name] for name in WaitingItem._fields)

@@ -203,7 +203,8 @@ class Applier:
         labels, chunks = schema.labels.c, schema.chunks.c
         rules = self._ref.rules(connection)
         if rules.retention == "discard":
-            connection.execute(_DISCARD, {"key": self._ref.key, "number": chunk.id})
+            gone = connection.execute(_DISCARD, {"key": self._ref.key, "number": chunk.id})
+            self._ref.release(connection, gone.rowcount)
             return 0
         if rules.retention == "keep_days":
             old = sa.and_(
@@ -212,10 +213,13 @@ class Applier:
                 chunks.labels_kept == 1,
                 chunks.cut_at <= chunk.cut_at - rules.days * DAY,
             )
-            gone = among(
+            of_old = among(
                 connection, labels.chunk, connection.scalars(sa.select(chunks.id).where(old)).all()
             )
-            connection.execute(schema.labels.delete().where(labels.stream == self._ref.key, gone))
+            gone = connection.execute(
+                schema.labels.delete().where(labels.stream == self._ref.key, of_old)
+            )
+            self._ref.release(connection, gone.rowcount)
             connection.execute(schema.chunks.update().where(old).values(labels_kept=0))
         return 1
 

@@ -19,6 +19,7 @@ from labelquorum.ingest.readers import read_labels
 from labelquorum.ingest.validate import NAME_BYTES
 
 __all__ = [
+    "CLOSED",
     "Batch",
     "Receipt",
     "Row",
@@ -31,6 +32,14 @@ __all__ = [
     "encode_id",
     "prepare",
 ]
+
+
+CLOSED = (
+    "Late labels came when their tasks were closed: they are not stored and change no answer. For "
+    "later labels to count, set the stream's rule `grace` longer, or to null so that tasks stay "
+    "open from now on."
+)
+"""Why a label does not count, and what to do."""
 
 
 class Submission(NamedTuple):
@@ -51,6 +60,11 @@ class Receipt(NamedTuple):
     first_row: int | None
     last_row: int | None
     repeated: bool = False  # they were accepted before under this key: nothing is counted twice
+
+    @property
+    def reason(self) -> str | None:
+        """Why some of the labels do not count, and what to do; None where all do."""
+        return CLOSED if self.late else None
 
 
 class Row(NamedTuple):

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from labelquorum.errors import StoreError
 from labelquorum.ingest.lint import Finding
+from labelquorum.store.batch import CLOSED
 from labelquorum.store.database import (
     FILE,
     check_at_rest,
@@ -144,8 +145,7 @@ def _stream(store: Store, stream: Stream) -> Iterator[Finding]:
         f"with {count['waiting_labels']:,} labels; {count['held_labels']:,} labels are held.",
     )
     if late := count["late_labels"]:
-        sentence = f"{who}: {late:,} labels came when their tasks were closed. Set a grace, if odd."
-        yield Finding("late", late, sentence, "note")
+        yield Finding("late", late, f"{who}: {late:,} labels were late. {CLOSED}", "note")
     with store.read() as connection:
         yield from _stuck(connection, stream, who)
         for n_wrong, rule in _broken(connection, stream):
@@ -188,6 +188,8 @@ def _broken(connection: sa.Connection, stream: Stream) -> Iterator[tuple[int, st
     short = ours.where(chunks.state == "cut", n_labels != chunks.n_labels)
     yield count(short), "a chunk that was cut holds its labels"
     yield count(ours.where(chunks.id >= row.next_chunk)), "chunks have numbers that were given out"
+    held = sa.select(labels.row).where(labels.stream == key)
+    yield abs(count(held) - row.held_labels), "a stream knows how many labels it holds"
     beyond = sa.select(labels.row).where(labels.stream == key, labels.row >= row.next_row)
     yield count(beyond), "labels have numbers that were given out"
     n_workers = labels.row if stream.ref.counts_all else sa.distinct(labels.worker)

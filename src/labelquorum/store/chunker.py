@@ -4,6 +4,7 @@ A cut is a transaction of its own. It writes the number of a chunk to the labels
 what a chunk holds is fixed before it is learned from.
 """
 
+from math import inf
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -111,11 +112,25 @@ class Chunker:
             return self._ref.cut_chunks(connection)
 
     def change(self, **changes: Any) -> Rules:
-        """Change some of the rules from now on; items that are ready stay so."""
+        """Change some of the rules from now on; items that are ready stay so.
+
+        With a `grace`, items that were to stay open for good close after it, from now.
+        """
         waiting = schema.waiting.c
         with self._ref.write() as connection:
             rules = self._ref.rules(connection).changed(**changes)
             now = self._ref.now()
+            if rules.grace is not None:  # what was to stay open for good now closes in time too
+                items, chunks = schema.open_items.c, schema.chunks.c
+                for table, is_open in (
+                    (schema.open_items, items.open_until == inf),
+                    (schema.chunks, sa.and_(chunks.state == "cut", chunks.open_until == inf)),
+                ):
+                    connection.execute(
+                        table.update()
+                        .where(table.c.stream == self._ref.key, is_open)
+                        .values(open_until=now + rules.grace)
+                    )
             connection.execute(
                 schema.streams.update()
                 .where(schema.streams.c.id == self._ref.key)
@@ -176,7 +191,7 @@ class Chunker:
 
 
 # Before every moment. SQLite uses an index for "later than this", but not for "is not NULL".
-_NEVER = float("-inf")
+_NEVER = -inf
 
 # Built once: building a statement takes longer than executing it.
 _SPAN = sa.select(sa.func.min(schema.labels.c.row), sa.func.max(schema.labels.c.row)).where(

@@ -3,7 +3,7 @@
 What they contributed to shared numbers and to answers stays: it names nobody.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,13 +39,14 @@ def erase(ref: StreamRef, acceptor: Acceptor, connection: sa.Connection, worker:
     if not known and place is None and not found:
         return None
     connection.execute(schema.labels.delete().where(theirs))
+    ref.release(connection, len(found))
     acceptor.recount(connection, sorted({row.item for row in found if row.chunk is None}))
     _erase_reasons(ref, connection, {row.chunk for row in found} - {None})
     if place is not None:
         connection.execute(
             schema.workers.delete().where(workers.stream == key, workers.place == place)
         )
-        _leave_open_items(ref, connection, place)
+        _leave_open_items(ref, connection, place, _open_items_of(ref, connection, found))
     models, streams = schema.models.c, schema.streams.c
     connection.execute(
         schema.models.update().where(models.stream == key).values(version=models.version + 1)
@@ -56,13 +57,28 @@ def erase(ref: StreamRef, acceptor: Acceptor, connection: sa.Connection, worker:
     return len(found)
 
 
-def _leave_open_items(ref: StreamRef, connection: sa.Connection, place: int) -> None:
-    """Remove a worker's labels from the evidence of open items."""
-    items = schema.open_items.c
-    held = connection.execute(
+def _open_items_of(
+    ref: StreamRef, connection: sa.Connection, labels: Sequence[Any]
+) -> Iterable[Any]:
+    """The open items that may hold a label of a worker, whose labels that are kept these are.
+
+    Where no chunk's labels were deleted, no others can. Millions of items may be open.
+    """
+    chunks, items = schema.chunks.c, schema.open_items.c
+    gone = sa.select(chunks.id).where(chunks.stream == ref.key, chunks.labels_kept == 0).limit(1)
+    if connection.execute(gone).first() is None:
+        return ref.open_rows(connection, sorted({row.item for row in labels}))
+    return connection.execute(
         sa.select(items.item, items.evidence).where(items.stream == ref.key),
         execution_options={"yield_per": 1000},
     )
+
+
+def _leave_open_items(
+    ref: StreamRef, connection: sa.Connection, place: int, held: Iterable[Any]
+) -> None:
+    """Remove a worker's labels from the evidence of these open items."""
+    items = schema.open_items.c
     changed = []
     for row in held:
         arrays = load(row.evidence)

@@ -19,6 +19,7 @@ from labelquorum.errors import LabelError, StateError
 from labelquorum.learn.analysis.intervals import wilson
 from labelquorum.store.batch import decode, encode, encode_id
 from labelquorum.store.database import schema
+from labelquorum.store.database.sql import any_row
 from labelquorum.store.learner import OpenRow, Work, WorkerRow, worker_places
 from labelquorum.store.stream_ref import StreamRef
 
@@ -54,7 +55,14 @@ MAX_MODEL_CLASSES = 64
 """With more classes the worker table is made of counts, without the model."""
 
 FLAG_ITEMS = 2_000
-"""Collusion is looked for in this many open items, those opened last."""
+"""Collusion is looked for in this many items, those answered last, as far as they are open."""
+
+MODEL_ITEMS = 10_000
+"""A model file holds the open ones of this many items, those answered last; `BiLA` keeps as many.
+A stream may have millions open, and the file would be as large as its store."""
+
+COUNTED_ITEMS = 10_000
+"""Open items are counted up to this many."""
 
 GAIN_ITEMS = 500
 """The gain of a label is computed for at least this many open items, the least sure."""
@@ -285,8 +293,10 @@ class Queries:
         return estimator_of(self._whole(), self._ref.name)
 
     def model_file(self) -> bytes:
-        """The whole model as the file `labelquorum.load` reads."""
-        file: bytes = self._ask(self._whole(), "snapshot")
+        """The model as the file `labelquorum.load` reads, with the items answered last."""
+        with self._ref.read() as connection:
+            work = self._everything(connection, self._latest_open(connection, MODEL_ITEMS))
+        file: bytes = self._ask(work, "snapshot")
         return file
 
     def state_hash(self) -> str:
@@ -312,7 +322,10 @@ class Queries:
         with self._ref.read() as connection:
             return self._everything(connection)
 
-    def _everything(self, connection: sa.Connection) -> Work:
+    def _everything(
+        self, connection: sa.Connection, opened: Sequence[OpenRow] | None = None
+    ) -> Work:
+        """The model with all workers, and with these open items or all."""
         workers, items = schema.workers.c, schema.open_items.c
         everybody = sa.select(*(workers[name] for name in WorkerRow._fields)).where(
             workers.stream == self._ref.key
@@ -321,8 +334,9 @@ class Queries:
             items.stream == self._ref.key
         )
         known = {row.place: WorkerRow(*row) for row in connection.execute(everybody)}
-        opened = sorted(OpenRow(*row) for row in connection.execute(still_open))
-        work = self._ref.work(connection, [], opened)
+        if opened is None:
+            opened = [OpenRow(*row) for row in connection.execute(still_open)]
+        work = self._ref.work(connection, [], sorted(opened))
         # A worker who was forgotten leaves an empty place.
         rows = [
             known.get(place) or WorkerRow(place, _FORGOTTEN, 0, b"", 0, 0)
@@ -395,21 +409,14 @@ class Queries:
         rows : worker, place, labels, agreed, skill, flags
         n_workers : all of them, also those who are not in the table
         """
-        items = schema.open_items.c
         with self._ref.read() as connection:
             n_workers = connection.scalar(sa.select(sa.func.count()).where(self._known())) or 0
             model = self._ref.model(connection)
             if len(decode(model["classes"])) > MAX_MODEL_CLASSES:
                 return model["version"], self._counted_table(connection), n_workers
             places = self._busiest(connection, MAX_TABLE_WORKERS)
-            latest = connection.execute(
-                sa.select(items.item, items.evidence, items.note)
-                .where(items.stream == self._ref.key)
-                .order_by(items.open_until.desc(), items.item)
-                .limit(FLAG_ITEMS)
-            )
             seen, rows, room = set(places), [], self._room(connection)
-            for row in (OpenRow(*one) for one in latest):
+            for row in self._latest_open(connection, FLAG_ITEMS):
                 more = seen.union(worker_places(row))
                 if len(more) > len(places) + room:
                     break
@@ -449,12 +456,14 @@ class Queries:
     def suggestions(self, limit: int = 100) -> tuple[list[dict[str, Any]], int]:
         """Open items by what one more label would likely do, the largest gain first.
 
-        Only the least sure items are compared. Also returns how many items are open.
+        Only the least sure items are compared. Also returns how many items are open, counted up to
+        `COUNTED_ITEMS`.
         """
         answers, items = schema.answers.c, schema.open_items.c
         is_open = sa.and_(items.stream == self._ref.key, items.open_until > self._ref.now())
         with self._ref.read() as connection:
-            n_open = connection.scalar(sa.select(sa.func.count()).where(is_open)) or 0
+            some = sa.select(items.open_until).where(is_open).limit(COUNTED_ITEMS).subquery()
+            n_open = connection.scalar(sa.select(sa.func.count()).select_from(some)) or 0
             if not n_open:
                 return [], 0
             unsure = connection.execute(
@@ -568,6 +577,26 @@ class Queries:
         )
         return max(1, MAX_STATE_BYTES // (connection.scalar(last) or 1))
 
+    def _latest_open(self, connection: sa.Connection, limit: int) -> list[OpenRow]:
+        """Those of the items answered last that are open, the newest first.
+
+        By their chunks, not by `open_until`, which is the same for all that never close: sorting
+        them would take as long as there are many.
+        """
+        if not any_row(connection, schema.open_items, self._ref.key):
+            return []
+        answers = schema.answers.c
+        latest = list(
+            connection.scalars(
+                sa.select(answers.item)
+                .where(answers.stream == self._ref.key)
+                .order_by(answers.chunk.desc(), answers.item)
+                .limit(limit)
+            )
+        )
+        is_open = {row.item: row for row in self._ref.open_rows(connection, latest)}
+        return [is_open[item] for item in latest if item in is_open]
+
     def _part(self, connection: sa.Connection, places: Iterable[int]) -> Work:
         """The model with these workers."""
         return self._ref.work(connection, self._ref.workers(connection, [], set(places)))
@@ -628,31 +657,44 @@ def all_counts(store: "Store", only: str | None = None) -> dict[str, dict[str, A
     """
     streams, models = schema.streams.c, schema.models.c
     labels, waiting, answers = schema.labels.c, schema.waiting.c, schema.answers.c
+    # From the items that wait, which are few: labels that are kept may be millions.
+    of_waiting = sa.and_(
+        labels.stream == waiting.stream, labels.item == waiting.item, labels.chunk.is_(None)
+    )
     counted = {
+        "waiting_labels": sa.select(waiting.stream, sa.func.count(labels.row)).select_from(
+            schema.waiting.outerjoin(schema.labels, of_waiting)
+        ),
         "waiting_items": sa.select(waiting.stream, sa.func.count()),
-        "held_labels": sa.select(labels.stream, sa.func.count()),
-        "cut_labels": sa.select(labels.stream, sa.func.count()).where(labels.chunk.is_not(None)),
         "answered_items": sa.select(answers.stream, sa.func.count()),
     }
     query = sa.select(
-        streams.id, streams.name, streams.rules, streams.late_labels, models.version, models.classes
+        streams.id,
+        streams.name,
+        streams.rules,
+        streams.late_labels,
+        streams.held_labels,
+        models.version,
+        models.classes,
     ).where(models.stream == streams.id)
     if only is not None:
         own = sa.select(streams.id).where(streams.name == only).scalar_subquery()
         query = query.where(streams.name == only)
-        counted = {name: one.where(sa.column("stream") == own) for name, one in counted.items()}
+        counted = {name: one.where(one.selected_columns[0] == own) for name, one in counted.items()}
     with store.read() as connection:
         found: dict[str, Counter[int]] = {
-            name: Counter(dict(map(tuple, connection.execute(one.group_by("stream")))))
+            name: Counter(
+                dict(map(tuple, connection.execute(one.group_by(one.selected_columns[0]))))
+            )
             for name, one in counted.items()
         }
-        # An index has the labels that are cut, and none those that are not.
-        waiting_labels = found["held_labels"] - found.pop("cut_labels")
-        found = {"waiting_labels": waiting_labels, **found}
         return {
             row.name: {
                 "counts": {
-                    **{name: by_stream[row.id] for name, by_stream in found.items()},
+                    "waiting_labels": found["waiting_labels"][row.id],
+                    "waiting_items": found["waiting_items"][row.id],
+                    "held_labels": row.held_labels,
+                    "answered_items": found["answered_items"][row.id],
                     "late_labels": row.late_labels,
                     "version": row.version,
                 },

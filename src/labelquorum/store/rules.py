@@ -1,8 +1,9 @@
 """When an item is ready, when a chunk is cut, and how long labels stay.
 
-An item is ready once it has `labels_per_item` labels, or `max_wait` seconds after its first. A
-chunk is cut as soon as `chunk_items` items are ready, or `max_chunk_wait` seconds after the first
-of them was. Items go in the order of their first labels, so no clock decides an order.
+An item is ready once it has `labels_per_item` labels, or `max_wait` seconds after its first. By
+default its first label is enough, and later ones answer it again. A chunk is cut as soon as
+`chunk_items` items are ready, or `max_chunk_wait` seconds after the first of them was. Items go in
+the order of their first labels, so no clock decides an order.
 
 What becomes of a label that is not simply new:
 
@@ -11,14 +12,15 @@ What becomes of a label that is not simply new:
 - Retracted before it is cut (`Stream.retract`): gone as if it had never come.
 - Late, while its item is still open (`grace`): the item is ready again at once and is answered
   again from all its labels; a correction replaces what it corrects.
-- Late, and its item is closed: set aside, reported in the receipt and counted by the stream. It
-  teaches nothing and changes no answer: one late label knows less than those that are gone.
+- Late, and its item is closed: set aside, counted by the stream, and reported in the receipt with
+  the reason. It teaches nothing and changes no answer: one late label knows less than those that
+  are gone. By default no item closes.
 - Of an item whose chunk was quarantined: it counts as a new item's.
 """
 
 import operator
 from dataclasses import asdict, dataclass, fields, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Literal, get_args
 
 from labelquorum.errors import StateError
@@ -40,7 +42,8 @@ class Rules:
     Parameters
     ----------
     labels_per_item
-        Number of labels that make an item ready.
+        Number of labels that make an item ready: with 1 it is answered from its first label, and
+        again from later ones while it is open.
     max_wait
         Seconds after its first label until it is ready with fewer; None waits forever.
     chunk_items
@@ -48,22 +51,27 @@ class Rules:
     max_chunk_wait
         Seconds after the first was ready until fewer do; None waits forever.
     retention
-        "discard" deletes raw labels in the commit that answers their item, "keep_days" `days`
-        after their chunk was cut, "keep" never.
+        "keep" deletes no raw labels, "keep_days" deletes them `days` after their chunk was cut,
+        "discard" in the commit that answers their item.
     grace
-        Seconds an answered item stays open, with its evidence; 0 closes it at once.
+        Seconds an answered item stays open, with its evidence; None never closes it, 0 at once.
     days
         Days that "keep_days" keeps labels.
     max_workers
         Maximum number of workers; labels of more are refused.
+
+    Notes
+    -----
+    The defaults lose no label. The paper's regime, in which a task is answered once and its labels
+    are then deleted, is `Rules(labels_per_item=3, retention="discard", grace=0)`.
     """
 
-    labels_per_item: int = 3
+    labels_per_item: int = 1
     max_wait: float | None = 3600.0
     chunk_items: int = 50
     max_chunk_wait: float | None = 60.0
-    retention: Retention = "discard"
-    grace: float = 0.0
+    retention: Retention = "keep"
+    grace: float | None = None
     days: float = 30.0
     max_workers: int = 100_000
 
@@ -80,11 +88,12 @@ class Rules:
                 )
         for name in ("max_wait", "max_chunk_wait", "grace", "days"):
             value = getattr(self, name)
-            if value is None and name.startswith("max"):
+            if value is None and name != "days":
                 continue
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not isfinite(value) or value < 0:
-                raise StateError(f"`{name}` must be a number ≥ 0. Got {value!r}.")
+                never = "" if name == "days" else ", or None for never"
+                raise StateError(f"`{name}` must be a number ≥ 0{never}. Got {value!r}.")
         if self.retention not in get_args(Retention):
             raise StateError(
                 f"`retention` must be one of {list(get_args(Retention))}. Got {self.retention!r}."
@@ -116,4 +125,6 @@ class Rules:
 
     def open_until(self, cut_at: float) -> float | None:
         """How long the items of a chunk stay open; None closes them at once."""
+        if self.grace is None:
+            return inf
         return cut_at + self.grace if self.grace else None

@@ -236,6 +236,7 @@ class Store:
             "next_chunk": 1,
             "late_labels": 0,
             "n_crowd": 0,
+            "held_labels": 0,
         }
         with self.write() as connection:
             if name in self._names(connection):

@@ -147,6 +147,10 @@ class StreamRef:
         own = ((self.key, *row) for row in rows)
         put(connection, table, ("stream", *columns), own, keys=("stream", key))
 
+    def release(self, connection: sa.Connection, n_labels: int) -> None:
+        """Hold this many raw labels less: they were deleted."""
+        connection.execute(_RELEASED, {"key": self.key, "gone": n_labels})
+
     def add_event(self, connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> None:
         """Append to the stream's events."""
         last = connection.scalar(_LAST_EVENT, {"stream": self.key}) or 0
@@ -170,5 +174,10 @@ _MODEL = sa.select(*(column for column in _models if column is not _models.strea
 _CHUNK = sa.select(schema.chunks).where(_chunks.stream == _key, _chunks.id == sa.bindparam("chunk"))
 _CUT_CHUNKS = (
     sa.select(_chunks.id).where(_chunks.stream == _key, _chunks.state == "cut").order_by(_chunks.id)
+)
+_RELEASED = (
+    schema.streams.update()
+    .where(schema.streams.c.id == sa.bindparam("key"))
+    .values(held_labels=schema.streams.c.held_labels - sa.bindparam("gone"))
 )
 _LAST_EVENT = sa.select(sa.func.max(schema.events.c.id)).where(schema.events.c.stream == _key)

@@ -58,7 +58,13 @@ def test_every_format_is_taken(admin, stream, kind, packed):
         body, headers = gzip.compress(body), {"Content_Encoding": "gzip"}
     answer = send(admin, stream, body, media, **headers)
     assert answer.status_code == 200, answer.text
-    assert answer.json() == {"accepted": 3, "late": 0, "skipped": {}, "repeated": False}
+    assert answer.json() == {
+        "accepted": 3,
+        "late": 0,
+        "reason": None,
+        "skipped": {},
+        "repeated": False,
+    }
     assert admin.get(stream).json()["counts"]["waiting_labels"] == 3
 
 

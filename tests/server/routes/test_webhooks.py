@@ -83,7 +83,8 @@ def test_after_the_answer_a_correction_is_late_and_a_deletion_does_nothing(hook,
     for number, (task, worker) in enumerate([(1, 2), (1, 3), (2, 2), (2, 3)], 1):
         shown(hook("annotation_created", id=number, task=task, completed_by=worker))
     until(lambda: len(admin.get(f"{stream}/items").json()["items"]) == 2)
-    assert shown(hook("annotation_updated"))["late"] == 1
+    late = shown(hook("annotation_updated"))
+    assert late["late"] == 1 and "`grace`" in late["reason"]
     assert shown(hook("annotations_deleted"))["retracted"] == 0
     assert [one["label"] for one in admin.get(f"{stream}/items").json()["items"]] == ["owl"] * 2
 

@@ -206,7 +206,7 @@ def _without_gain(stream: Stream, limit: int) -> tuple[list[dict[str, Any]], str
     doubted = stream.pending(limit=limit - len(rows)) if len(rows) < limit else []
     rows += [{**item_body(one), **nothing, "open": is_open} for one, is_open in doubted]
     rows = [{name: one[name] for name in ASK_COLUMNS} for one in rows]
-    return rows, NONE_OPEN if stream.rules.grace else CLOSES
+    return rows, CLOSES if stream.rules.grace == 0 else NONE_OPEN
 
 
 def _csv(items: list[dict[str, Any]]) -> bytes:

@@ -95,6 +95,7 @@ async def send_labels(request: Request) -> Response:
             {
                 "accepted": receipt.accepted,
                 "late": receipt.late,
+                "reason": receipt.reason,
                 "skipped": dict(receipt.skipped),
                 "repeated": receipt.repeated,
             }

@@ -54,6 +54,7 @@ async def hear_label_studio(
         "action": heard.action[:256],
         "accepted": sum(one.accepted for one in done),
         "late": sum(one.late for one in done),
+        "reason": next((one.reason for one in done if one.late), None),
         "retracted": sum(one.retracted for one in done),
         "skipped": {reason: count for reason, count in skipped.items() if count},
     }

@@ -64,6 +64,7 @@ streams = Table(
     Column("late_labels", BigInteger, nullable=False),  # set aside: their items were closed
     Column("moment", Double, nullable=False),  # the latest the stream has seen; never goes back
     Column("n_crowd", BigInteger, nullable=False),  # workers of whom labels were accepted
+    Column("held_labels", BigInteger, nullable=False),  # raw labels that are kept or wait
 )
 
 # Raw labels. `chunk` is NULL until they are cut.
@@ -157,7 +158,7 @@ chunks = Table(
     Column("seed", BigInteger, nullable=False),
     Column("configuration", Text, nullable=False),
     Column("cut_at", Double, nullable=False),
-    Column("open_until", Double),  # NULL: its items are closed at once
+    Column("open_until", Double),  # NULL: its items are closed at once; infinity: never
     Column("attempts", Integer, nullable=False),
     Column("error", Text),
     Column("version", BigInteger),  # of the model it made

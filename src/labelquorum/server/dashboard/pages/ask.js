@@ -8,6 +8,7 @@ import { empty, meter, panel, unsureBelow } from "../states.js";
 import { shortTable } from "../table.js";
 
 const SHOWN = 50;
+const MAX_COUNTED = 10_000; // the service counts no further
 
 export function page({ stream }) {
   const stopping = stoppingPanel();
@@ -58,7 +59,7 @@ export function page({ stream }) {
         says,
         next.says !== null
           ? inOurWords(next.says)
-          : `${counted(next.open_items, "item")} open; those where one more label helps most come first.`,
+          : `${counted(next.open_items, "item")}${next.open_items < MAX_COUNTED ? "" : " or more"} open; those where one more label helps most come first.`,
       );
       const report = JSON.stringify(next.items);
       if (list.dataset.report === report || list.contains(document.activeElement)) return;

@@ -25,7 +25,7 @@ const RULES = [
   ["max_wait", "seconds", "Then it is ready with fewer. Empty: never.", 0],
   ["chunk_items", "", "Ready items that are cut and learned together.", 1],
   ["max_chunk_wait", "seconds", "Then it is cut with fewer. Empty: never.", 0],
-  ["grace", "seconds", "For late labels, reasons and “Ask next”.", 0],
+  ["grace", "seconds", "For later labels, reasons and “Ask next”. Empty: for good.", 0],
   ["days", "", "Where they are kept for some days.", 0],
   ["max_workers", "", "Labels of more are refused.", 1],
 ];
@@ -165,7 +165,7 @@ function rulesPanel(stream) {
       el("input", { type: "number", min: least, step: "any", name }),
     ]),
   );
-  const retention = select(RETENTIONS, "discard", { name: "retention" });
+  const retention = select(RETENTIONS, "keep", { name: "retention" });
   let held = null;
 
   async function change(event) {

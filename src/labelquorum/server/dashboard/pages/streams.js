@@ -200,16 +200,17 @@ function creation(go) {
   const parts = {
     name: el("input", { name: "name", required: true, autocomplete: "off" }),
     classes: el("textarea", { rows: 3, spellcheck: "false", placeholder: "owl\nwren" }),
-    labels: el("input", { type: "number", min: 1, value: 3, required: true }),
+    labels: el("input", { type: "number", min: 1, value: 1, required: true }),
     items: el("input", { type: "number", min: 1, value: 50, required: true }),
     grace: select(
       [
-        ["0", "Close it at once"],
-        ["3600", "An hour"],
-        ["86400", "A day"],
+        ["", "For good"],
         ["604800", "A week"],
+        ["86400", "A day"],
+        ["3600", "An hour"],
+        ["0", "Close it at once"],
       ],
-      "3600",
+      "",
     ),
   };
   const close = () => node.close();
@@ -226,7 +227,7 @@ function creation(go) {
     const rules = {
       labels_per_item: Number(parts.labels.value),
       chunk_items: Number(parts.items.value),
-      grace: Number(parts.grace.value),
+      grace: parts.grace.value === "" ? null : Number(parts.grace.value),
     };
     const body = { name: parts.name.value, settings: classes.length ? { classes } : {}, rules };
     try {
@@ -254,13 +255,13 @@ function creation(go) {
       el(
         "div",
         { class: "pair" },
-        field("Labels per item", parts.labels),
+        field("Labels per item", parts.labels, "With this number it is answered at once."),
         field("Items a chunk", parts.items),
       ),
       field(
         "Keep answered items open for",
         parts.grace,
-        "While an item is open you see why it was answered so, and whom to ask next.",
+        "Labels of an open item change its answer, and you see the reasons and whom to ask next.",
       ),
       report,
       el(
