@@ -342,8 +342,9 @@ def test_locks_satisfy_pyproject_and_stay_light() -> None:
     extras = project["optional-dependencies"]
     serve = [*project["dependencies"], *extras["serve"], *extras["store"], *extras["client"]]
     run = [*serve, *extras["browser"], *groups["editable"], *PYPROJECT["build-system"]["requires"]]
-    developing = [*groups["dev"], *extras["parquet"], *extras["plots"]]
-    assert set(extras) == {"browser", "client", "parquet", "plots", "serve", "spark", "store"}
+    developing = [*groups["dev"], *extras["excel"], *extras["parquet"], *extras["plots"]]
+    known = {"browser", "client", "excel", "parquet", "plots", "serve", "spark", "store"}
+    assert set(extras) == known
     assert set(groups["spark"]) <= set(extras["spark"])
     pins = {name: read_lock(name) for name in [RUN, *DEV, SPARK]}
     for name, requirements in [

@@ -198,13 +198,13 @@ def test_aggregate_takes_several_files_and_standard_input_as_one():
     assert run("aggregate", "half.csv", "-", *VOTE, stdin=as_csv(ROWS[100:])).stdout == whole
 
 
-def test_classes_that_read_alike_have_columns_of_their_own():
+def test_labels_that_read_alike_are_refused():
     lines = (
         '{"task": "t", "worker": "a", "label": 1}',
         '{"task": "u", "worker": "a", "label": "1"}',
     )
-    header = run("aggregate", "-", *VOTE, stdin="\n".join(lines)).stdout.splitlines()[0]
-    assert header == "task,label,confidence,prob_1,prob_'1'"
+    done = run("aggregate", "-", *VOTE, stdin="\n".join(lines), code=1)
+    assert "1 is of type int and '1' text: two classes" in done.stderr
 
 
 @pytest.mark.parametrize("command", [("aggregate", "-"), ("stream", "--format-out", "csv")])
