@@ -4,17 +4,31 @@ import inspect
 import warnings
 
 import crowdkit.aggregation
+import crowdkit.metrics.data
+import crowdkit.metrics.workers
 import numpy as np
 import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal, assert_series_equal
 
 from labelquorum.compat import crowdkit as ours
-from labelquorum.compat.crowdkit import GLAD, MACE, DawidSkene, MajorityVote, OneCoinDawidSkene
+from labelquorum.compat.crowdkit import (
+    GLAD,
+    KOS,
+    MACE,
+    MMSR,
+    DawidSkene,
+    GoldMajorityVote,
+    MajorityVote,
+    OneCoinDawidSkene,
+    Wawa,
+    ZeroBasedSkill,
+)
 from labelquorum.errors import LabelError, StateError
 from labelquorum.evaluation import class_conditional_crowd
 
 CLASSES = ["DawidSkene", "GLAD", "MACE", "MajorityVote", "OneCoinDawidSkene"]
+SKILLED = ["GoldMajorityVote", "MMSR", "Wawa", "ZeroBasedSkill"]  # fit, then a vote by skills
 CLOSE = {"rtol": 1e-7, "atol": 1e-9}
 
 
@@ -80,7 +94,7 @@ def assert_same(mine, theirs, *attributes):
 # ── the same class ───────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", [*CLASSES, *SKILLED, "KOS"])
 def test_arguments_have_the_same_names_order_and_defaults(name):
     for method in ("__init__", "fit"):
         mine, theirs = (
@@ -90,7 +104,8 @@ def test_arguments_have_the_same_names_order_and_defaults(name):
             ]
             for kind in (getattr(ours, name), getattr(crowdkit.aggregation, name))
         )
-        assert mine == theirs
+        # Theirs also takes what it computes: matrices and mappings.
+        assert mine == (theirs[:4] if name == "MMSR" else theirs)
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -238,7 +253,7 @@ def test_a_history_that_does_not_fit_is_refused_with_the_reason():
     with pytest.raises(LabelError, match="It lacks rows of 8 workers"):
         DawidSkene(initial_error_strategy="assign").fit(data, None, given)
     everybody = history([f"worker {k}" for k in range(9)], ["ant", "bee", "cat"], 0) / 9
-    with pytest.raises(LabelError, match="must add up to 1"):
+    with pytest.raises(LabelError, match=r"should be 1\.0"):
         DawidSkene(initial_error_strategy="assign").fit(data, None, everybody)
     with pytest.raises(StateError, match='must be "assign" or "addition"'):
         DawidSkene(initial_error_strategy="replace").fit(data, None, given)
@@ -338,3 +353,126 @@ def test_a_table_that_cannot_be_read_is_refused_with_the_reason(name):
 @pytest.mark.parametrize("kind", [GLAD, MACE, MajorityVote])
 def test_the_answer_to_nothing_is_nothing(kind):
     assert kind().fit(TABLES["words"].iloc[:0]).labels_.empty
+
+
+# ── votes by skill, KOS and MMSR ─────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("data", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize("name", SKILLED)
+def test_skills_and_the_vote_by_them_are_those_of_crowd_kit(name, data):
+    gold = [data.drop_duplicates("task").set_index("task")["label"]]
+    rest = gold if name == "GoldMajorityVote" else []
+    mine, theirs = fit_both(name, data, *rest)
+    assert_series_equal(mine.skills_.sort_index(), theirs.skills_.sort_index(), rtol=1e-5)
+    vote = crowdkit.aggregation.MajorityVote().fit(data, theirs.skills_)
+    assert_series_equal(mine.predict(data), vote.labels_)
+    assert_frame_equal(mine.predict_proba(data), vote.probas_, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_iter", [1, 10, 100])
+def test_kos_is_that_of_crowd_kit(n_iter):
+    for data in (TABLES["truth and falsehood"], in_words(shuffled(table(n_classes=2)))):
+        mine, theirs = fit_both("KOS", data, settings={"n_iter": n_iter})
+        assert_series_equal(mine.labels_, theirs.labels_)
+
+
+@pytest.mark.parametrize("kind", [KOS, MACE, MMSR])
+def test_a_start_without_a_state_follows_the_seed_of_numpy(kind):
+    def state_after(seed):
+        np.random.seed(seed)  # noqa: NPY002
+        before = np.random.get_state()[2]  # noqa: NPY002
+        kind(n_iter=1, random_state=None).fit(table(n_items=6, n_classes=2, labels_per_item=3))
+        return before, np.random.get_state()[2]  # noqa: NPY002
+
+    before, after = state_after(1)
+    assert after != before and state_after(1) == (before, after)
+
+
+def test_kos_answers_a_task_nobody_tells_about_and_refuses_three_classes():
+    lone = pd.DataFrame({"task": ["t", "u"], "worker": ["a", "b"], "label": ["yes", "no"]})
+    assert KOS().fit_predict(lone).to_dict() == {"t": "yes", "u": "yes"}
+    with pytest.raises(LabelError, match=r"two classes apart. Got 3: use DawidSkene"):
+        KOS().fit(table())
+
+
+def test_a_vote_by_skill_needs_skills_of_everybody():
+    data = pd.DataFrame({"task": ["t", "t"], "worker": ["a", "b"], "label": [1, 0]})
+    with pytest.raises(StateError, match="Call fit first"):
+        Wawa().predict(data)
+    model = GoldMajorityVote().fit(data[:1], pd.Series({"t": 1, "other": 0}))
+    assert model.skills_.to_dict() == {"a": 1.0}
+    with pytest.raises(LabelError, match="1 labels are by workers without a skill"):
+        model.predict(data)
+    several = pd.Series([1, 0], index=["t", "t"])
+    assert GoldMajorityVote().fit(data, several).skills_.to_dict() == {"a": 1.0, "b": 1.0}
+
+
+def test_mmsr_finds_an_adversary():
+    crowd = table(n_items=300, n_workers=7, n_classes=2, labels_per_item=5, skill=(0.8, 0.9))
+    adversary = crowd["worker"] == 3
+    crowd.loc[adversary, "label"] = 1 - crowd.loc[adversary, "label"]
+    skills = MMSR().fit(crowd).skills_
+    assert skills[3] < -0.5 and (skills.drop(3) > 0.5).all()
+    with pytest.raises(LabelError, match="two classes"):
+        MMSR().fit(crowd.assign(label=0))
+
+
+@pytest.mark.parametrize("kind", [Wawa, ZeroBasedSkill, MMSR])
+def test_a_missing_column_is_a_key_error_with_a_sentence(kind):
+    with pytest.raises(KeyError) as error:
+        kind().fit_predict(pd.DataFrame({"task": [1], "label": [1]}))
+    assert isinstance(error.value, LabelError)
+    assert str(error.value).startswith("The table must have the columns") and "worker" in str(
+        error.value
+    )
+
+
+# ── metrics ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["words", "more columns"])
+def test_metrics_are_those_of_crowd_kit(name):
+    data = TABLES[name]
+    theirs = crowdkit.metrics.data
+    skills = MajorityVote().fit(data).skills_
+    assert ours.alpha_krippendorff(data) == pytest.approx(theirs.alpha_krippendorff(data))
+    assert ours.uncertainty(data) == pytest.approx(theirs.uncertainty(data))
+    for by in ("task", "worker"):
+        mine, other = (
+            module.uncertainty(data, skills, compute_by=by, aggregate=False)
+            for module in (ours, theirs)
+        )
+        assert_series_equal(mine, other)
+    if name == "words":
+        pairs = ((m.consistency(data, by_task=True), m.consistency(data)) for m in (ours, theirs))
+        (mine, mean), (other, other_mean) = pairs
+        assert_series_equal(mine, other)
+        assert mean == pytest.approx(other_mean)
+    for by in (None, "worker"):
+        mine, other = (
+            module.accuracy_on_aggregates(data, by=by)
+            for module in (ours, crowdkit.metrics.workers)
+        )
+        assert np.allclose(mine, other)
+
+
+def test_alpha_takes_a_distance_of_labels():
+    rows = [("X", 0), ("X", 0), ("Y", 4), ("Y", 4), ("Z", 0), ("Z", 1)]
+    data = pd.DataFrame(rows, columns=["task", "label"]).assign(worker=["a", "b"] * 3)
+    gap = lambda one, other: abs(one - other) / 4  # noqa: E731
+    theirs = crowdkit.metrics.data.alpha_krippendorff
+    assert ours.alpha_krippendorff(data, gap) == pytest.approx(theirs(data, gap))
+    assert ours.alpha_krippendorff(data) < ours.alpha_krippendorff(data, gap)
+    with pytest.raises(LabelError, match="No task has two labels"):
+        ours.alpha_krippendorff(data[::2])
+
+
+def test_what_metrics_cannot_use_is_refused_as_crowd_kit_does():
+    data = TABLES["words"]
+    with pytest.raises(AssertionError, match="It lacks"):
+        ours.uncertainty(data, pd.Series({"worker 1": 1.0}))
+    with pytest.raises(KeyError, match="compute_by"):
+        ours.uncertainty(data, compute_by="day")
+    with pytest.raises(StateError, match="DawidSkene has no skills"):
+        ours.consistency(data, aggregator=DawidSkene())

@@ -1,35 +1,26 @@
-"""Crowd-Kit's classification aggregators under their own names, run by LabelQuorum.
+"""Crowd-Kit's models of workers that are fitted by expectation maximisation."""
 
-Replace `from crowdkit.aggregation import DawidSkene` by
-`from labelquorum.compat.crowdkit import DawidSkene`: the arguments, the tables and the values are
-those of Crowd-Kit 1.4, the time is a fraction. Where they differ:
-
-- a row without a task, worker or label is refused; Crowd-Kit drops it, or fails later;
-- `silent` and `verbose` are accepted, and nothing is printed;
-- a true label that nobody gave is a class of probability 0 to begin with, not NaN;
-- in `MACE` each worker has a habit of their own. Crowd-Kit's mixes them up unless the names of
-  workers and labels first appear in alphabetical order, and gives NaN where a task has very many
-  labels.
-"""
-
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import islice
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum._types import Floats
+from labelquorum.compat.crowdkit.tables import (
+    COLUMNS,
+    Aggregator,
+    Table,
+    natural_order,
+    read_table,
+)
 from labelquorum.errors import LabelError, StateError
 from labelquorum.learn.methods import dawid_skene, glad, mace, one_coin
-from labelquorum.learn.methods._batch import Incidence, incidence, probs_of_labels, sum_votes
+from labelquorum.learn.methods._batch import Incidence, probs_of_labels, sum_votes
 
-__all__ = ["GLAD", "MACE", "DawidSkene", "MajorityVote", "OneCoinDawidSkene"]
-
-COLUMNS = ["task", "worker", "label"]
+__all__ = ["GLAD", "MACE", "DawidSkene", "OneCoinDawidSkene"]
 
 EPSILON = 1e-10
 """Crowd-Kit lets no count, prior or probability be smaller."""
@@ -37,132 +28,9 @@ EPSILON = 1e-10
 NEVER = 1e-300
 """Stands for a label a worker never gave: its logarithm is finite."""
 
-Codes = NDArray[np.intp]
-
-
-class Table(NamedTuple):
-    """Labels as integers, and what the integers stand for."""
-
-    labels: Incidence
-    tasks: pd.Index
-    workers: pd.Index
-    classes: pd.Index
-
-
-class _Aggregator(ABC):
-    """What the five have in common."""
-
-    labels_: pd.Series
-    probas_: pd.DataFrame
-
-    @abstractmethod
-    def fit(self, data: pd.DataFrame, *more: Any, **named: Any) -> Self:
-        """Learn from a table with the columns task, worker, label."""
-
-    def fit_predict(self, data: pd.DataFrame, *more: Any, **named: Any) -> pd.Series:
-        """Learn as `fit` does and give `labels_`."""
-        return self.fit(data, *more, **named).labels_
-
-    def fit_predict_proba(self, data: pd.DataFrame, *more: Any, **named: Any) -> pd.DataFrame:
-        """Learn as `fit` does and give `probas_`."""
-        return self.fit(data, *more, **named).probas_
-
-    def _answer(self, probs: Floats, tasks: pd.Index, classes: pd.Index) -> None:
-        """Keep probabilities (N, C); ties fall to the first class."""
-        self.probas_ = pd.DataFrame(probs, index=tasks, columns=classes)
-        best = classes.take(np.argmax(probs, axis=1)) if probs.size else classes[:0]
-        self.labels_ = pd.Series(best, index=tasks.rename("task"), name="agg_label")
-
-    def _nothing(self) -> Self:
-        self.probas_ = pd.DataFrame()
-        self.labels_ = pd.Series(dtype=float, name="agg_label")
-        return self
-
 
 @dataclass(eq=False)
-class MajorityVote(_Aggregator):
-    """The class with most votes, or most skill behind it; ties fall to the first class.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> labels = pd.DataFrame(
-    ...     {"task": ["t1"] * 3, "worker": ["ann", "bob", "cat"], "label": [0, 1, 1]}
-    ... )
-    >>> MajorityVote().fit_predict(labels).to_dict()
-    {'t1': 1}
-    >>> MajorityVote().fit_predict(labels, pd.Series({"ann": 3, "bob": 1, "cat": 1})).to_dict()
-    {'t1': 0}
-    """
-
-    default_skill: float | None = None
-    on_missing_skill: str = "error"
-    skills_: pd.Series = field(init=False, repr=False)
-    """How often each worker agrees with the answers."""
-
-    def fit(self, data: pd.DataFrame, skills: pd.Series | None = None) -> Self:
-        """Count the votes.
-
-        Parameters
-        ----------
-        data
-            Columns task, worker, label.
-        skills
-            What a worker's vote counts, indexed by worker; None counts one each.
-        """
-        if skills is None:
-            table = read_table(data, sort_tasks=None)
-        else:
-            weighted = self._with_skills(data, skills)
-            table = read_table(weighted, sort_tasks=True, sort_classes=True, weight="skill")
-        labels = table.labels
-        if not len(labels.item):
-            self.skills_ = pd.Series(dtype=float, name="skill")
-            return self._nothing()
-        votes = sum_votes(None, labels)
-        with np.errstate(invalid="ignore"):  # a task without skill has no probabilities
-            self._answer(votes / votes.sum(axis=1, keepdims=True), table.tasks, table.classes)
-        agrees = np.argmax(self.probas_.to_numpy(), axis=1)[labels.item] == labels.label
-        # A label sent twice is one label here.
-        row = labels.item * (labels.n_workers * labels.n_classes) + labels.cell
-        once = ~pd.Series(row).duplicated().to_numpy()
-        right = np.bincount(labels.worker[once], agrees[once], labels.n_workers)
-        total = np.bincount(labels.worker[once], minlength=labels.n_workers)
-        skill = pd.Series(right / total, index=table.workers, name="skill")
-        self.skills_ = skill.sort_index()
-        return self
-
-    def _with_skills(self, data: pd.DataFrame, skills: pd.Series) -> pd.DataFrame:
-        if self.on_missing_skill not in ("error", "ignore", "value"):
-            raise StateError(
-                '`on_missing_skill` of MajorityVote must be "error", "ignore" or "value". '
-                f"Got {self.on_missing_skill!r}."
-            )
-        if (self.default_skill is not None) != (self.on_missing_skill == "value"):
-            raise StateError(
-                '`default_skill` of MajorityVote goes with on_missing_skill="value", and that '
-                f"needs it. Got {self.default_skill!r} and {self.on_missing_skill!r}."
-            )
-        data = data[COLUMNS].assign(skill=data["worker"].map(skills))
-        unknown = data["skill"].isna()
-        if self.on_missing_skill == "value":
-            return data.fillna({"skill": self.default_skill})
-        if self.on_missing_skill == "error" and unknown.any():
-            raise LabelError(
-                f"{unknown.sum()} labels are by workers without a skill. Give the skills of all "
-                'workers, or choose on_missing_skill="ignore" or "value".'
-            )
-        kept = data[~unknown]
-        if kept["task"].nunique() < data["task"].nunique():
-            raise LabelError(
-                "Some tasks have labels only by workers without a skill. Give each task a worker "
-                'with a skill, or choose on_missing_skill="value".'
-            )
-        return kept
-
-
-@dataclass(eq=False)
-class DawidSkene(_Aggregator):
+class DawidSkene(Aggregator):
     """Dawid–Skene: a confusion matrix for each worker.
 
     Examples
@@ -235,11 +103,14 @@ class DawidSkene(_Aggregator):
         self._answer(np.maximum(probs, EPSILON), table.tasks, table.classes)
         self.priors_ = pd.Series(probs.mean(axis=0), index=table.classes, name="prior")
         self.errors_ = errors_table(params.confusion, table)
+        if first is not None and strategy == "assign" and not self.n_iter:
+            floor = first.clip(lower=EPSILON)  # nothing was learned: the rows are those given
+            self.errors_ = floor / floor.groupby(level="worker").transform("sum")
         return self
 
 
 @dataclass(eq=False)
-class OneCoinDawidSkene(_Aggregator):
+class OneCoinDawidSkene(Aggregator):
     """Dawid–Skene with one number per worker: how often they are right."""
 
     n_iter: int = 100
@@ -281,7 +152,7 @@ class OneCoinDawidSkene(_Aggregator):
 
 
 @dataclass(eq=False)
-class GLAD(_Aggregator):
+class GLAD(Aggregator):
     """GLAD: the ability of each worker and the ease of each task."""
 
     n_iter: int = 100
@@ -297,6 +168,11 @@ class GLAD(_Aggregator):
     betas_: pd.Series = field(init=False, repr=False)
     """The logarithm of the tasks' inverse difficulty."""
     priors_: pd.Series = field(init=False, repr=False)
+    prior_labels_: pd.Index = field(init=False, repr=False)
+    alphas_priors_mean_: pd.Series = field(init=False, repr=False)
+    betas_priors_mean_: pd.Series = field(init=False, repr=False)
+    workers_: pd.Index = field(init=False, repr=False)
+    tasks_: pd.Index = field(init=False, repr=False)
     loss_history_: list[float] = field(init=False, repr=False)
 
     def fit(self, data: pd.DataFrame) -> Self:
@@ -314,10 +190,17 @@ class GLAD(_Aggregator):
         self.priors_ = (
             pd.Series(1 / n_classes, index=pd.unique(data["label"])) if given is None else given
         )
+        alphas = read_prior_mean(self.alphas_priors_mean, table.workers, "alphas_priors_mean")
+        betas = read_prior_mean(self.betas_priors_mean, table.tasks, "betas_priors_mean")
+        self.prior_labels_, self.workers_, self.tasks_ = (
+            self.priors_.index,
+            table.workers,
+            table.tasks,
+        )
+        self.alphas_priors_mean_ = pd.Series(alphas, index=table.workers)
+        self.betas_priors_mean_ = pd.Series(betas, index=table.tasks)
         priors = glad.Priors(
-            self.priors_.reindex(table.classes).to_numpy(np.float64),
-            read_prior_mean(self.alphas_priors_mean, table.workers, "alphas_priors_mean"),
-            read_prior_mean(self.betas_priors_mean, table.tasks, "betas_priors_mean"),
+            self.priors_.reindex(table.classes).to_numpy(np.float64), alphas, betas
         )
         params = glad.Params(np.ones(labels.n_workers), np.ones(labels.n_items))
         probs, _ = glad.expect(params, labels, priors)
@@ -357,7 +240,7 @@ class GLAD(_Aggregator):
 
 
 @dataclass(eq=False)
-class MACE(_Aggregator):
+class MACE(Aggregator):
     """MACE: a worker knows the truth, or spams by a habit of their own.
 
     With a number as `random_state` all of Crowd-Kit's restarts are one and the same, so one is
@@ -410,7 +293,9 @@ class MACE(_Aggregator):
 
     def _draw(self, size: tuple[int, int]) -> Floats:
         state: Any = self.random_state
-        if state is None or self._is_number():
+        if state is None:
+            state = np.random  # what np.random.seed has set, as in Crowd-Kit
+        elif self._is_number():
             state = np.random.RandomState(state)
         drawn = 1 + (1 + self.default_noise) * state.uniform(size=size)
         return np.asarray(np.log(drawn / drawn.sum(axis=1, keepdims=True)))
@@ -436,93 +321,6 @@ def _shares(votes: Floats) -> Floats:
     return np.asarray(votes / votes.sum(axis=1, keepdims=True))
 
 
-# Crowd-Kit's tables as integers, and back: column by column, without a loop over rows.
-
-
-def read_table(
-    data: pd.DataFrame,
-    true_labels: pd.Series | None = None,
-    *,
-    classes: pd.Index | None = None,
-    sort_classes: bool | None = None,
-    sort_tasks: bool | None = False,
-    weight: str | None = None,
-) -> Table:
-    """Number what occurs in the columns task, worker, label.
-
-    Parameters
-    ----------
-    true_labels
-        The truth of some tasks: what nobody said is a class too, after the others.
-    classes
-        All classes there are; None takes those that occur.
-    sort_classes, sort_tasks
-        In their natural order, or else as they appear; None is as pandas counts them.
-    weight
-        The column of the labels' weights; None is one each.
-    """
-    absent = [column for column in COLUMNS if column not in data.columns]
-    if absent:
-        raise LabelError(f"The table must have the columns {COLUMNS}. It lacks {absent}.")
-    numbered = [pd.factorize(data[column]) for column in COLUMNS]
-    for column, (codes, _) in zip(COLUMNS, numbered, strict=True):
-        if (codes < 0).any():
-            raise LabelError(
-                f"{(codes < 0).sum()} rows have no {column}. Remove them, or fill the {column} in."
-            )
-    (item, tasks), (worker, workers), (label, said) = numbered
-    if _counts_in_order() if sort_tasks is None else sort_tasks:
-        item, tasks = _put_in_order(item, tasks)
-    if classes is not None:
-        classes = classes.take(natural_order(classes))
-        label = classes.get_indexer(said)[label]
-        if (label < 0).any():
-            unknown = said.difference(classes).tolist()
-            raise LabelError(f"The labels {unknown} are not in `labels_priors`. Add them to it.")
-    elif _counts_in_order() if sort_classes is None else sort_classes:
-        label, classes = _put_in_order(label, said)
-    else:
-        classes = said
-    if true_labels is not None:
-        golden = pd.Index(true_labels.dropna().unique())
-        classes = classes.append(golden[~golden.isin(classes)])
-    labels = incidence(
-        item,
-        worker,
-        label,
-        None if weight is None else data[weight].to_numpy(np.float64),
-        n_items=len(tasks),
-        n_workers=len(workers),
-        n_classes=len(classes),
-    )
-    return Table(labels, tasks.rename("task"), workers.rename("worker"), classes.rename("label"))
-
-
-@cache
-def _counts_in_order() -> bool:
-    """Tell whether pandas sorts what it counts; from version 3 on it does not.
-
-    Crowd-Kit's vote counts so. Its order of the classes decides ties, there and in Dawid–Skene.
-    """
-    counted = pd.DataFrame({"task": [1, 0], "label": [1, 0]}).value_counts().unstack("label")
-    return counted.columns.is_monotonic_increasing
-
-
-def _put_in_order(codes: Codes, index: pd.Index) -> tuple[Codes, pd.Index]:
-    order = natural_order(index)
-    place = np.empty(len(order), np.intp)
-    place[order] = np.arange(len(order))
-    return place[codes], index.take(order)
-
-
-def natural_order(index: pd.Index) -> Codes:
-    """The natural order; that of appearance where text and numbers are mixed."""
-    try:
-        return np.asarray(index.argsort())
-    except TypeError:
-        return np.arange(len(index))
-
-
 def read_gold(true_labels: pd.Series | None, table: Table) -> dawid_skene.Gold | None:
     """The truth of the tasks in the table; others are passed over."""
     if true_labels is None:
@@ -536,7 +334,7 @@ def read_gold(true_labels: pd.Series | None, table: Table) -> dawid_skene.Gold |
 def read_prior_mean(given: pd.Series | None, index: pd.Index, name: str) -> Floats:
     """A mean for each worker or task, in the order of `index`; 1 for all where none is given."""
     if given is None:
-        return np.asarray(1.0)
+        return np.ones(len(index))
     values = given.reindex(index).to_numpy(np.float64)
     if np.isnan(values).any():
         missing = index[np.isnan(values)].tolist()
@@ -585,7 +383,8 @@ def initial_confusion(
         sums = given.groupby(level="worker", sort=False).sum()
         if given.le(1).all(axis=None) and not np.allclose(sums, 1):
             raise LabelError(
-                "The probabilities in `initial_error` must add up to 1 for each worker and truth."
+                "The sum of each worker's error matrix in initial_error should be 1.0, for each "
+                "truth. Divide each by its sum, or give counts."
             )
         counts, said = np.zeros_like(counts), there
     cells = np.where(said | there, np.maximum(counts + added, EPSILON), NEVER)
