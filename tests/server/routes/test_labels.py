@@ -151,6 +151,11 @@ NONSENSE = {
     "a heavy label": (b'{"task": 1, "worker": 2, "label": "owl", "weight": 1e9}', 422),
     "deep lists": (b"[" * 100_000, 422),
     "deep objects": (b'{"task":' * 30_000, 422),
+    "very many names": (b"{%s}" % b",".join(b'"%d":1' % n for n in range(1_200_000)), 413),
+    "names that all differ": (
+        b"[%s]" % b",".join(b'{"%d":1,"a%d":1,"b%d":1}' % (n, n, n) for n in range(99_000)),
+        413,
+    ),
     "too many rows": (b"[%s]" % b",".join([b"{}"] * (2 * MAX_ROWS + 1)), 413),
     "too large": (b" " * (16 * 2**20 + 1), 413),
 }

@@ -18,7 +18,6 @@ from labelquorum.server.auth import Guarded, bare
 from labelquorum.server.context import known_stream, service_of
 from labelquorum.server.errors import ApiError, error_responses
 from labelquorum.server.request_parsing import (
-    SMALL_BYTES,
     parse_json,
     refuse_long_texts,
     spellings,
@@ -75,7 +74,7 @@ async def send_labels(request: Request) -> Response:
     kind = _kind_of(headers.get(b"content-type"))
     async with service.bodies.of(request) as body:
         if kind == _JSON:
-            table = await _from_json(body, space)
+            table = await parse_json(body, lambda said: _from_json(said, space))
         elif kind in _READERS:
             table = await run_in_threadpool(_READERS[kind], body, space)
         elif kind == _PARQUET:
@@ -136,8 +135,7 @@ async def tell_gold(request: Request, stream: str) -> dict[str, Any]:
     """Tell true labels, which then count: `{"task": "label"}`, or rows of task and label."""
     service, known = service_of(request), known_stream(request)
     async with service.bodies.of(request) as body:
-        said = await parse_json(body)
-        truths = await run_in_threadpool(_truths, said, known.spaces["error"])
+        truths = await parse_json(body, lambda said: _truths(said, known.spaces["error"]))
     key = _key_of(request.scope["headers_by_name"].get(_KEY))
     receipt = await run_in_threadpool(known.stream.gold, truths, key)
     service.write_queue.loop.wake(known.stream.name)
@@ -148,8 +146,7 @@ async def tell_gold(request: Request, stream: str) -> dict[str, Any]:
 # ── bodies ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def _from_json(body: bytes, space: LabelSpace) -> LabelTable:
-    said = await parse_json(body)
+def _from_json(said: Any, space: LabelSpace) -> LabelTable:
     if isinstance(said, dict):
         said = said.get("labels", [said])
     if not isinstance(said, list):
@@ -160,8 +157,6 @@ async def _from_json(body: bytes, space: LabelSpace) -> LabelTable:
         )
     if len(said) > MAX_ROWS:
         raise too_many_labels()
-    if len(body) > SMALL_BYTES:
-        return await run_in_threadpool(read_records, said, space, "body")
     return read_records(said, space, "body")
 
 

@@ -36,9 +36,7 @@ async def hear_label_studio(
     """Take an event of Label Studio. Its key may be in the header X-LabelQuorum-Key."""
     service, known = service_of(request), known_stream(request)
     async with service.bodies.of(request) as body:
-        said = await parse_json(body)
-        # An export may hold a great many annotations, and others need not wait for them.
-        heard = await run_in_threadpool(read_label_studio, said, control, task)
+        heard = await parse_json(body, lambda said: read_label_studio(said, control, task))
     revisions, refused = await run_in_threadpool(_revisions, heard, known.spaces["error"])
     done: list[Revised] = []
     for some in range(0, len(revisions), _AT_ONCE):
