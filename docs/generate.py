@@ -681,6 +681,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "fault_points": fault_points,
     "accuracy_targets": partial(reported, ACCURACY, "targets", "python3 run.py accuracy"),
     "encoder_answers": encoder_answers,
+    "votes": partial(
+        reported, ACCURACY, "votes", "python3 run.py python experiments/accuracy/votes.py"
+    ),
     "selection": partial(
         reported,
         ACCURACY,

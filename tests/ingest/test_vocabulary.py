@@ -178,6 +178,7 @@ AGAIN = [("t", "ann", "x"), ("t", "bob", "x"), ("t", "ann", "y")]
         ("last", [("ann", "y"), ("bob", "x")], 1),
         ("first", [("ann", "x"), ("bob", "x")], 1),
         ("all", [("ann", "x"), ("ann", "y"), ("bob", "x")], 0),
+        ("majority", [("ann", "x"), ("bob", "x")], 1),  # a tie, by lot
     ],
 )
 def test_repeats_within_a_table(repeats, left, repeated):
@@ -198,6 +199,7 @@ def test_repeats_can_be_an_error_that_names_the_row():
         ("last", [("ann", "y", False), ("bob", "x", True)], 1, 0),
         ("first", [("ann", "x", True), ("bob", "x", True)], 0, 1),
         ("all", [("ann", "x", True), ("ann", "y", False), ("bob", "x", True)], 0, 0),
+        ("majority", [("ann", "x", False), ("bob", "x", True)], 1, 0),
     ],
 )
 def test_repeats_hold_across_tables_while_the_item_is_open(repeats, left, corrected, repeated):
@@ -233,6 +235,59 @@ def test_timestamps_decide_which_repeat_is_last(votes, random, repeats):
     assert seen == expected
 
 
+def majorities(rows, **columns):
+    """What votes become: {(task, worker): (label, weight)}."""
+    roster = Roster(LabelSpace(repeats="majority"))
+    seen = said(roster, roster.read(table_of(rows, **columns)))
+    return {(task, worker): (label, weight) for task, worker, label, weight, _ in seen}
+
+
+def test_votes_become_one_label_weighted_by_its_share():
+    votes = [("t", "ann", "x"), ("t", "ann", "y"), ("t", "ann", "x"), ("t", "bob", "y")]
+    assert majorities(votes) == {
+        ("t", "ann"): ("x", pytest.approx(2 / 3)),
+        ("t", "bob"): ("y", 1),
+    }
+    # 0.5 for x and 0.9 for y in three votes, which weigh 0.47 on average
+    weighed = majorities(votes, weights=[0.25, 0.9, 0.25, 0.5])
+    assert weighed == {
+        ("t", "ann"): ("y", pytest.approx(0.9 / 3)),
+        ("t", "bob"): ("y", pytest.approx(0.5)),
+    }
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("tu"), st.sampled_from("ab"), st.sampled_from("xyz")), max_size=12
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_majorities_do_not_depend_on_the_order_of_votes(votes, random):
+    assert majorities(random.sample(votes, len(votes))) == majorities(votes)
+
+
+def test_ties_fall_to_either_label():
+    tied = [(t, "ann", label) for t in range(200) for label in "xy"]
+    drawn = [label for label, _ in majorities(tied).values()]
+    assert 70 < drawn.count("x") < 130
+    assert {weight for _, weight in majorities(tied).values()} == {0.5}
+
+
+@given(
+    st.lists(st.tuples(st.just("t"), st.sampled_from("ab"), st.sampled_from("xyz")), min_size=1),
+    st.data(),
+)
+def test_votes_of_an_open_item_go_on(votes, data):
+    cut = data.draw(st.integers(0, len(votes)))
+    roster, ledger = admitted(table_of(votes[:cut]), space=LabelSpace(repeats="majority"))
+    seen = said(roster, roster.read(table_of(votes[cut:]), ledger))
+    if cut < len(votes):
+        assert {(t, w): (label, weight) for t, w, label, weight, _ in seen} == {
+            pair: (label, pytest.approx(weight))
+            for pair, (label, weight) in majorities(votes).items()
+        }
+
+
 def test_equal_timestamps_leave_the_order_of_arrival():
     table = table_of([("t", "ann", "x"), ("t", "ann", "y")], timestamps=[5, 5])
     roster = Roster()
@@ -245,7 +300,7 @@ def test_timestamps_that_cannot_be_compared_are_refused():
         Roster().read(table)
 
 
-@given(rows, rows, st.sampled_from(["last", "first", "all"]))
+@given(rows, rows, st.sampled_from(["last", "first", "majority", "all"]))
 def test_every_label_is_kept_or_counted(first, second, repeats):
     roster, ledger = admitted(table_of(first), space=LabelSpace(repeats=repeats))
     held = sum(

@@ -321,10 +321,12 @@ def test_a_weight_counts():
     assert model.probas_.loc["t", "y"] == pytest.approx(0.6)
     # 0 is as good as absent, 2 as good as said twice.
     plain = [*votes("t", "xy"), *votes("u", "yyx")]
-    weighted = lq.BiLA().partial_fit(
+    weighted = lq.BiLA(dependence=0).partial_fit(
         frame([*plain, ("t", "c", "x"), ("u", "d", "x")], weight=[1, 1, 1, 1, 1, 0, 2])
     )
-    spoken = lq.BiLA(repeats="all").partial_fit(frame([*plain, *[("u", "d", "x")] * 2]))
+    spoken = lq.BiLA(dependence=0, repeats="all").partial_fit(
+        frame([*plain, *[("u", "d", "x")] * 2])
+    )
     np.testing.assert_allclose(weighted.probas_, spoken.probas_, atol=1e-4)
 
 
@@ -498,8 +500,15 @@ def test_a_setting_out_of_range_is_refused_with_one_sentence(settings, sentence)
 
 
 @pytest.mark.parametrize(
-    ("repeats", "shares"), [("last", [0, 1]), ("first", [0.5, 0.5]), ("all", [1 / 3, 2 / 3])]
+    ("repeats", "shares"),
+    [
+        ("last", [0, 1]),
+        ("first", [0.5, 0.5]),
+        ("majority", [0, 1]),  # a's tie falls to y, and counts for half a label
+        ("all", [1 / 3, 2 / 3]),
+    ],
 )
+@pytest.mark.filterwarnings("ignore:DataFrame. 1 of 3 labels do not count")
 def test_repeats_hold_within_a_chunk_and_across_chunks(repeats, shares):
     first, second = [("t", "a", "x"), ("t", "b", "y")], [("t", "a", "y")]
     within = lq.MajorityVote(repeats=repeats).partial_fit(frame([*first, *second]))
@@ -509,12 +518,71 @@ def test_repeats_hold_within_a_chunk_and_across_chunks(repeats, shares):
 
 
 @pytest.mark.parametrize(
-    ("repeats", "corrected", "repeated"), [("last", 1, 0), ("first", 0, 1), ("all", 0, 0)]
+    ("repeats", "corrected", "repeated"),
+    [("last", 1, 0), ("first", 0, 1), ("majority", 1, 0), ("all", 0, 0)],
 )
 def test_what_became_of_a_repeat_is_counted(repeats, corrected, repeated):
     model = lq.MajorityVote(repeats=repeats).partial_fit(frame(votes("t", "xy")))
     tally = model.partial_fit(frame([("t", "a", "y")])).tally_
     assert (tally.corrected, tally.repeated, tally.late_items) == (corrected, repeated, 1)
+
+
+def judges(n_items, own, seed=0):
+    """Five judges with three votes on each task; a share of votes is their settled opinion."""
+    rng = np.random.default_rng(seed)
+    truth, shape = rng.integers(3, size=(n_items, 1, 1)), (n_items, 5, 3)
+
+    def draw(shape):
+        wrong = (truth + rng.integers(1, 3, size=shape)) % 3
+        return np.where(rng.random(shape) < 0.62, truth, wrong)
+
+    opinion = draw((n_items, 5, 1))
+    label = np.where(rng.random(shape) < own, opinion, draw(shape))
+    task, worker, _ = np.indices(shape)
+    columns = {"task": task.ravel(), "worker": worker.ravel(), "label": label.ravel()}
+    return pd.DataFrame(columns), truth.ravel()
+
+
+@pytest.mark.parametrize("repeats", ["all", "majority"])
+@pytest.mark.parametrize("own", [0, 0.6, 0.9])
+def test_confidence_is_honest_whether_votes_repeat_an_opinion_or_not(repeats, own):
+    labels, truth = judges(600, own)
+    model = lq.BiLA(repeats=repeats).fit(labels)
+    right = (model.labels_.to_numpy() == truth).mean()
+    assert model.probas_.max(axis=1).mean() == pytest.approx(right, abs=0.07)
+
+
+def test_votes_are_worth_more_than_the_last_of_them():
+    labels, truth = judges(600, 0.6)
+    last = labels.groupby(["task", "worker"], as_index=False).last()
+    error = {"last": (lq.BiLA().fit(last).labels_.to_numpy() != truth).mean()}
+    for repeats in ("majority", "all"):
+        error[repeats] = (lq.BiLA(repeats=repeats).fit(labels).labels_.to_numpy() != truth).mean()
+    assert error["all"] < error["majority"] < error["last"] - 0.03
+
+
+@both
+def test_votes_of_open_tasks_survive_a_stop(kind, tmp_path):
+    labels = judges(40, 0.6)[0]
+    first, rest = labels.iloc[::2], labels.iloc[1::2]
+    model = kind(repeats="majority").partial_fit(first)
+    model.save(tmp_path / "m.lq")
+    again = lq.load(tmp_path / "m.lq").partial_fit(rest)
+    pd.testing.assert_frame_equal(again.probas_, model.partial_fit(rest).probas_)
+    held = again.model_.learned.open_items.get(0)
+    assert held.votes[:, 0].tolist() == [3] * 5
+
+
+def test_votes_that_are_dropped_are_warned_of_once():
+    labels = frame([("t", "a", "x"), ("t", "a", "y"), ("t", "b", "x")])
+    model = lq.MajorityVote()
+    with pytest.warns(UserWarning, match="1 of 3 labels do not count.*repeats='majority'") as seen:
+        model.partial_fit(labels).partial_fit(labels)
+    assert len(seen) == 1
+    assert seen[0].filename == __file__
+    for settings in ({"repeats": "first"}, {"repeats": "majority"}, {"repeats": "all"}):
+        lq.MajorityVote(**settings).fit(labels)
+    lq.MajorityVote().fit(labels.assign(timestamp=[1, 2, 3]))
 
 
 def test_repeats_can_be_refused_within_and_across_chunks(bits):

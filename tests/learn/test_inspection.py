@@ -271,6 +271,38 @@ def test_an_explanation_is_a_sentence():
     assert reply.endswith("more average workers said 'dog'.")
 
 
+def test_the_class_prior_is_no_person():
+    rows = [(f"o{n}", w, "cat" if n % 8 else "dog") for n in range(80) for w in ("ann", "bob")]
+    rows += [("q", "ann", "cat"), ("r", "ann", "dog")]
+    model = lq.BiLA("recipe").partial_fit(pd.DataFrame(rows, columns=["task", "worker", "label"]))
+    likely, unlikely = model.explain("q"), model.explain("r")
+    assert likely.prior_log_odds > 0 > unlikely.prior_log_odds
+    assert " because ann (+" in str(likely) and ") says so. 'cat' is more frequent" in str(likely)
+    assert " because ann (+" in str(unlikely) and ") says so. 'cat' is more frequent" in str(
+        unlikely
+    )
+    assert "than 'dog' (−" in str(unlikely)
+    against = likely._replace(workers=likely.workers.assign(log_odds=-0.2))
+    assert "although ann by saying 'cat' (−0.2) says otherwise. 'cat' is more" in str(against)
+
+
+def test_a_judge_is_named_once_however_often_they_vote():
+    said = {"ann": "xxy", "bob": "yyy", "eve": "xxx"}
+    rows = [("q", judge, vote) for judge, votes in said.items() for vote in votes]
+    rows += [(n, judge, "xy"[n % 2]) for n in range(20) for judge in said for _ in range(3)]
+    frame = pd.DataFrame(rows, columns=["task", "worker", "label"])
+    model = lq.BiLA(repeats="all").fit(frame)
+    reply = model.explain("q")
+    assert sorted(reply.workers.index) == ["ann", "bob", "eve"]
+    assert reply.workers["weight"].tolist() == [3, 3, 3]
+    assert reply.workers.loc["ann", "label"] == "x"
+    assert str(reply).count("eve (+") == 1
+    total = reply.workers["log_odds"].sum() + reply.prior_log_odds
+    assert reply.total_log_odds == pytest.approx(total, abs=1e-3)
+    shared = model.collusion()["shared"]
+    assert shared.tolist() == [21] * 3  # tasks, not the nine pairs of votes on each
+
+
 def test_a_task_whose_truth_was_given_says_so(mine):
     task = "t000"
     mine.partial_fit(

@@ -31,7 +31,7 @@ def held(store):
         return [tuple(map(decode, row)) for row in connection.execute(query)]
 
 
-@pytest.mark.parametrize("repeats", ["last", "first", "all"])
+@pytest.mark.parametrize("repeats", ["last", "first", "majority", "all"])
 def test_a_later_state_takes_the_place_of_an_earlier_one_whatever_a_repeat_means(store, repeats):
     stream = store.create("s", rules=PATIENT, repeats=repeats)
     assert stream.revise_all([said(1, "m1")]) == [Revised(1, 0, 0)]

@@ -5,6 +5,7 @@
 store. Slow imports are in the command that needs them, so that `--help` is fast.
 """
 
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -116,5 +117,6 @@ def labelquorum(
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; warnings are sentences on standard error, without lines of code."""
+    warnings.showwarning = lambda message, *_: typer.echo(f"Warning: {message}", err=True)
     app()

@@ -140,7 +140,8 @@ OnRepeat = Annotated[
         "--repeats",
         rich_help_panel=ROWS,
         show_default="last",
-        help="Which labels count when a worker labels the same task again.",
+        help="Which labels count when a worker labels the same task again; majority makes votes "
+        "one label.",
     ),
 ]
 OnBadRow = Annotated[

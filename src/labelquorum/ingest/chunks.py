@@ -23,6 +23,7 @@ __all__ = [
     "id_key",
     "id_order",
     "make_chunk",
+    "scramble",
     "take_items",
     "take_rows",
     "with_news",
@@ -51,6 +52,8 @@ class Chunk(NamedTuple):
     n_classes: int  # C, all classes known so far
     counted_probs: NDArray[np.float32] | None = None  # (N, A, C) by which open items were counted
     gold: NDArray[np.int32] | None = None  # (N,) the true class where it was given, or MISSING
+    votes: NDArray[np.float32] | None = None  # (B, 1 + C) of labels that are majorities: how many
+    # votes, and their weight by class; a row of zeros stands for one vote
 
     @property
     def n_items(self) -> int:
@@ -74,6 +77,32 @@ class Chunk(NamedTuple):
         return np.asarray(np.bincount(self.item, again, self.n_items) == 0)
 
     @property
+    def first_votes(self) -> NDArray[np.int32] | None:
+        """The first row of the same worker on the same item, (B,); None where each has one row."""
+        again = np.zeros(self.n_labels, bool)
+        again[1:] = (self.item[1:] == self.item[:-1]) & (self.worker[1:] == self.worker[:-1])
+        if not again.any():
+            return None
+        rows = np.arange(self.n_labels, dtype=np.int32)
+        return np.asarray(np.maximum.accumulate(np.where(again, 0, rows)), np.int32)
+
+    @property
+    def weight_by_item(self) -> NDArray[np.float64]:
+        """How many labels each item has, by weight, (N,)."""
+        return np.asarray(np.bincount(self.item, self.weight, self.n_items), np.float64)
+
+    @property
+    def workers_by_item(self) -> NDArray[np.float64]:
+        """How many workers labelled each item, (N,); by weight, where each gave one label."""
+        first = self.first_votes
+        if first is None and self.votes is None:
+            return self.weight_by_item
+        counts = self.weight > 0
+        if first is not None:
+            counts = np.bincount(first, counts, self.n_labels) > 0
+        return np.asarray(np.bincount(self.item, counts, self.n_items), np.float64)
+
+    @property
     def local_worker(self) -> NDArray[np.int32]:
         """The rows' workers as positions in `workers`, (B,)."""
         return np.searchsorted(self.workers, self.worker).astype(np.int32)
@@ -88,6 +117,7 @@ def make_chunk(
     known: ArrayLike | None = None,
     replaced: ArrayLike | None = None,
     replaced_weight: ArrayLike | None = None,
+    votes: NDArray[Any] | None = None,
     item_keys: ArrayLike | None = None,
     worker_keys: ArrayLike | None = None,
     n_items: int | None = None,
@@ -107,6 +137,8 @@ def make_chunk(
     replaced, replaced_weight
         The labels of open items these correct, or MISSING, and their weights, (B,) each; none
         unless given.
+    votes
+        What the labels are majorities of, (B, 1 + C); see `Chunk`.
     item_keys, worker_keys
         What stands for the ids, (N,) and (K,); the integers themselves unless given.
     n_items, n_workers, n_classes
@@ -167,6 +199,7 @@ def make_chunk(
         worker_keys=keys,
         n_workers=n_workers,
         n_classes=n_classes,
+        votes=None if votes is None else np.asarray(votes, np.float32)[order],
     )
 
 
@@ -234,6 +267,7 @@ def take_items(chunk: Chunk, kept: NDArray[np.bool_]) -> Chunk:
         worker_keys=chunk.worker_keys[present],
         counted_probs=None if chunk.counted_probs is None else chunk.counted_probs[kept],
         gold=None if chunk.gold is None else chunk.gold[kept],
+        votes=None if chunk.votes is None else chunk.votes[rows],
     )
 
 
@@ -267,6 +301,13 @@ def id_key(identity: Hashable) -> int:
         text = f"{type(identity).__name__}:{identity!r}"
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
+
+
+def scramble(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mix 64 bits (the finaliser of SplitMix64): lots for ties and orders."""
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(bits ^ (bits >> np.uint64(31)))
 
 
 def id_order(identity: Hashable) -> tuple[int, float, str]:

@@ -24,7 +24,7 @@ __all__ = [
 MISSING = -1
 """The label index of "this worker did not label this item"."""
 
-Repeats = Literal["last", "first", "all", "error"]
+Repeats = Literal["last", "first", "majority", "all", "error"]
 OnBad = Literal["error", "skip"]
 
 # The first name is ours; the others are how the field's tools write the same column.
@@ -92,8 +92,8 @@ class LabelSpace:
         The fixed list of classes; None lets new classes appear at any time.
     repeats
         What a second label of one worker on one item does: "last" replaces the first,
-        "first" is kept and the later dropped, "all" counts both (judges that vote several
-        times), "error" refuses.
+        "first" is kept and the later dropped, "majority" makes them one label, the one with
+        most votes, weighted by its share, "all" counts each, "error" refuses.
     on_bad
         "error" stops at the first bad row; "skip" leaves it out and counts it.
     abstain

@@ -171,7 +171,7 @@ def _find_repeats(labels: _Labels) -> list[Finding]:
             surplus,
             f"{_count(surplus, 'row')} {'repeats' if surplus == 1 else 'repeat'} a (task, worker) "
             f"pair, and in {differ:,} of {_count(repeated, 'such pair')} the labels differ. "
-            "The last one counts; choose repeats='first', 'all' or 'error' if it should not.",
+            "The last one counts; choose repeats='majority' or 'all' for votes, or 'first'.",
             "warning" if differ else "note",
         )
     ]

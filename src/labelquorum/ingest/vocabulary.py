@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError
-from labelquorum.ingest.chunks import Chunk, id_key, id_order, make_chunk
+from labelquorum.ingest.chunks import Chunk, id_key, id_order, make_chunk, scramble
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable, is_missing
 
 __all__ = ["HeldItem", "HeldItems", "Intake", "Note", "Roster", "Tally"]
@@ -41,6 +41,10 @@ class HeldItem(Protocol):
     @property
     def weight(self) -> NDArray[np.float32]:
         """One per label, (n,)."""
+
+    @property
+    def votes(self) -> NDArray[np.float32] | None:
+        """What the labels are majorities of, (n, 1 + C), as in `Chunk`."""
 
     @property
     def counted_probs(self) -> NDArray[np.float32]:
@@ -87,7 +91,8 @@ class Tally(NamedTuple):
     rows: int = 0
     """Rows that were read and had an item, a worker and a label."""
     repeated: int = 0
-    """Labels set aside because the same worker labelled the same item more than once."""
+    """Labels set aside because the same worker labelled the same item more than once; votes that
+    became one label with others."""
     corrected: int = 0
     """Labels of open items that gave way to another one of the same worker."""
     late_items: int = 0
@@ -200,9 +205,22 @@ class Roster:
             labels = np.concatenate([*(e.label for _, e in entries), labels])
             weight = np.concatenate([*(e.weight for _, e in entries), weight])
         pair = item * max(n_workers, 1) + workers
+        item_keys = np.fromiter(map(id_key, item_ids), np.uint64, len(item_ids))
+        votes = None
+        if self.space.repeats == "majority":
+            votes = _votes_of_pairs(pair, labels, weight, [e for _, e in entries], n_classes)
+        if votes is not None:
+            present, at = np.unique(workers, return_inverse=True)
+            keys = item_keys[item] ^ scramble(
+                self._keys_of(present.astype(np.int32), new_workers)[at]
+            )
+            voted = _majority(votes, labels, keys, [*self.classes, *new_classes])
+            weight = np.ones(len(labels)) if weight is None else weight
+            # What was held stays, to be corrected by the majority of now.
+            labels = np.concatenate([labels[:n_held], voted[0][n_held:]])
+            weight = np.concatenate([weight[:n_held], voted[1][n_held:]])
         kept, tally = self._apply_repeats(table, pair, labels, weight, n_held)
 
-        item_keys = np.fromiter(map(id_key, item_ids), np.uint64, len(item_ids))
         returned = held.was_closed(item_keys)
         returned[[i for i, _ in entries]] = False
         chunk = make_chunk(
@@ -211,6 +229,7 @@ class Roster:
             known=None if kept is None else kept.known,
             replaced=None if kept is None else kept.replaced,
             replaced_weight=None if kept is None else kept.replaced_weight,
+            votes=votes if kept is None or votes is None else votes[kept.rows],
             item_keys=item_keys,
             n_items=len(item_ids),
             n_workers=n_workers,
@@ -316,13 +335,13 @@ class Roster:
             raise LabelError(
                 f"{table.where(row)}: worker {table.worker_ids[row]!r} has labelled task "
                 f"{table.item_ids[row]!r} already, and repeats='error' allows one label each. "
-                "Remove one, or choose repeats='last', 'first' or 'all'."
+                "Remove one, or choose repeats='last', 'first', 'majority' or 'all'."
             )
         wins = np.ones(len(by_pair), bool)
-        if self.space.repeats == "last":
-            wins[:-1] = ~same
-        else:
+        if self.space.repeats == "first":
             wins[1:] = ~same
+        else:  # all rows of a majority say the same
+            wins[:-1] = ~same
         winner = np.empty_like(everything)  # of each row's pair
         groups = np.concatenate([[0], np.cumsum(~same)])
         winner[by_pair] = by_pair[wins][groups]
@@ -351,6 +370,61 @@ def _index(
     index = {value: first + n for n, value in enumerate(new)}
     codes = [known[value] if value in known else index[value] for value in values]
     return np.array(codes, np.int64), new
+
+
+def _votes_of_pairs(
+    pair: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    weight: NDArray[np.float64] | None,
+    held: Sequence[HeldItem],
+    n_classes: int,
+) -> NDArray[np.float64] | None:
+    """How many votes each row's pair has, and their weight by class, (B, 1 + C).
+
+    The rows of the held items come first. None where nobody has voted on an item twice.
+    """
+    pairs, group = np.unique(pair, return_inverse=True)
+    if len(pairs) == len(pair) and all(entry.votes is None for entry in held):
+        return None
+    weight = np.ones(len(pair)) if weight is None else weight
+    votes = np.zeros((len(pairs), 1 + n_classes))
+    start = 0
+    for entry in held:
+        own = np.zeros((len(entry.worker), 1 + n_classes))
+        if entry.votes is not None:
+            own[:, : entry.votes.shape[1]] = entry.votes
+        single = np.flatnonzero(own[:, 0] == 0)
+        own[single, 0], own[single, 1 + entry.label[single]] = 1, entry.weight[single]
+        votes[group[start : start + len(own)]] += own
+        start += len(own)
+    # Sorted, so that the order of rows changes no bit of a sum.
+    cast = start + np.lexsort((weight[start:], labels[start:], group[start:]))
+    votes[:, 0] += np.bincount(group[cast], minlength=len(votes))
+    np.add.at(votes, (group[cast], 1 + labels[cast]), weight[cast])
+    return np.asarray(votes[group])
+
+
+def _majority(
+    votes: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    keys: NDArray[np.uint64],
+    classes: Sequence[Hashable],
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The label with most votes, and its share of them by weight, (B,) each.
+
+    A tie falls to a class drawn by the ids of task, worker and class, whatever their order.
+    """
+    by_class = votes[:, 1:]
+    most = by_class.max(axis=1, initial=0)
+    best = by_class >= most[:, None] * (1 - 1e-9)
+    chosen = np.asarray(best.argmax(axis=1), np.int64)
+    tied = np.flatnonzero(best.sum(axis=1) > 1)
+    if len(tied):
+        of_class = np.fromiter(map(id_key, classes), np.uint64, len(classes))
+        lots = scramble(keys[tied, None] ^ scramble(of_class)) >> np.uint64(1)
+        chosen[tied] = np.where(best[tied], lots, 0).argmax(axis=1)
+    chosen = np.where(most > 0, chosen, labels)  # votes that weigh nothing
+    return chosen, most / votes[:, 0]
 
 
 def _arrival(table: LabelTable) -> NDArray[np.intp]:

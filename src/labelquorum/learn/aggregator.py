@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum._types import Floats
-from labelquorum.ingest.chunks import Chunk, make_chunk
+from labelquorum.ingest.chunks import Chunk, make_chunk, scramble
 from labelquorum.ingest.labels import MISSING
 from labelquorum.learn.model_file import state_arrays, state_from_arrays
 
@@ -28,6 +28,7 @@ __all__ = [
     "RefitState",
     "break_ties",
     "consensus",
+    "one_row_per_worker",
     "refit",
     "softmax",
     "split_name",
@@ -89,8 +90,9 @@ class Aggregator(NamedTuple):
 
     Some methods have two more views. `draws(state, workers, n_draws, rng, n_chunks)` gives
     matrices from the posterior of workers whose labels came in `n_chunks` chunks, (S, P, C, C)
-    per block of workers. `temperature(state, n_labels)` gives what the log-odds of items with that
-    many labels are divided by to become probabilities, (N,).
+    per block of workers. `temperature(state, n_workers, n_labels)` gives what the log-odds of items
+    with labels of that many workers, and that many labels, are divided by to become probabilities,
+    (N,).
     """
 
     name: str
@@ -104,7 +106,7 @@ class Aggregator(NamedTuple):
     exceptions: Mapping[str, str] = {}
     counts: Counts | None = None
     draws: Draws | None = None
-    temperature: Callable[[State, NDArray[np.float64]], NDArray[np.float64]] | None = None
+    temperature: Callable[[State, Floats, Floats], Floats] | None = None
 
 
 def vote_shares(chunk: Chunk) -> NDArray[np.float64]:
@@ -135,6 +137,37 @@ def vote_counts(chunk: Chunk) -> NDArray[np.float64]:
         len(counts),
     )
     return counts.reshape(n_workers, n_classes, n_classes)
+
+
+def one_row_per_worker(chunk: Chunk, log_evidence: NDArray[Any]) -> tuple[Chunk, NDArray[Any]]:
+    """Labels of a worker on an item as one row: their most frequent label, all they said."""
+    first = chunk.first_votes
+    if first is None:
+        return chunk, log_evidence
+    heaviest = np.lexsort((chunk.label, -_weight_of_label(chunk), first))
+    rows = heaviest[np.flatnonzero(np.diff(first[heaviest], prepend=-1))]
+    starts = np.unique(first)
+    weight = np.add.reduceat(chunk.weight, starts)
+    merged = chunk._replace(
+        item=chunk.item[rows],
+        worker=chunk.worker[rows],
+        label=chunk.label[rows],
+        weight=weight,
+        known=chunk.known[rows],
+        replaced=chunk.replaced[rows],
+        replaced_weight=chunk.replaced_weight[rows],
+    )
+    return merged, np.add.reduceat(log_evidence, starts, axis=0)
+
+
+def _weight_of_label(chunk: Chunk) -> Floats:
+    """What all labels of this class by this worker on this item weigh together, (B,)."""
+    cell = np.zeros(chunk.n_labels, np.intp)
+    change = np.zeros(chunk.n_labels, bool)
+    for column in (chunk.item, chunk.worker, chunk.label):
+        change[1:] |= column[1:] != column[:-1]
+    np.cumsum(change, out=cell)
+    return np.bincount(cell, chunk.weight)[cell].astype(np.float64)
 
 
 def sum_by_item(values: Floats, chunk: Chunk) -> Floats:
@@ -192,7 +225,7 @@ def break_ties(
     if np.count_nonzero(tied) == len(tied):
         return np.asarray(tied.argmax(axis=1), np.int32)
     classes = np.arange(log_scores.shape[1], dtype=np.uint64)
-    lot = _mix(item_keys[:, None] ^ _mix(classes + np.uint64(seed * 0x10001 % 2**64)))
+    lot = scramble(item_keys[:, None] ^ scramble(classes + np.uint64(seed * 0x10001 % 2**64)))
     return np.asarray(np.where(tied, lot >> np.uint64(1), 0).argmax(axis=1), np.int32)
 
 
@@ -200,13 +233,6 @@ def softmax(log_scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     """Log scores (N, C) as probabilities."""
     probs = np.exp(log_scores - log_scores.max(axis=1, keepdims=True, initial=-np.inf))
     return np.asarray(probs / probs.sum(axis=1, keepdims=True), np.float32)
-
-
-def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scramble 64 bits (the finaliser of SplitMix64)."""
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
 
 
 # ── wrappers ─────────────────────────────────────────────────────────────────────────────
@@ -308,7 +334,7 @@ def refit(aggregator: Aggregator) -> Aggregator:
         draws=None if draws is None else lambda state, *rest: draws(unpack(state), *rest),
         temperature=None
         if temperature is None
-        else lambda state, n_labels: temperature(unpack(state), n_labels),
+        else lambda state, *numbers: temperature(unpack(state), *numbers),
     )
 
 

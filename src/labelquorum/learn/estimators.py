@@ -73,7 +73,8 @@ class BiLA(Estimator):
     classes
         The fixed list of classes; None lets new ones appear.
     repeats
-        A worker's second label on an open task: "last", "first", "all" or "error".
+        A worker's second label on an open task: "last" or "first" counts, "majority" makes their
+        votes one label weighted by its share, "all" counts each, "error" refuses.
     on_bad
         A bad row: "error" stops, "skip" leaves it out and counts it.
     abstain

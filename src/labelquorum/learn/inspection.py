@@ -20,11 +20,12 @@ from labelquorum.ingest.chunks import Chunk, make_chunk
 from labelquorum.ingest.labels import MISSING, LabelSpace
 from labelquorum.ingest.readers import read_labels
 from labelquorum.ingest.vocabulary import Roster
+from labelquorum.learn.aggregator import one_row_per_worker
 from labelquorum.learn.analysis import drift
 from labelquorum.learn.analysis import flags as worker_flags
 from labelquorum.learn.analysis import stopping as early_stopping
 from labelquorum.learn.analysis.collusion import Pairs, pair_scores
-from labelquorum.learn.analysis.explain import TINY, adds_up, gains, odds, prospects, weight_by_item
+from labelquorum.learn.analysis.explain import TINY, adds_up, gains, odds, prospects
 from labelquorum.learn.model import Model, unknown_worker
 from labelquorum.learn.reports import (
     Agreement,
@@ -336,6 +337,11 @@ class Inspection:
             n_workers=len(worker_ids),
             n_classes=len(classes),
         )
+        # What a worker said of the task is one row, however many votes it was.
+        said, evidence = one_row_per_worker(labels, item.log_evidence)
+        item = item._replace(
+            worker=said.worker, label=said.label, weight=said.weight, log_evidence=evidence
+        )
         temperature = item.temperature  # as the answer was given; today's may differ
         log_prior = adds_up(self._method, learned.state, labels)
         candidates, share = self.candidates()
@@ -343,20 +349,20 @@ class Inspection:
         found = odds(item, temperature, log_prior, np.einsum("k,kcz->cz", share, log_matrix))
         order = np.argsort(-found.by_label, kind="stable")
         index = id_index([worker_ids[k] for k in item.worker[order].tolist()], "worker")
-        said = {
+        columns = {
             "label": [classes[z] for z in item.label[order].tolist()],
             "weight": item.weight[order],
             "log_odds": found.by_label[order],
         }
-        columns = id_index(classes[: len(item.probs)], "label")
+        known = id_index(classes[: len(item.probs)], "label")
         return Explanation(
             task=task,
             label=classes[item.aggregated],
             confidence=float(item.probs[item.aggregated]),
             runner_up=None if found.runner_up == MISSING else classes[found.runner_up],
             prior_log_odds=found.prior,
-            workers=pd.DataFrame(said, index=index),
-            evidence=pd.DataFrame(item.log_evidence[order], index=index, columns=columns),
+            workers=pd.DataFrame(columns, index=index),
+            evidence=pd.DataFrame(item.log_evidence[order], index=index, columns=known),
             total_log_odds=found.total,
             heat=temperature,
             flips=[worker_ids[item.worker[row]] for row in found.removals],
@@ -389,7 +395,7 @@ class Inspection:
     ) -> pd.DataFrame:
         """What one more label would likely do, by task or by task and worker."""
         if top is not None:
-            _check_whole("top", top)
+            _check_whole("top", top, ", or None")
         learned, (chunk, probs, _, gold) = self._model.fitted(), self._open()
         place = {task: row for row, task in enumerate(learned.open_items)}
         wanted = list(place) if tasks is None else _several("tasks", tasks)
@@ -399,7 +405,9 @@ class Inspection:
         places = np.array([place[task] for task in wanted], np.intp)
         rows = places[gold[places] == MISSING]
         probs = probs[rows].astype(np.float64)
-        temperature = self._temperature(weight_by_item(chunk)[rows] + 1)
+        temperature = self._temperature(
+            chunk.workers_by_item[rows] + 1, chunk.weight_by_item[rows] + 1
+        )
         item_ids = [wanted[row] for row in np.flatnonzero(gold[places] == MISSING)]
         if workers is None:
             table = self._gain_by_task(chunk, rows, item_ids, probs, temperature)
@@ -484,11 +492,11 @@ class Inspection:
     def _matrices(self, workers: NDArray[np.intp]) -> Floats:
         return self.confusion(workers).astype(np.float64)
 
-    def _temperature(self, n_labels: Floats) -> Floats:
+    def _temperature(self, n_workers: Floats, n_labels: Floats) -> Floats:
         """The temperature, by which log-odds are divided before they become probabilities, (N,)."""
         if self._method.temperature is None:
             return np.ones(len(n_labels))
-        return self._method.temperature(self._model.fitted().state, n_labels)
+        return self._method.temperature(self._model.fitted().state, n_workers, n_labels)
 
     def _open(self) -> tuple[Chunk, NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
         """Labels, answers and given true labels of the open tasks."""
@@ -554,9 +562,9 @@ def _check_share(name: str, value: Any, is_open: bool = False) -> None:
         raise StateError(f"`{name}` must be a number between 0 and 1. Got {value!r}.")
 
 
-def _check_whole(name: str, value: Any) -> None:
+def _check_whole(name: str, value: Any, otherwise: str = "") -> None:
     if not _is_number(value) or value != int(value) or value < 0:
-        raise StateError(f"`{name}` must be a whole number ≥ 0. Got {value!r}.")
+        raise StateError(f"`{name}` must be a whole number ≥ 0{otherwise}. Got {value!r}.")
 
 
 def _index_of(worker: Hashable, roster: Roster) -> int:

@@ -300,4 +300,7 @@ def _renumbered(held: OpenItem, places: _Places, n_classes: int) -> OpenItem:
         counted_probs=spread(held.counted_probs, 0),
         aggregated=int(places.classes[held.aggregated]),
         gold=MISSING if held.gold == MISSING else int(places.classes[held.gold]),
+        votes=held.votes
+        if held.votes is None
+        else np.concatenate([held.votes[:, :1], spread(held.votes[:, 1:], 0)], axis=1),
     )

@@ -4,6 +4,7 @@
 """
 
 import re
+import warnings
 from collections import deque
 from collections.abc import Hashable, Mapping
 from math import inf
@@ -102,6 +103,7 @@ class Model:
         self.learned = learned
         self.losses: deque[float] = deque(maxlen=MAX_LOSSES)  # the last of each chunk
         self.sources: list[str] = []  # SHA-256 of files it learned from, where those were noted
+        self._warned_of_repeats = False
         self._skip_answer(Tally())
 
     @property
@@ -150,6 +152,7 @@ class Model:
         learned = self.learned
         waiting, truth = [*learned.held, table], {**learned.held_gold, **(gold or {})}
         intake = learned.vocabulary.read(concatenate(waiting), learned.open_items, truth)
+        self._warn_of_repeats(table, intake.tally)
         # Rows and skips of the chunks held before were reported when they came.
         tally = intake.tally._replace(rows=len(table.item_ids), skipped=table.skipped)
         if learned.state is None and intake.chunk.n_items < warmup_items:
@@ -161,6 +164,23 @@ class Model:
             self._commit(learn_chunk(learned, self.aggregator, intake, self.seed), tally)
         else:
             self._skip_answer(intake.tally)
+
+    def _warn_of_repeats(self, table: LabelTable, tally: Tally) -> None:
+        """Warn once if labels were dropped that may be votes: nothing says which came last."""
+        may_be_votes = self.space.repeats == "last" and table.timestamps is None
+        if self._warned_of_repeats or not may_be_votes or not tally.repeated:
+            return
+        pairs = set(zip(table.item_ids, table.worker_ids, strict=True))
+        dropped = len(table.item_ids) - len(pairs)
+        if dropped:
+            self._warned_of_repeats = True
+            warnings.warn(
+                f"{table.source}: {dropped:,} of {len(table.item_ids):,} labels do not count, "
+                "because a worker labels the same task again in the same table, and by "
+                "repeats='last' the last row replaces the others. If they are votes, choose "
+                "repeats='majority' or 'all'; if they are corrections, add a timestamp column.",
+                stacklevel=4,
+            )
 
     def predict(self, table: LabelTable) -> Answer:
         """Answer a table's tasks from its labels alone, learning nothing."""

@@ -46,6 +46,7 @@ class OpenItem(NamedTuple):
     gold: int  # its true class, where that was given, or MISSING
     temperature: float = 1.0  # what its log scores were divided by before they became `probs`
     note: Note = NO_NOTE
+    votes: NDArray[np.float32] | None = None  # (n, 1 + C) of majorities, as in `Chunk`
 
 
 class _Held(NamedTuple):
@@ -56,6 +57,7 @@ class _Held(NamedTuple):
     n_classes: int
     n_models: int
     note: Note
+    has_votes: bool = False
 
 
 class OpenItems:
@@ -89,11 +91,13 @@ class OpenItems:
     def to_chunk(self, n_workers: int, n_classes: int) -> Chunk:
         """All labels of the open items, in the order the items are kept."""
         items = self._all()
+        votes = _votes(items, n_classes)
         return make_chunk(
             np.repeat(np.arange(len(items)), [len(held.worker) for held in items]),
             _join([held.worker for held in items], np.int32),
             _join([held.label for held in items], np.int32),
             weight=_join([held.weight for held in items], np.float32),
+            votes=votes,
             n_items=len(items),
             n_workers=n_workers,
             n_classes=n_classes,
@@ -146,8 +150,11 @@ class OpenItems:
             self.discard(item_ids[position])
         self.close(chunk.item_keys[order[:too_many]])
         n_classes = probs.shape[1]
-        rows = np.empty(chunk.n_labels, _row_type(n_classes))
+        has_votes = chunk.votes is not None
+        rows = np.empty(chunk.n_labels, _row_type(n_classes, has_votes))
         rows["worker"], rows["label"], rows["weight"] = chunk.worker, chunk.label, chunk.weight
+        if has_votes:
+            rows["votes"] = chunk.votes
         rows["log_evidence"] = log_evidence
         n_models = 1 if counted_probs is None else counted_probs.shape[1]
         answers = np.empty(chunk.n_items, _answer_type(n_classes, n_models))
@@ -156,11 +163,12 @@ class OpenItems:
         answers["gold"] = MISSING if chunk.gold is None else chunk.gold
         answers["temperature"] = 1 if temperature is None else temperature
         edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1)) * rows.itemsize
+        note_of = notes.__getitem__ if notes else lambda position: NO_NOTE
         cut = _cut(rows, edges.tolist(), answers, positions[too_many:])
         self._keep(
             [item_ids[position] for position in positions[too_many:]],
             [
-                _Held(said, answer, n_classes, n_models, notes[position] if notes else NO_NOTE)
+                _Held(said, answer, n_classes, n_models, note_of(position), has_votes)
                 for position, said, answer in cut
             ],
         )
@@ -189,7 +197,7 @@ class OpenItems:
     def drop(self, item_id: Hashable, worker: int) -> None:
         """Drop the labels of one worker from an open item."""
         held = self._items[item_id]
-        rows = np.frombuffer(held.rows, _row_type(held.n_classes))
+        rows = np.frombuffer(held.rows, _row_type(held.n_classes, held.has_votes))
         keep = rows["worker"] != worker
         if not keep.all():
             self._items[item_id] = held._replace(rows=rows[keep].tobytes())
@@ -214,6 +222,7 @@ class OpenItems:
         n_classes = max((len(held.probs) for held in items), default=0)
         n_models = max((len(held.counted_probs) for held in items), default=1)
         counted = _pad([held.counted_probs for held in items], n_classes)
+        votes = _votes(items, n_classes)
         return {
             "counts": np.array([len(held.worker) for held in items], np.int64),
             "worker": _join([held.worker for held in items], np.int32),
@@ -226,6 +235,7 @@ class OpenItems:
             "gold": np.array([held.gold for held in items], np.int32),
             "heat": np.array([held.temperature for held in items], np.float32),
             "closed": self.closed_keys,
+            **({} if votes is None else {"votes": votes}),
         }
 
     @classmethod
@@ -257,6 +267,7 @@ class OpenItems:
                 int(gold[position]),
                 float(temperature[position]),
                 note,
+                arrays["votes"][rows][:, np.append(True, known)] if "votes" in arrays else None,
             )
             ledger._items[item_id] = _close(item, id_key(item_id))
         ledger.close(arrays["closed"])
@@ -264,9 +275,11 @@ class OpenItems:
 
 
 @lru_cache
-def _row_type(n_classes: int) -> np.dtype[Any]:
+def _row_type(n_classes: int, has_votes: bool) -> np.dtype[Any]:
     cells = ("worker", "i4"), ("label", "i4"), ("weight", "f4")
-    return np.dtype([*cells, ("log_evidence", "f4", (n_classes,))])
+    evidence = ("log_evidence", "f4", (n_classes,))
+    votes = [("votes", "f4", (1 + n_classes,))] if has_votes else []
+    return np.dtype([*cells, evidence, *votes])
 
 
 @lru_cache
@@ -290,7 +303,7 @@ def _cut(
 
 
 def _open(held: _Held) -> OpenItem:
-    rows = np.frombuffer(held.rows, _row_type(held.n_classes))
+    rows = np.frombuffer(held.rows, _row_type(held.n_classes, held.has_votes))
     answer = np.frombuffer(held.answer, _answer_type(held.n_classes, held.n_models))[0]
     return OpenItem(
         rows["worker"],
@@ -303,19 +316,30 @@ def _open(held: _Held) -> OpenItem:
         int(answer["gold"]),
         float(answer["temperature"]),
         held.note,
+        rows["votes"] if held.has_votes else None,
     )
 
 
 def _close(item: OpenItem, key: int) -> _Held:
     n_models, n_classes = item.counted_probs.shape
-    rows = np.empty(len(item.worker), _row_type(n_classes))
+    has_votes = item.votes is not None
+    rows = np.empty(len(item.worker), _row_type(n_classes, has_votes))
     for name in rows.dtype.names or ():
         rows[name] = getattr(item, name)
     answer = np.empty(1, _answer_type(n_classes, n_models))
     answer["key"] = key
     for name in ("aggregated", "gold", "temperature", "probs", "counted_probs"):
         answer[name] = getattr(item, name)
-    return _Held(rows.tobytes(), answer.tobytes(), n_classes, n_models, item.note)
+    return _Held(rows.tobytes(), answer.tobytes(), n_classes, n_models, item.note, has_votes)
+
+
+def _votes(items: Sequence[OpenItem], n_classes: int) -> NDArray[np.float32] | None:
+    """The votes of all items, (L, 1 + C): zeros where an item has none; None if all have none."""
+    if all(held.votes is None for held in items):
+        return None
+    none = [np.zeros((len(held.worker), 1), np.float32) for held in items]
+    votes = [z if held.votes is None else held.votes for held, z in zip(items, none, strict=True)]
+    return np.nan_to_num(_pad(votes, 1 + n_classes))
 
 
 def _join(parts: Sequence[NDArray[Any]], dtype: type) -> NDArray[Any]:

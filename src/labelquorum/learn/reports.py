@@ -117,18 +117,25 @@ class Explanation(NamedTuple):
             return f"{answer}, because its truth was given."
         rows = zip(self.workers.index, self.workers["label"], self.workers["log_odds"], strict=True)
         parts = [(self._with_label(*row), row[2]) for row in rows]
-        parts.append(("how frequent the classes are", self.prior_log_odds))
         parts.sort(key=lambda pair: -abs(pair[1]))
         ours = [pair for pair in parts if pair[1] >= MIN_LOG_ODDS]
-        theirs = [pair for pair in parts if pair[1] <= -MIN_LOG_ODDS]  # NaN is neither
+        theirs = [pair for pair in parts if pair[1] <= -MIN_LOG_ODDS]
         text = f"{answer} with {self.confidence:.2f}"
-        if ours:
-            text += f" because {_named(ours)} " + (
-                f"outweigh{'s' * (len(ours) == 1)} {_named(theirs)}"
-                if theirs
-                else f"say{'s' * (len(ours) == 1)} so"
-            )
+        verb = "s" * (len(ours or theirs) == 1)
+        if ours and theirs:
+            outweighed = sum(value for _, value in parts) >= 0
+            said = f"outweigh{verb} " if outweighed else f"say{verb} so, against "
+            text += f" because {_named(ours)} {said}{_named(theirs)}"
+        elif ours:
+            text += f" because {_named(ours)} say{verb} so"
+        elif theirs:
+            text += f" although {_named(theirs)} say{verb} otherwise"
         text += "."
+        if abs(self.prior_log_odds) >= MIN_LOG_ODDS:  # NaN is not
+            often, rare = self.label, self.runner_up
+            if self.prior_log_odds < 0:
+                often, rare = rare, often
+            text += f" {often!r} is more frequent than {rare!r} ({_signed(self.prior_log_odds)})."
         if self.flips:
             text += f" Without {_shortened([str(worker) for worker in self.flips])} it would change"
             if self.further_labels is not None:

@@ -20,7 +20,8 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk, take_items
 from labelquorum.ingest.vocabulary import Intake
 from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, vote_shares
-from labelquorum.learn.bila.counts import Info, State
+from labelquorum.learn.bila.counts import Info, State, with_more
+from labelquorum.learn.bila.dependence import N_SUMS, N_VOTE_SUMS
 from labelquorum.learn.bila.hierarchical import Recipe
 from labelquorum.learn.bila.solver import solve_workers
 from labelquorum.learn.bila.worker_models import WORKER_MODELS, select_worker_model
@@ -254,6 +255,9 @@ def _state_of(known: Known, recipe: Recipe, seed: int) -> State:
         rows[f"{name}_counts"] = counts
         rows[f"{name}_theta"] = solve_workers(name, counts, known.pooled[name], recipe)
     unexplained = {name: known.sums[f"unexplained/{name}"] for name in names}
+    for name, sums in unexplained.items():
+        if not sums[N_SUMS:].any():  # nobody has several votes on an item
+            unexplained[name] = sums[:N_SUMS]
     n_items = float(known.sums["label_shares"].sum())
     selected = select_worker_model(known.pooled, unexplained, n_items, recipe)
     return State(
@@ -274,7 +278,9 @@ def _counted_by(state: State, names: Sequence[str]) -> Gained:
     sums = {"label_shares": state.label_shares}
     for name in names:
         sums[f"class_counts/{name}"] = state.class_counts[name]
-        sums[f"unexplained/{name}"] = state.unexplained[name]
+        # All shards alike, whether or not workers have several votes on an item there.
+        room = np.zeros((N_SUMS + N_VOTE_SUMS, state.n_classes))
+        sums[f"unexplained/{name}"] = with_more(state.unexplained[name], room)
     return Gained(np.concatenate(rows, axis=1), sums)
 
 

@@ -18,7 +18,13 @@ from labelquorum.store.stream_ref import StreamRef
 __all__ = ["erase"]
 
 REMOVED = "the reason was removed with a worker who was forgotten"
-_BY_LABEL = ("worker", "label", "weight", "log_evidence")  # what an open item holds of each label
+_BY_LABEL = (
+    "worker",
+    "label",
+    "weight",
+    "log_evidence",
+    "votes",
+)  # what an open item holds of each label
 
 
 def erase(ref: StreamRef, acceptor: Acceptor, connection: sa.Connection, worker: str) -> int | None:

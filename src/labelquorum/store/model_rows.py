@@ -74,7 +74,7 @@ def configure(method: str, settings: Mapping[str, Any]) -> Configuration:
     model = estimator(method, **settings)
     if model.repeats == "error":
         raise StateError(
-            "`repeats` of a stream must be 'last', 'first' or 'all': a label that was "
+            "`repeats` of a stream must be 'last', 'first', 'majority' or 'all': a label that was "
             "acknowledged cannot be refused later. Got 'error'."
         )
     spelled = {n: v for n, v in model.get_params().items() if n not in _NOT_HERE}
@@ -347,6 +347,8 @@ def _open_rows(ledger: OpenItems, places: Sequence[int]) -> list[OpenRow]:
             "gold": np.array(held.gold),
             "heat": np.array(held.temperature),
         }
+        if held.votes is not None:
+            evidence["votes"] = held.votes
         arrays = {name: np.asarray(array, order="C") for name, array in evidence.items()}
         rows.append(
             OpenRow(encode_id(item_id, "item", "answer"), save(arrays), encode(tuple(held.note)))
@@ -369,4 +371,5 @@ def _open_item(row: OpenRow, place: Mapping[int, int]) -> OpenItem:
         int(arrays["gold"]),
         float(arrays["heat"]),
         Note(group, moment),
+        arrays.get("votes"),
     )

@@ -49,7 +49,7 @@ def test_every_item_is_asked_about_once_however_sure_the_prior_is():
 def test_labels_lean_on_each_other_by_the_heat_of_as_many():
     chunk = make_chunk(np.zeros(4), np.arange(4), np.zeros(4), n_classes=2)
     evidence = np.log(np.tile([0.8, 0.2], (4, 1)))
-    sums = stopping_sums(chunk, evidence, EVEN, lambda n: n, (0.9,))
+    sums = stopping_sums(chunk, evidence, EVEN, lambda n, _: n, (0.9,))
     # 4 labels that say the same, divided by 4, are worth one
     assert sums[0].tolist() == pytest.approx([1, 4, 0.2])
 
@@ -58,7 +58,7 @@ def test_a_label_of_weight_two_is_as_warm_as_two():
     chunk = make_chunk([0], [0], [0], weight=[2.0], n_classes=2)
     seen = []
 
-    def temperature(n):
+    def temperature(n, _):
         seen.extend(n.tolist())
         return np.ones(len(n))
 

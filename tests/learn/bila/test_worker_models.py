@@ -302,11 +302,19 @@ def test_heat_is_1_for_one_label_and_grows_with_labels_and_dependence():
         return np.array([[correlation], [1.0], [0.0], [10.0], [20.0], [10 * gain]])
 
     n_labels = np.array([0, 1, 4, 100])
-    np.testing.assert_allclose(temperature(n_labels, "learned", reply(-0.1, -1)), 1)
-    np.testing.assert_allclose(temperature(n_labels, "learned", reply(0.04, -1)), [1, 1, 2, 10])
-    np.testing.assert_allclose(temperature(n_labels, "learned", reply(-0.1, 0.005)), [1, 1, 2, 10])
-    assert (temperature(n_labels, "learned", reply(1e9, 1)) <= np.maximum(n_labels, 1)).all()
-    np.testing.assert_allclose(temperature(n_labels, 0.2, reply(0.5, 1)), [1, 1, 1.6, 20.8])
+    np.testing.assert_allclose(temperature(n_labels, n_labels, "learned", reply(-0.1, -1)), 1)
+    np.testing.assert_allclose(
+        temperature(n_labels, n_labels, "learned", reply(0.04, -1)), [1, 1, 2, 10]
+    )
+    np.testing.assert_allclose(
+        temperature(n_labels, n_labels, "learned", reply(-0.1, 0.005)), [1, 1, 2, 10]
+    )
+    assert (
+        temperature(n_labels, n_labels, "learned", reply(1e9, 1)) <= np.maximum(n_labels, 1)
+    ).all()
+    np.testing.assert_allclose(
+        temperature(n_labels, n_labels, 0.2, reply(0.5, 1)), [1, 1, 1.6, 20.8]
+    )
 
 
 @pytest.mark.slow

@@ -221,12 +221,13 @@ def test_the_reason_of_an_answer_names_how_frequent_the_classes_are(view):
         reply["why"].update(
             workers=[{"worker": w, "label": x, "log_odds": odds} for w, x, odds in workers],
             prior_log_odds=0.3,
+            runner_up="wren",
         )
 
     view.alter("/items/t207$", lean)
     view.sign_in("/s/birds/items/t207")
     view.page.wait_for_selector(".verdict-why a")
-    why = "Because ann (0.60) and how frequent the classes are (0.57) outweigh bob (0.65)."
+    why = "Because ann (0.60) says so, against bob (0.65). owl is more frequent than wren (0.57)."
     assert view.text(".verdict-why") == why
     view.check()
 

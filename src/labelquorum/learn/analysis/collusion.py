@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
+from labelquorum.learn.aggregator import one_row_per_worker
 
 __all__ = ["Pairs", "believed", "pair_scores", "rings"]
 
@@ -74,6 +75,7 @@ def pair_scores(
     matrices
         What given workers (P,) say of each class, (P, C, C).
     """
+    chunk, log_evidence = one_row_per_worker(chunk, log_evidence)
     one, two = _label_pairs(chunk)
     key = chunk.worker[one].astype(np.int64) * chunk.n_workers + chunk.worker[two]
     keys, group, shared = np.unique(key, return_inverse=True, return_counts=True)
@@ -130,9 +132,7 @@ def _label_pairs(chunk: Chunk) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         two.append((starts[:, None] + high).ravel())
     if not one:
         return np.zeros(0, np.intp), np.zeros(0, np.intp)
-    rows_one, rows_two = np.concatenate(one), np.concatenate(two)
-    others = chunk.worker[rows_one] != chunk.worker[rows_two]  # repeats="all" keeps several
-    return rows_one[others], rows_two[others]
+    return np.concatenate(one), np.concatenate(two)
 
 
 def _together(

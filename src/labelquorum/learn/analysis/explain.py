@@ -26,7 +26,6 @@ __all__ = [
     "odds",
     "prospects",
     "removals_to_flip",
-    "weight_by_item",
 ]
 
 CLOSE = 0.05
@@ -208,7 +207,7 @@ def adds_up(method: Aggregator, state: State, chunk: Chunk) -> Floats | None:
     answer = method.aggregate(state, trial)
     temperature = np.ones(trial.n_items)
     if method.temperature is not None:
-        temperature = method.temperature(state, weight_by_item(trial))
+        temperature = method.temperature(state, trial.workers_by_item, trial.weight_by_item)
     log_prior = np.log(np.maximum(method.class_prior(state), TINY))
     if (answer.probs[1:] <= 0).any() or len(log_prior) < n_classes:
         return None
@@ -220,11 +219,6 @@ def adds_up(method: Aggregator, state: State, chunk: Chunk) -> Floats | None:
         if (np.ptp(left - added, axis=1) <= CLOSE).all():
             return added
     return None
-
-
-def weight_by_item(chunk: Chunk) -> Floats:
-    """How many labels each item has, by weight, (N,)."""
-    return np.asarray(np.bincount(chunk.item, chunk.weight, chunk.n_items), np.float64)
 
 
 def removals_to_flip(scores: Floats, evidence: Floats, answer: int, by_label: Floats) -> list[int]:

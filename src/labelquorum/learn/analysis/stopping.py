@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum._types import Floats
-from labelquorum.ingest.chunks import Chunk
+from labelquorum.ingest.chunks import Chunk, scramble
 from labelquorum.ingest.labels import MISSING
 from labelquorum.learn.aggregator import Aggregator, State
 
@@ -36,7 +36,7 @@ ITEMS, USED, ERROR = range(3)
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # spreads keys that are small numbers
 
-Temperature = Callable[[Floats], Floats]
+Temperature = Callable[[Floats, Floats], Floats]
 
 
 class Stop(NamedTuple):
@@ -68,7 +68,7 @@ def stopping_sums(
     log_prior
         What is added to it, (C,).
     temperature
-        What log scores are divided by, by an item's number of labels; None for 1.
+        What log scores are divided by, by an item's numbers of workers and labels; None for 1.
     """
     sums = _replayed(
         chunk, log_evidence, log_prior, temperature, thresholds, np.ones(chunk.n_labels, bool)
@@ -126,9 +126,14 @@ def _replayed(
     first = np.flatnonzero(np.diff(item, prepend=-1))  # where each item begins
     length = np.diff(np.append(first, len(item)))
     confidence = _confidence(
-        np.asarray(log_evidence, np.float64)[place], chunk.weight[place], first, length,
-        log_prior, temperature,
-    )  # fmt: skip
+        np.asarray(log_evidence, np.float64)[place],
+        chunk.weight[place],
+        _next_worker(chunk, place),
+        first,
+        length,
+        log_prior,
+        temperature,
+    )
     number = np.arange(len(item)) - np.repeat(first, length) + 1  # 1, 2, … within each item
     last = first + length - 1
     for g, threshold in enumerate([*thresholds, np.inf]):
@@ -141,6 +146,7 @@ def _replayed(
 def _confidence(
     evidence: Floats,
     weight: NDArray[Any],
+    next_worker: NDArray[Any],
     first: NDArray[np.intp],
     length: NDArray[np.intp],
     log_prior: Floats,
@@ -148,19 +154,29 @@ def _confidence(
 ) -> Floats:
     """The probability of the best class after each label, (B,)."""
     running = np.cumsum(evidence, axis=0)
-    counted = np.cumsum(weight, dtype=np.float64)
     before = np.repeat(running[first] - evidence[first], length, axis=0)
-    counted = counted - np.repeat(counted[first] - weight[first], length)
-    divisor = np.ones(len(counted)) if temperature is None else temperature(counted)
+    divisor = np.ones(len(running))
+    if temperature is not None:
+        n_workers, n_labels = (np.cumsum(each, dtype=np.float64) for each in (next_worker, weight))
+        n_labels = n_labels - np.repeat(n_labels[first] - weight[first], length)
+        n_workers = n_workers - np.repeat(n_workers[first] - next_worker[first], length)
+        divisor = temperature(n_workers, n_labels)
     # q_n ∝ ( π Π_{j ≤ n} m_j[·, l_j] )^(1 / temperature(n))
     scores = (running - before + log_prior[: evidence.shape[1]]) / divisor[:, None]
     scores -= scores.max(axis=1, keepdims=True)
     return np.asarray(1 / np.exp(scores).sum(axis=1))
 
 
+def _next_worker(chunk: Chunk, place: NDArray[np.intp]) -> NDArray[Any]:
+    """What each label adds to the number of workers, as `workers_by_item` counts them, (B,)."""
+    if chunk.first_votes is None and chunk.votes is None:
+        return chunk.weight[place]
+    item, worker = chunk.item[place], chunk.worker[place]  # labels of one worker are neighbours
+    again = (np.diff(item, prepend=-1) == 0) & (np.diff(worker, prepend=-1) == 0)
+    return np.where(again, 0.0, 1.0)
+
+
 def _lots(chunk: Chunk) -> NDArray[np.uint64]:
     """A number for each label by which an item's labels are put in order, (B,)."""
     bits = chunk.item_keys[chunk.item] ^ (chunk.worker_keys[chunk.local_worker] * _ODD + _ODD)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(bits ^ (bits >> np.uint64(31)))
+    return scramble(bits)

@@ -44,7 +44,18 @@ from labelquorum.learn.bila.training import keep_compiled_code
 from labelquorum.learn.bila.worker_models import WORKER_MODELS, select_worker_model
 from labelquorum.learn.worker_table import WorkerRows, forget_row
 
-__all__ = ["Info", "State", "add", "aggregate", "counting", "init", "merge", "selected", "update"]
+__all__ = [
+    "Info",
+    "State",
+    "add",
+    "aggregate",
+    "counting",
+    "init",
+    "merge",
+    "selected",
+    "update",
+    "with_more",
+]
 
 
 class State(NamedTuple):
@@ -57,7 +68,8 @@ class State(NamedTuple):
     rows: WorkerRows  # "<worker model>_counts", "<worker model>_theta"
     pooled: dict[str, Floats]  # P, the counts with each worker's weight, by worker model
     class_counts: dict[str, Floats]  # ν (C,), the sum of q over items, by worker model
-    unexplained: dict[str, Floats]  # (7, C), the sums of `dependence`, by worker model
+    unexplained: dict[str, Floats]  # (7, C), the sums of `dependence`, by worker model; with votes
+    # of which workers have several on an item, (10, C)
     label_shares: Floats  # f (C,), the sum over items of the share of labels that named a class
     speaks: int  # the selected worker model, by its place among the recipe's; a name in files
     seed: int
@@ -69,8 +81,10 @@ class State(NamedTuple):
 
     def upgraded(self) -> "State":
         """Add the sums that models saved before the evidence was kept do not have."""
-        shape = (N_SUMS, self.n_classes)
-        sums = {name: _padded(kept, shape) for name, kept in self.unexplained.items()}
+        sums = {
+            name: _padded(kept, (max(len(kept), N_SUMS), self.n_classes))
+            for name, kept in self.unexplained.items()
+        }
         return self._replace(unexplained=sums)
 
 
@@ -152,8 +166,7 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
         is_true = np.arange(chunk.n_classes) == chunk.gold[:, None]
         log_scores = np.where(given & ~is_true, -np.inf, log_scores)
     # (5) labels of one item lean on each other: q^(1 / temperature), normalised
-    n_labels = np.bincount(chunk.item, chunk.weight, chunk.n_items)
-    divisor = temperature(n_labels, recipe.dependence, state.unexplained[name])
+    divisor = _temperature(state, chunk.workers_by_item, chunk.weight_by_item, recipe)
     return consensus(log_scores, evidence, chunk, state.seed, divisor)
 
 
@@ -205,7 +218,9 @@ def merge(
             known, counted = workers != MISSING, state.rows.to_arrays()[f"{name}_counts"]
             counts[np.ix_(workers[known], *axes)] += times * counted[known]
             class_counts[name][classes] += times * state.class_counts[name]
-            unexplained[name][:, classes] += times * state.unexplained[name]
+            sums = np.zeros((len(state.unexplained[name]), n_classes))
+            sums[:, classes] = times * state.unexplained[name]
+            unexplained[name] = with_more(unexplained[name], sums)
         counts = np.maximum(counts, 0)
         pooled[name] = model.pool_exactly(counts, recipe)
         rows |= _solved(name, counts, pooled[name], recipe)
@@ -296,7 +311,7 @@ class _Before(NamedTuple):
     counts: Floats  # (P, …) of the chunk's workers
     others: Floats  # P without those workers, whose part of it changes in each step
     class_counts: Floats  # (C,)
-    unexplained: Floats  # (7, C)
+    unexplained: Floats  # as in `State`
 
 
 def _before(
@@ -329,7 +344,7 @@ def _before(
         np.maximum(counts - model.count_exactly(probs, past), 0),
         others,
         np.maximum(before.class_counts - probs.sum(axis=0), 0),
-        before.unexplained - np.asarray(seen, np.float64),
+        with_more(before.unexplained, -np.asarray(seen, np.float64)),
     )
 
 
@@ -358,7 +373,7 @@ def _commit(
         probs = probs * tally.items[:, None]
         pooled[name] = past.others + model.pool_exactly(counts, recipe)
         class_counts[name] = past.class_counts + probs.sum(axis=0)
-        unexplained[name] = past.unexplained + np.asarray(fit.unexplained, np.float64)
+        unexplained[name] = with_more(past.unexplained, np.asarray(fit.unexplained, np.float64))
         counted.append(probs.astype(np.float32))
     following = state._replace(
         rows=state.rows.scatter(chunk.workers, rows),
@@ -383,9 +398,10 @@ def _sum_by_item(values: Floats, chunk: Chunk) -> Floats:
     return total
 
 
-def _temperature(state: State, n_labels: NDArray[Any], recipe: Recipe) -> Floats:
-    """What log scores are divided by, by the items' numbers of labels, (N,)."""
-    return temperature(n_labels, recipe.dependence, state.unexplained[selected(state, recipe)])
+def _temperature(state: State, n_workers: Floats, n_labels: Floats, recipe: Recipe) -> Floats:
+    """What log scores are divided by, by the items' numbers of workers and of labels, (N,)."""
+    sums = state.unexplained[selected(state, recipe)]
+    return temperature(n_workers, n_labels, recipe.dependence, sums)
 
 
 def _class_prior(state: State, recipe: Recipe) -> Floats:
@@ -445,7 +461,7 @@ def _grow(state: State, chunk: Chunk) -> State:
             },
             class_counts={name: _padded(state.class_counts[name], (n_classes,)) for name in names},
             unexplained={
-                n: _padded(sums, (N_SUMS, n_classes)) for n, sums in state.unexplained.items()
+                n: _padded(sums, (len(sums), n_classes)) for n, sums in state.unexplained.items()
             },
             label_shares=_padded(state.label_shares, (n_classes,)),
         )
@@ -454,6 +470,14 @@ def _grow(state: State, chunk: Chunk) -> State:
 
 def _padded(values: Floats, shape: tuple[int, ...]) -> Floats:
     return np.pad(values, [(0, size - had) for size, had in zip(shape, values.shape, strict=True)])
+
+
+def with_more(sums: Floats, other: Floats) -> Floats:
+    """The sum of two `unexplained`, of which one may lack the rows of several votes."""
+    if len(sums) != len(other):
+        rows = max(len(sums), len(other))
+        sums, other = (_padded(each, (rows, each.shape[1])) for each in (sums, other))
+    return sums + other
 
 
 def _with_workers(state: State, n_workers: int) -> State:

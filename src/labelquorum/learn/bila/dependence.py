@@ -9,8 +9,10 @@ statistics show it, and both have mean 0 or less if the model is right:
 - u, what is gained by supposing that a fifth of the items are clear, so that everybody errs less
   on them: a mean log-likelihood ratio, which is below 0 for a model that is right.
 
-Seven sums per class keep them, and the evidence log p(l), up to date. The formulas are in
-`docs/worker-models.md`.
+Seven sums per class keep them, and the evidence log p(l), up to date. Both look at workers, not at
+votes: what a worker says of an item counts once, and pairs are of different workers. How far
+several votes of one worker on one item go together is a statistic of its own, ρ̂_w, of three more
+sums, kept once there are such votes. The formulas are in `docs/worker-models.md`.
 """
 
 from typing import Any
@@ -25,6 +27,7 @@ from labelquorum.learn.bila.minibatch import Leaf
 __all__ = [
     "CLARITY",
     "N_SUMS",
+    "N_VOTE_SUMS",
     "clear_gain",
     "correlation",
     "evidence_gain",
@@ -32,10 +35,11 @@ __all__ = [
     "is_contradicted",
     "sums",
     "temperature",
+    "vote_correlation",
 ]
 
-N_SUMS = 7
-"""The rows of `sums`."""
+N_SUMS, N_VOTE_SUMS = 7, 3
+"""The rows of `sums`, and those beyond where workers have several votes on an item."""
 
 CLARITY, CLEAR_SHARE = 3.0, 0.2
 """On a clear item labels follow m³, normalised; the share of such items."""
@@ -53,8 +57,10 @@ def sums(
     class_probs: Leaf,
     gain: Leaf,
     log_evidence: Leaf,
+    worker_share: Leaf | None = None,
+    first_vote: Leaf | None = None,
 ) -> Leaf:
-    """What a chunk adds to the sums behind both signs and to the evidence, (7, C).
+    """What a chunk adds to the sums behind both signs and to the evidence, (7, C) or (10, C).
 
     Parameters
     ----------
@@ -68,11 +74,19 @@ def sums(
         `gain_of_clear`, (M,).
     log_evidence
         log p(l_i), (M,).
+    worker_share, first_vote
+        As in `CountedBatch`.
     """
     n_items, n_classes = class_probs.shape
-    residual = ((label[:, None] == np.arange(n_classes)) - right) * weight[:, None]
-    spread = jnp.sqrt(right * (1 - right)) * weight[:, None]
-    columns = [residual, residual**2, spread, spread**2, weight[:, None], weight[:, None] ** 2]
+    surprise = (label[:, None] == np.arange(n_classes)) - right
+    share = (weight if worker_share is None else worker_share)[:, None]
+    residual, spread = surprise * share, jnp.sqrt(right * (1 - right)) * share
+    squared = residual**2, spread**2, share**2
+    if first_vote is not None:  # what a worker says of an item, in one row
+        said = _sum_by_worker(jnp.concatenate([residual, spread, share], axis=1), first_vote)
+        one, two, three = jnp.split(said**2, [n_classes, 2 * n_classes], axis=1)
+        squared = one, two, three
+    columns = [residual, squared[0], spread, squared[1], share, squared[2]]
     by_item = jax.ops.segment_sum(
         jnp.concatenate(columns, axis=1), item, n_items, indices_are_sorted=True
     )
@@ -82,7 +96,28 @@ def sums(
     #              log p(l_i) }
     pairs = residual**2 - residual_2, spread**2 - spread_2, residual, labels, labels**2 - labels_2
     parts = (*pairs, gain[:, None], log_evidence[:, None])
+    if first_vote is not None:
+        votes = _vote_pairs(surprise, right, weight[:, None], item, first_vote, n_items)
+        parts = (*parts, *votes)
     return jnp.stack([(class_probs * part).sum(axis=0) for part in parts])
+
+
+def _vote_pairs(
+    surprise: Leaf, right: Leaf, weight: Leaf, item: Leaf, first_vote: Leaf, n_items: int
+) -> list[Leaf]:
+    """Σ_k Σ_{v ≠ v'} { r_v r_v', √(v_v v_v'), 1 } over votes of one worker, (M, C) or (M, 1)."""
+    n_classes = surprise.shape[1]
+    columns = [surprise * weight, jnp.sqrt(right * (1 - right)) * weight, weight]
+    each = jnp.concatenate(columns, axis=1)
+    # The squares of a worker's own sums, less those of their votes.
+    pairs = _sum_by_worker(each, first_vote) ** 2 - _sum_by_worker(each**2, first_vote)
+    by_item = jax.ops.segment_sum(pairs, item, n_items, indices_are_sorted=True)
+    return jnp.split(by_item, [n_classes, 2 * n_classes], axis=1)
+
+
+def _sum_by_worker(values: Leaf, first_vote: Leaf) -> Leaf:
+    """Add up rows of one worker on one item, in the first of these rows, (B, …)."""
+    return jax.ops.segment_sum(values, first_vote, len(values), indices_are_sorted=True)
 
 
 def gain_of_clear(log_scores: Leaf, clear_log_scores: Leaf) -> Leaf:
@@ -101,6 +136,17 @@ def correlation(sums: NDArray[np.float64]) -> float:
     mean = residuals / np.maximum(labels, 1e-12)
     # ρ̂ = (Σ r_j r_j' − Σ_c pairs_c · mean_c²) / Σ √(v_j v_j')
     return float((products - pairs * mean**2).sum() / max(spreads.sum(), 1e-12))
+
+
+def vote_correlation(sums: NDArray[np.float64]) -> float:
+    """ρ̂_w, how far votes of one worker on one item go together, from 0 to 1."""
+    if len(sums) < N_SUMS + N_VOTE_SUMS:
+        return 0.0
+    (products, spreads, pairs), mean = sums[N_SUMS:], sums[2] / np.maximum(sums[3], 1e-12)
+    if pairs.sum() < 1:
+        return 0.0
+    excess = (products - pairs * mean**2).sum() / max(spreads.sum(), 1e-12)
+    return float(np.clip(excess, 0, 1))
 
 
 def clear_gain(sums: NDArray[np.float64]) -> float:
@@ -130,13 +176,20 @@ def evidence_gain(
 
 
 def temperature(
-    n_labels: NDArray[Any], dependence: float | str, sums: NDArray[np.float64]
+    n_workers: NDArray[Any],
+    n_labels: NDArray[Any],
+    dependence: float | str,
+    sums: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """By what an item's log scores are divided, (N,): 1 for one label, at most n for n of them."""
-    many = np.maximum(n_labels, 1.0)
     if dependence == "learned":
+        many = np.maximum(n_workers, 1.0)
         # n^γ,  γ = x / (1 + x),  x = ρ̂ / 0.04 + u / 0.005, each 0 where it is negative
         beyond = max(correlation(sums), 0) / RHO_HALF + max(clear_gain(sums), 0) / GAIN_HALF
-        return np.asarray(many ** (beyond / (1 + beyond)))
+        by_workers = np.asarray(many ** (beyond / (1 + beyond)))
+        if within := vote_correlation(sums):
+            # Kish's design effect of v votes per worker: 1 + ρ̂_w (v − 1)
+            return np.asarray(by_workers * (1 + within * (np.maximum(n_labels / many, 1) - 1)))
+        return by_workers
     # 1 + ρ (n − 1)
-    return np.asarray(1 + float(dependence) * (many - 1))
+    return np.asarray(1 + float(dependence) * (np.maximum(n_labels, 1.0) - 1))

@@ -73,6 +73,9 @@ class CountedBatch(NamedTuple):
     counted_weight: Leaf  # (B,) what a label counts for in the counts
     counted_item: Leaf  # (M,) 1 where an item counts in ν
     gold: Leaf  # (M,) the true class where it was given, or MISSING
+    # None where each worker has one label per item, of its own weight:
+    worker_share: Leaf | None = None  # (B,) the share of a label in what its worker says of an item
+    first_vote: Leaf | None = None  # (B,) the first row of the same worker on the same item
 
 
 def array_namespace(leaf: Leaf) -> Any:
@@ -120,6 +123,11 @@ def pack_counted(
     """Pad a chunk; the two other arrays are as in `CountedBatch`."""
     n_labels, n_items = _coarse_bucket(chunk.n_labels, 128), _coarse_bucket(chunk.n_items, 16)
     no_gold = np.full(chunk.n_items, MISSING, np.int32)
+    first, share = chunk.first_votes, None
+    if first is not None or chunk.votes is not None:
+        rows = np.arange(chunk.n_labels) if first is None else first
+        total = np.bincount(rows, counted_weight, chunk.n_labels)[rows]
+        share = np.divide(counted_weight, total, np.zeros_like(total), where=total > 0)
     return CountedBatch(
         item=_pad(chunk.item, n_labels, n_items - 1),
         worker=_pad(chunk.local_worker, n_labels),
@@ -129,6 +137,8 @@ def pack_counted(
         counted_weight=_pad(counted_weight, n_labels),
         counted_item=_pad(counted_item.astype(np.float32), n_items),
         gold=_pad(no_gold if chunk.gold is None else chunk.gold, n_items, MISSING),
+        worker_share=None if share is None else _pad(share.astype(np.float32), n_labels),
+        first_vote=None if first is None else _pad(first, n_labels, n_labels - 1),
     )
 
 

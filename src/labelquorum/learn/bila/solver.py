@@ -50,7 +50,7 @@ class Fitted(NamedTuple):
 
     theta: Leaf  # (D, K)
     class_probs: Leaf  # (M, C)
-    unexplained: Leaf  # (7, C)
+    unexplained: Leaf  # `sums` of `dependence`
     loss: Leaf  # ()
     rounds: Leaf  # (), a whole number
 
@@ -153,21 +153,28 @@ def _unexplained(
     prior: Leaf,
     recipe: Recipe,
 ) -> Leaf:
-    """What a model leaves unexplained of a chunk, and its evidence, (7, C)."""
+    """What a model leaves unexplained of a chunk, and its evidence: `sums`."""
     said = log_likelihood(model, theta, counts, crowd, batch, recipe)
     powers = model.log_powers(theta, counts, crowd, recipe, CLARITY).T[batch.worker]
+    once, said_once = batch, said
+    if batch.worker_share is not None:
+        once = batch._replace(weight=batch.worker_share)
+        said_once = log_likelihood(model, theta, counts, crowd, once, recipe)
     # on a clear item Σ_k log( m_k[c, l]^λ / Σ_z m_k[c, z]^λ )
-    clear = CLARITY * said - sum_by_item(powers, batch)
-    gain = gain_of_clear(jnp.log(prior) + said, jnp.log(prior) + clear)
+    clear = CLARITY * said_once - sum_by_item(powers, once)
+    gain = gain_of_clear(jnp.log(prior) + said_once, jnp.log(prior) + clear)
     right = model.right(theta, counts, crowd, recipe).T[batch.worker]
-    believed = probs * batch.counted_item[:, None]
     # log p(l_i), or log p(l_i, y_i) where the truth is given
     gold = batch.gold[:, None]
     excluded = (gold != MISSING) & (gold != np.arange(probs.shape[1]))
+    if batch.worker_share is not None and batch.first_vote is None:
+        # By shares a majority says less than it knows, and labels would seem to lean on each other.
+        probs = jax.nn.softmax(jnp.where(excluded, -jnp.inf, jnp.log(prior) + said_once))
+    believed = probs * batch.counted_item[:, None]
     reached = jnp.where(excluded, -jnp.inf, jnp.log(prior) + said)
     evidence = jax.nn.logsumexp(reached, axis=1)
-    weight = batch.counted_weight
-    return sums(batch.item, batch.label, weight, right, believed, gain, evidence)
+    weight, votes = batch.counted_weight, (batch.worker_share, batch.first_vote)
+    return sums(batch.item, batch.label, weight, right, believed, gain, evidence, *votes)
 
 
 @partial(jax.jit, static_argnames=("name", "recipe"))
@@ -180,7 +187,7 @@ def past_unexplained(
     name: str,
     recipe: Recipe,
 ) -> Leaf:
-    """What labels counted before left unexplained, as the model sees it now, (7, C).
+    """What labels counted before left unexplained, as the model sees it now: `sums`.
 
     `known.others` is P itself here.
     """

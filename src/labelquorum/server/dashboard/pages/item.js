@@ -87,7 +87,7 @@ function verdict(stream, data) {
   );
 }
 
-/** "Because w1 (0.93) and how frequent the classes are (0.57) outweigh w2 (0.71)". */
+/** "Because w1 (0.93) outweighs w2 (0.71). owl is more frequent than wren (0.57)." */
 function because(stream, { why, open, label }) {
   if (!why)
     return open !== false
@@ -95,8 +95,7 @@ function because(stream, { why, open, label }) {
       : "Its labels were deleted once it was answered, so the reasons are gone. A longer grace keeps them.";
   if (why.truth_given) return "Because its true label was given.";
   const reasons = why.workers.map((one) => [whoSaid(stream, one, label), one.log_odds]);
-  if (why.prior_log_odds !== null)
-    reasons.push(["how frequent the classes are", why.prior_log_odds]);
+  const prior = moreFrequent(why, label);
   reasons.sort(([, one], [, other]) => Math.abs(other) - Math.abs(one));
   const side = (chosen) =>
     reasons
@@ -104,15 +103,19 @@ function because(stream, { why, open, label }) {
       .map(([words, odds]) => [words, ` (${ratio(alone(Math.abs(odds)))})`]);
   const pros = side((odds) => odds >= WORTH_TELLING);
   const cons = side((odds) => odds <= -WORTH_TELLING);
-  if (!pros.length) return "No label speaks clearly for it.";
-  const verb = cons.length
-    ? pros.length === 1
-      ? " outweighs "
-      : " outweigh "
-    : pros.length === 1
-      ? " says so"
-      : " say so";
-  return ["Because ", listed(pros), verb, cons.length ? listed(cons) : "", "."];
+  if (!pros.length) return ["No label speaks clearly for it.", ...prior];
+  const s = pros.length === 1 ? "s" : "";
+  const sum = reasons.reduce((total, [, odds]) => total + odds, 0);
+  const verb = !cons.length ? ` say${s} so` : sum < 0 ? ` say${s} so, against ` : ` outweigh${s} `;
+  return ["Because ", listed(pros), verb, cons.length ? listed(cons) : "", ".", ...prior];
+}
+
+/** What the class prior adds: nobody's label. */
+function moreFrequent({ prior_log_odds: odds, runner_up: other }, label) {
+  if (odds === null || Math.abs(odds) < WORTH_TELLING) return [];
+  const [often, rare] = odds > 0 ? [label, other] : [other, label];
+  const sure = ratio(alone(Math.abs(odds)));
+  return [" ", named(often), " is more frequent than ", named(rare), ` (${sure}).`];
 }
 
 /** The worker; and what was said, where it supports another class. */
