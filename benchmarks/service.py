@@ -293,7 +293,12 @@ def measure_restart(
     with tempfile.TemporaryDirectory(prefix="labelquorum-", dir=os.environ.get("TMPDIR")) as folder:
         where = Path(folder) / "store"
         rules = Rules(
-            labels_per_item=labels_per_item, chunk_items=5000, max_wait=None, max_chunk_wait=None
+            labels_per_item=labels_per_item,
+            chunk_items=5000,
+            max_wait=None,
+            max_chunk_wait=None,
+            retention="discard",
+            grace=0,
         )
         with Store.open(where) as store:
             stream = store.create("all", classes=CLASSES, rules=rules)
