@@ -1,7 +1,9 @@
 """Who gets in: the table of routes, walked with every kind of key; names, origins, rates."""
 
 import asyncio
+import json
 import re
+import socket
 from itertools import product
 
 import httpx
@@ -11,6 +13,7 @@ from server.served import serving, until
 from labelquorum.errors import StateError
 from labelquorum.server.app import check_routes, create_app
 from labelquorum.server.auth import ROUTES, Guarded, RateLimiter
+from labelquorum.server.routes import export
 from labelquorum.store.api_keys import SCOPES
 
 CLOSED = [(method, path, need) for (method, path), need in ROUTES.items() if need is not None]
@@ -240,3 +243,91 @@ def test_who_asks_too_often_is_told_when_to_come_back(tmp_path):
         assert 1 <= int(answers[1].headers["retry-after"]) <= 100
         assert service.client("read").get("/v1/streams").status_code == 200
         assert client.get("/healthz").status_code == 200
+
+
+def raw(service, *lines, body=b""):
+    """What a request made of these lines gets: its status."""
+    with socket.create_connection(service.address) as connection:
+        connection.sendall("\r\n".join([*lines, "Connection: close", "", ""]).encode() + body)
+        return int(connection.makefile("rb").readline().split()[1])
+
+
+@pytest.mark.parametrize("host", ["localhost#evil", "localhost/x", "x@localhost", "localhost?y"])
+def test_a_host_is_a_name_and_a_port(walked, host):
+    assert raw(walked, "GET /healthz HTTP/1.1", f"Host: {host}") == 421
+    assert raw(walked, "GET /healthz HTTP/1.1", "Host: localhost:1") == 200
+    assert raw(walked, "GET /healthz HTTP/1.1", "Host: [::1]:1") == 200
+
+
+def test_a_header_that_says_who_asks_comes_once(walked, admin):
+    line = f"Authorization: {admin.headers['Authorization']}"
+    asked = ["GET /v1/streams HTTP/1.1", "Host: localhost", line]
+    assert raw(walked, *asked) == 200
+    assert raw(walked, *asked, line) == 400
+    assert raw(walked, *asked, "Host: localhost") == 400
+
+
+def test_only_a_hook_takes_its_key_from_a_header_of_ours(walked):
+    secret = {"X-LabelQuorum-Key": walked.secret()}
+    anyone = walked.client(None)
+    check_shape(anyone.get("/v1/streams/mine/items/a/hooks/b", headers=secret), 401)
+    hook = "/v1/streams/mine/hooks/label-studio"
+    body = b'{"action": "\\ud800"}'  # half a character
+    assert anyone.post(hook, content=body, headers=secret).status_code == 200
+
+
+def test_requests_without_a_key_neither_flood_the_log_nor_put_addresses_into_it(walked):
+    anyone, before = walked.client(None), len(walked.events())
+    for n in range(200):
+        anyone.get(f"/v1/streems/mine/workers/ann-{n}")
+    found = walked.events()[before:]
+    assert 0 < len(found) < 150
+    assert "ann-" not in json.dumps(found)
+
+
+def test_wrong_keys_are_rate_limited_and_right_ones_are_not(walked, admin):
+    wrong, answers = walked.client(None), []
+    while not answers or (answers[-1] == 401 and len(answers) < 3000):
+        key = {"Authorization": "Bearer wrong"}
+        answers.append(wrong.get("/v1/streams", headers=key).status_code)
+    assert answers[-1] == 429
+    assert admin.get("/v1/streams").status_code == 200
+
+
+def test_a_key_that_is_revoked_while_a_body_comes_sends_nothing(walked, admin):
+    secret = walked.secret("write", "mine")
+    body = json.dumps({"task": "late", "worker": "ann", "label": "a"}).encode()
+    head = (
+        f"POST /v1/streams/mine/labels HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        f"Authorization: Bearer {secret}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    held = walked.app.service.bodies
+    with socket.create_connection(walked.address) as connection:
+        connection.sendall(head.encode() + body[:5])
+        until(lambda: held.held == 5)
+        number = admin.get("/v1/keys").json()["keys"][-1]["id"]
+        admin.delete(f"/v1/keys/{number}").raise_for_status()
+        connection.sendall(body[5:])
+        assert int(connection.makefile("rb").readline().split()[1]) == 401
+    assert admin.get("/v1/streams/mine/items/late").status_code == 404
+
+
+@pytest.mark.parametrize("cause", ["stalled", "revoked"])
+def test_a_download_that_stalls_or_whose_key_is_revoked_frees_its_slot(
+    tmp_path, monkeypatch, cause
+):
+    monkeypatch.setattr(export, "_items", lambda stream, kind, file: file.write(bytes(2**26)))
+    with serving(tmp_path / "store", read_seconds=0.5 if cause == "stalled" else 20) as service:
+        admin, secret = service.client(), service.secret("read")
+        admin.post("/v1/streams", json={"name": "s"}).raise_for_status()
+        with socket.create_connection(service.address) as connection:
+            asked = "GET /v1/streams/s/export HTTP/1.1\r\nHost: localhost\r\n"
+            connection.sendall(f"{asked}Authorization: Bearer {secret}\r\n\r\n".encode())
+            until(lambda: export._open.total() == 1)
+            if cause == "revoked":
+                admin.delete("/v1/keys/2").raise_for_status()
+                size = 0
+                while part := connection.recv(2**20):
+                    size += len(part)
+                assert size < 2**26
+            until(lambda: export._open.total() == 0, 15)

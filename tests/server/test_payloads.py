@@ -67,7 +67,6 @@ NAMES = [
     "ｆｕｌｌ",
     "ß",
     "e\u0301",
-    "\u202egnirts",
     "\u200b zero",
     "👩‍👩‍👧",
     "\ufeffmark",
@@ -82,6 +81,8 @@ NAMES = [
     "~",
 ]
 REFUSED = [
+    "\u202egnirts",
+    "a\u2066b",
     "a\nb",
     "a\r\nSet-Cookie: x=1",
     "a\tb",

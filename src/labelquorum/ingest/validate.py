@@ -51,6 +51,7 @@ __all__ = [
     "check_names",
     "checked",
     "fault_of_name",
+    "fault_of_new_name",
     "find_columns",
     "is_printable_name",
     "kind_of_value",
@@ -212,6 +213,9 @@ def checked(raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = ()) ->
             bad.setdefault(row, "bad weight")
     if raw.timestamps is not None:
         columns["timestamps"] = [_moment(value) for value in raw.timestamps]
+        for row, value in enumerate(columns["timestamps"]):
+            if isinstance(value, list | dict | set):
+                bad.setdefault(row, "bad timestamp")
 
     if not bad and not faults:
         return validated(raw._replace(**columns), space)
@@ -372,6 +376,7 @@ NAME_BYTES = 256
 _NAMES = ("task", "worker", "label", "group", "timestamp")
 _SURELY_SHORT = NAME_BYTES // 4  # characters; none has more than four bytes
 _LARGEST_BITS = 850  # of a whole number; more would not fit into the bytes as digits
+_BIDI = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -397,6 +402,14 @@ def fault_of_name(name: Hashable) -> str | None:
     return None
 
 
+def fault_of_new_name(name: Hashable) -> str | None:
+    """The same for a name that comes in: it may not change the direction of the text around it."""
+    fault = fault_of_name(name)
+    if fault is None and isinstance(name, str) and not name.isprintable() and _BIDI.search(name):
+        return "has a bidirectional control character in it"
+    return fault
+
+
 def check_names(table: LabelTable, space: LabelSpace) -> LabelTable:
     """Make a table keep the rules for names; rows that break them are treated as bad rows are.
 
@@ -412,7 +425,7 @@ def check_names(table: LabelTable, space: LabelSpace) -> LabelTable:
         column: Sequence[Any] | None = getattr(table, COLUMNS[role])
         if column is None:
             continue
-        faults = {name: why for name in set(column) if (why := fault_of_name(name))}
+        faults = {name: why for name in set(column) if (why := fault_of_new_name(name))}
         if faults:
             for row, name in enumerate(column):
                 if name in faults:

@@ -100,16 +100,22 @@ class Keyring:
         return key if key is not None and hmac.compare_digest(key.digest, digest) else None
 
 
+MAX_BUCKETS = 10_000
+"""More are forgotten, all of them: a key has one, and so has an address that sends wrong keys."""
+
+
 class RateLimiter:
-    """A rate limit per key: a token bucket."""
+    """A rate limit per key or address: a token bucket."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._most, self._clock = rate, max(2 * rate, 1.0), clock
-        self._buckets: dict[int, tuple[float, float]] = {}
+        self._buckets: dict[int | str, tuple[float, float]] = {}
 
-    def take(self, key: int) -> float:
+    def take(self, key: int | str) -> float:
         """Take a token of a key; seconds to wait if there is none, else 0."""
         now = self._clock()
+        if len(self._buckets) > MAX_BUCKETS:
+            self._buckets.clear()
         left, since = self._buckets.get(key, (self._most, now))
         left = min(self._most, left + (now - since) * self._rate)
         if left < 1:

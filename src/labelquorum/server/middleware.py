@@ -5,9 +5,11 @@ rate). All of it is done on bare ASGI, for it stands in the way of every single 
 """
 
 import ipaddress
+import re
 import time
 import traceback
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,13 +23,21 @@ from labelquorum.server.errors import ApiError, error_response
 
 __all__ = ["Middleware"]
 
-HOOKS = "/hooks/"
+HOOKS = re.compile(r"/v1/streams/[^/]+/hooks/[^/]+")
 SECRET_HEADER = b"x-labelquorum-key"
 """Where a hook may carry its key, whose sender cannot set Authorization."""
 
+_HOST = re.compile(r"([\w.-]+|\[[\da-f:.]+\])(:\d*)?", re.ASCII)
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 _LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 _ANYWHERE = frozenset(("0.0.0.0", "::", ""))
+
+WRONG_KEYS_PER_SECOND = 100.0
+"""How many wrong keys an address may send before it is asked to wait; right ones do not count."""
+
+LINES_PER_SECOND = 20.0
+"""Lines in the log about requests without a key; how many more there were is in the next one."""
+
 _HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -46,6 +56,9 @@ class Middleware:
         self._metrics, self._log = service.metrics, service.log
         self._log_requests = settings.log_requests
         self._rates = RateLimiter(settings.rate)
+        self._wrong_keys = RateLimiter(WRONG_KEYS_PER_SECOND)
+        self._lines = RateLimiter(LINES_PER_SECOND)
+        self._unwritten = 0  # lines since the last one
         own = {settings.host} - _ANYWHERE
         self._hosts = {name.lower() for name in (*own, *_LOCAL, *settings.allow_host)}
         self._origins = {origin.lower().rstrip("/") for origin in settings.allow_origin}
@@ -72,6 +85,8 @@ class Middleware:
 
         try:
             headers = scope["headers_by_name"] = dict(scope["headers"])
+            if len(headers) != len(scope["headers"]):
+                _refuse_twice(scope["headers"])
             self._check_host(headers)
             self._check_origin(scope["method"], headers, scope["scheme"])
             self._check_key(scope, headers)
@@ -83,7 +98,7 @@ class Middleware:
                 await (self._express(scope) or self.inner)(scope, receive, answering)
             except Exception as error:  # answered by now, in our shape
                 report = "".join(traceback.format_exception(error))
-                path = getattr(scope.get("route"), "path", scope["path"])
+                path = getattr(scope.get("route"), "path", "none")
                 self._log.write("error", path=path, error=report)
         finally:
             self._write_down(scope, status, time.perf_counter() - started)
@@ -104,7 +119,7 @@ class Middleware:
         host = headers.get(b"host", b"")
         if host in self._good_hosts:
             return
-        name = _hostname(f"//{host.decode('latin-1')}")
+        name = _hostname(host)
         if name not in self._hosts and not _is_address(name):
             raise ApiError(
                 421,
@@ -138,13 +153,21 @@ class Middleware:
             return
         given = headers.get(b"authorization", b"")
         kind, _, secret = given.partition(b" ")
-        if not given and HOOKS in path:
+        if not given and HOOKS.fullmatch(path):
             kind, secret = b"bearer", headers.get(SECRET_HEADER, b"")
         secret = secret.strip()
         found = None
         if kind.lower() == b"bearer" and secret:
             found = self._keyring.find(secret.decode("latin-1"))
         if found is None:
+            wait = self._wrong_keys.take(_client(scope) or "") if secret else 0.0
+            if wait:
+                raise ApiError(
+                    429,
+                    "Too many wrong keys came from this address. Come back after the seconds in "
+                    "Retry-After.",
+                    headers={"Retry-After": str(ceil(wait))},
+                )
             what = "This key opens nothing" if secret else "There is no key with this request"
             raise ApiError(
                 401,
@@ -168,24 +191,39 @@ class Middleware:
         self._metrics.count_request(method, path, status, seconds)
         if status >= 400 or self._log_requests:
             key = scope.get("key")
-            known = path != "none"  # then not the address itself, which may name a person
+            if key is None and self._lines.take(""):  # anyone can send these
+                self._unwritten += 1
+                return
+            left_out, self._unwritten = self._unwritten, 0
             self._log.write(
                 "request" if status < 400 else "refused" if status < 500 else "failed",
                 method=scope["method"],
-                path=path if known else scope["path"],
+                path=path,  # of the route: the address itself may name a person
                 stream=scope.get("path_params", {}).get("stream"),
                 status=status,
                 seconds=round(seconds, 6),
                 key=None if key is None else key.id,
                 client=_client(scope),
+                **({"left_out": left_out} if left_out else {}),
             )
 
 
-def _hostname(url: str) -> str:
+def _refuse_twice(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuse a header that comes twice and says who asks whom: a proxy may read the other one."""
+    twice = [name for name, n in Counter(name for name, _ in headers).items() if n > 1]
+    for name in (b"host", b"authorization", SECRET_HEADER, b"origin"):
+        if name in twice:
+            raise ApiError(400, f"The header {name.decode()} came twice. Send it once.")
+
+
+def _hostname(host: bytes) -> str:
+    """The name in a Host header, which has nothing but a name and a port."""
+    shown = host.decode("latin-1").lower()
     try:
-        return (urlsplit(url).hostname or "").lower()
+        name = urlsplit(f"//{shown}").hostname or ""
     except ValueError:
         return ""
+    return name if _HOST.fullmatch(shown) else shown[:256]
 
 
 def _is_address(name: str) -> bool:

@@ -110,6 +110,10 @@ class BodyReader:
                     parts.append(part)
             except ClientDisconnect:
                 raise ApiError(400, "The connection ended before the body did.") from None
+            if not request.app.state.service.keyring.holds(request.scope["key"]):
+                raise ApiError(
+                    401, "The key was revoked while the body came. Nothing was accepted."
+                )
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
             if packing == b"identity" and body.startswith(GZIP):

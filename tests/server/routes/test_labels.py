@@ -144,6 +144,10 @@ NONSENSE = {
     "a long name": (b'{"task": "%s", "worker": "ann", "label": "owl"}' % (b"x" * 257), 422),
     "a giant name": (b'{"task": "%s", "worker": 1, "label": "owl"}' % (b"x" * 2**23), 422),
     "a list as a name": (b'{"task": ["a"], "worker": "ann", "label": "owl"}', 422),
+    "a list as a timestamp": (
+        b'{"task": 1, "worker": "ann", "label": "owl", "timestamp": [1]}',
+        422,
+    ),
     "a number": (b"7", 422),
     "null": (b"null", 422),
     "rows that are none": (b'[1, "a", null, []]', 422),

@@ -16,7 +16,7 @@ from typing import IO, Annotated, Any
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Request
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from labelquorum.errors import LabelQuorumError, StateError
 from labelquorum.ingest.frames import require_pyarrow
@@ -25,6 +25,7 @@ from labelquorum.server.auth import Guarded
 from labelquorum.server.cache import WorkerTable
 from labelquorum.server.context import known_stream, service_of
 from labelquorum.server.errors import RETRY_SECONDS, ApiError, error_responses
+from labelquorum.store.api_keys import Key
 from labelquorum.store.export import exported
 from labelquorum.store.stream import Stream
 
@@ -81,7 +82,8 @@ async def export(
     else:
         table = await service.worker_table(known)
         write = partial(_workers, known, table, kind)
-    number: int = request.scope["key"].id
+    key: Key = request.scope["key"]
+    number = key.id
     if _open.total() >= MAX_OPEN or _open[number] >= MAX_OPEN_PER_KEY:
         raise ApiError(
             503,
@@ -90,6 +92,8 @@ async def export(
         )
     return _Download(
         number,
+        lambda: service.keyring.holds(key),
+        service.settings.read_seconds,
         _downloaded(write),
         media_type=_TYPES[kind],
         headers={"Content-Disposition": f'attachment; filename="{what}.{kind}"'},
@@ -97,16 +101,42 @@ async def export(
 
 
 class _Download(StreamingResponse):
-    """A file on its way to its reader; it counts as open until it has ended, however it ends."""
+    """A file on its way to its reader; it counts as open until it has ended, however it ends.
 
-    def __init__(self, number: int, pieces: AsyncGenerator[bytes], **response: Any) -> None:
+    It is cut off once its key is revoked, or its reader takes nothing for too long.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        is_allowed: Callable[[], bool],
+        seconds: float,
+        pieces: AsyncGenerator[bytes],
+        **response: Any,
+    ) -> None:
         super().__init__(pieces, **response)
         self._number, self._pieces = number, pieces
+        self._is_allowed, self._seconds = is_allowed, seconds
         _open[number] += 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_cut = False
+
+        async def sending(message: Message) -> None:
+            nonlocal is_cut
+            try:
+                if not self._is_allowed():
+                    raise TimeoutError
+                await asyncio.wait_for(send(message), self._seconds)
+            except TimeoutError:
+                is_cut = True
+                raise
+
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, sending)
+        except Exception:
+            if not is_cut:  # else uvicorn closes the connection of a response that is not whole
+                raise
         finally:
             try:
                 await self._pieces.aclose()

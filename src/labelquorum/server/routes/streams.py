@@ -6,7 +6,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from labelquorum.ingest.validate import fault_of_name
+from labelquorum.ingest.validate import fault_of_new_name
 from labelquorum.server.auth import Guarded
 from labelquorum.server.cache import as_json, json_response
 from labelquorum.server.context import Service, cached_body, known_stream, service_of
@@ -179,7 +179,7 @@ async def follow_events(
 
 
 def _create(service: Service, wanted: NewStream) -> dict[str, Any]:
-    fault = fault_of_name(wanted.name)
+    fault = fault_of_new_name(wanted.name)
     if fault or "/" in wanted.name or not wanted.name.strip(". "):
         raise ApiError(
             422,
@@ -206,7 +206,9 @@ def _check_classes(classes: Any) -> None:
     if not isinstance(classes, list) or len(classes) > MAX_CLASSES:
         raise ApiError(422, f"`classes` must be a list of at most {MAX_CLASSES} names.")
     for one in classes:
-        fault = fault_of_name(one) if isinstance(one, str | int | float) else "is no text or number"
+        fault = (
+            fault_of_new_name(one) if isinstance(one, str | int | float) else "is no text or number"
+        )
         if fault or (isinstance(one, str) and not one.strip()):
             raise ApiError(422, f"A class {fault or 'is empty'}. Got {str(one)[:40]!r}. Rename it.")
 

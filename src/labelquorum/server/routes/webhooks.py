@@ -49,7 +49,7 @@ async def hear_label_studio(
     skipped = Counter(heard.skipped) + Counter(outdated=sum(one.outdated for one in done))
     skipped["refused"] += len(refused)
     return {
-        "action": heard.action[:256],
+        "action": heard.action[:256].encode("utf-8", "replace").decode(),
         "accepted": sum(one.accepted for one in done),
         "late": sum(one.late for one in done),
         "reason": next((one.reason for one in done if one.late), None),
