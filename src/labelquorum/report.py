@@ -247,35 +247,20 @@ def opened(source: str, store: str | None) -> Iterator[Gallery]:
 
 
 def report_page(gallery: Gallery, now: datetime | None = None) -> str:
-    """Write the page of a stream.
+    """Write the page of a stream or a model.
 
     Parameters
     ----------
     gallery
-        The stream; see `opened`.
+        The stream or the model; see `opened`.
     now
         When it is written; shown at its foot.
     """
     moment = (now or datetime.now(UTC)).astimezone(UTC)
     with tempfile.TemporaryDirectory(prefix="labelquorum-") as folder:
-        parts = [
-            f"<h1>{escape(gallery.name)}</h1>",
-            f'<p class="quiet">{escape(_opening(gallery))}</p>',
-            _figures(gallery),
-            "<h2>Along time</h2>",
-            _picture(
-                gallery.draw_stream(Path(folder, "stream.svg"), "Decided, how sure, what"),
-                "Tasks decided, mean confidence and shares of the classes along time.",
-            ),
-            "<h2>Classes</h2>",
-            _classes(gallery),
-            "<h2>Workers</h2>",
-            _workers(gallery, Path(folder)),
-            "<h2>Tasks that are least sure</h2>",
-            _least_sure(gallery),
-            "<h2>The last chunks</h2>",
-            _chunks(gallery),
-        ]
+        parts = [f"<h1>{escape(gallery.name)}</h1>"]
+        about = _of_a_model if gallery.stream is None else _of_a_stream
+        parts += about(gallery, Path(folder))
     reported = f"Written {moment:%Y-%m-%d %H:%M} UTC by labelquorum {__version__}."
     parts.append(f'<p class="quiet">{escape(reported)}</p>')
     style = base64.b64encode(sha256(STYLE.encode()).digest()).decode()
@@ -283,6 +268,55 @@ def report_page(gallery: Gallery, now: datetime | None = None) -> str:
     return PAGE.format(
         policy=policy, title=escape(gallery.name), style=STYLE, body="\n".join(parts)
     )
+
+
+def _of_a_stream(gallery: Gallery, folder: Path) -> list[str]:
+    return [
+        f'<p class="quiet">{escape(_opening(gallery))}</p>',
+        _figures(gallery),
+        "<h2>Along time</h2>",
+        _picture(
+            gallery.draw_stream(folder / "stream.svg", "Decided, how sure, what"),
+            "Tasks decided, mean confidence and shares of the classes along time.",
+        ),
+        "<h2>Classes</h2>",
+        _classes(gallery),
+        "<h2>Workers</h2>",
+        _workers(gallery, folder),
+        "<h2>Tasks that are least sure</h2>",
+        _least_sure(gallery),
+        "<h2>The last chunks</h2>",
+        _chunks(gallery),
+    ]
+
+
+def _of_a_model(gallery: Gallery, folder: Path) -> list[str]:
+    """What a model's file tells: its workers, and its open tasks."""
+    model, items = gallery.model, gallery.model.report().items
+    shares = items["consensus_label"].value_counts(normalize=True)
+    rows = [[name, f"{share:.1%}"] for name, share in model.priors_.items()]
+    unsure = model.pending(1.0).head(LEAST_SURE)
+    tasks = zip(unsure.index, unsure["confidence"], unsure["labels"], unsure["label"], strict=True)
+    opening = (
+        f"A model of {len(model.workers_):,} workers and {len(model.classes_):,} classes. "
+        f"{len(items):,} tasks are open; of others it keeps no answers."
+    )
+    for row in rows:
+        row.append(f"{shares.get(row[0], 0):.1%}")
+    return [
+        f'<p class="quiet">{escape(opening)}</p>',
+        "<h2>Classes</h2>",
+        _table("How frequent classes are.", ["class", "expected", "of open tasks"], rows, 2),
+        "<h2>Workers</h2>",
+        _workers(gallery, folder),
+        "<h2>Open tasks that are least sure</h2>",
+        _table(
+            "Another label would help most here.",
+            ["task", "confidence", "labels", "answer"],
+            [[task, f"{sure:.1%}", f"{n:,}", label] for task, sure, n, label in tasks],
+            2,
+        ),
+    ]
 
 
 def _opening(gallery: Gallery) -> str:

@@ -120,3 +120,38 @@ def test_sets_with_too_little_truth_are_left_out_of_a_folder(folder):
     assert [row["dataset"] for row in json.loads(done.stdout)["results"]] == ["three"]
     done = run(folder, "--min-truth", 100, *command)
     assert done.exit_code == 1 and "truth on 100 items" in done.stderr
+
+
+def test_ctrl_c_keeps_the_rows_that_are_finished(folder, monkeypatch):
+    from labelquorum.evaluation import benchmark
+
+    def stopped(sets, names, *rest, **named):
+        yield benchmark.evaluate(benchmark._read(sets[0]), names[0]), 1, 2
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmark, "evaluate_all", stopped)
+    done = run(folder / "two", "--methods", "majority_vote,dawid_skene", "--orders", 1, "--json")
+    assert done.exit_code == 130
+    assert [row["method"] for row in json.loads(done.stdout)["results"]] == ["majority_vote"]
+    assert "Stopped after 1 results. They are shown" in done.stderr
+
+
+def test_a_short_list_is_run_unless_methods_are_named_and_a_pipe_shows_progress(
+    folder, monkeypatch
+):
+    from labelquorum.evaluation import benchmark
+
+    asked = []
+
+    def noted(sets, names, *rest, **named):
+        asked.append(list(names))
+        row = {"dataset": "two", "method": names[0], "kind": "online", "reason": "Not run."}
+        yield row, 1, len(names)
+
+    monkeypatch.setattr(benchmark, "evaluate_all", noted)
+    assert "1 of 5: two: bila." in run(folder / "two").stderr
+    run(folder / "two", "--methods", "all")
+    assert asked == [
+        ["bila", "majority_vote", "dawid_skene", "one_coin", "glad"],
+        list(benchmark.METHODS),
+    ]

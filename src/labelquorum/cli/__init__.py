@@ -1,7 +1,7 @@
 """The command line: data to standard output, everything else to standard error.
 
 `options` has what commands share, `aggregate` also `stream`, `inspect` the commands `workers`,
-`doctor`, `plot` and `report`, `serve` also `keys` and `demo`, `store` those that read or change a
+`doctor`, `plot` and `report`, `questions` what is asked of a model's answers, `serve` also `keys` and `demo`, `store` those that read or change a
 store. Slow imports are in the command that needs them, so that `--help` is fast.
 """
 
@@ -16,6 +16,7 @@ from labelquorum.cli.datasets import datasets
 from labelquorum.cli.evaluate import evaluate
 from labelquorum.cli.inspect import doctor, plot, report, workers
 from labelquorum.cli.options import tell
+from labelquorum.cli.questions import ask, explain, flags, score, stopping
 from labelquorum.cli.run import run
 from labelquorum.cli.serve import demo, keys, serve
 from labelquorum.cli.simulate import simulate
@@ -56,6 +57,11 @@ app.command(
     epilog="Example: tail -n 0 -f labels.jsonl | labelquorum stream --model crowd.lq",
 )(stream)
 app.command(epilog="Example: labelquorum workers crowd.lq --limit 10")(workers)
+app.command(epilog="Example: labelquorum flags crowd.lq")(flags)
+app.command(epilog="Example: labelquorum explain crowd.lq t17")(explain)
+app.command(epilog="Example: labelquorum ask crowd.lq --limit 50")(ask)
+app.command(epilog="Example: labelquorum stopping crowd.lq")(stopping)
+app.command(epilog="Example: labelquorum score consensus.csv truth.csv")(score)
 app.command(epilog="Example: labelquorum doctor labels.csv")(doctor)
 app.command(epilog="Example: labelquorum datasets --download rte web --data my-data")(datasets)
 app.command(

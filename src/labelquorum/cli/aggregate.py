@@ -25,6 +25,7 @@ from labelquorum.cli.options import (
     MODEL,
     Abstain,
     Classes,
+    LabelColumn,
     Labels,
     Method,
     ModelFile,
@@ -35,7 +36,10 @@ from labelquorum.cli.options import (
     Raw,
     Seed,
     Summary,
+    TaskColumn,
     WarmupItems,
+    WorkerColumn,
+    columns_of,
     label_space,
     open_model,
     open_source,
@@ -46,6 +50,7 @@ from labelquorum.errors import LabelQuorumError, StateError
 
 if TYPE_CHECKING:
     from labelquorum.ingest.labels import LabelTable
+    from labelquorum.ingest.writers import Written
     from labelquorum.learn.estimator import Estimator
 
 __all__ = ["Alarm", "Encoding", "aggregate", "encoding_of", "stream", "write_file"]
@@ -64,7 +69,9 @@ def aggregate(
     labels: Labels,
     output: Annotated[
         Path | None,
-        output_option("Where to write, .csv or .jsonl; standard output as CSV unless given."),
+        output_option(
+            "Where to write, .csv, .jsonl or .parquet; standard output as CSV unless given."
+        ),
     ] = None,
     raw: Raw = False,
     model: ModelFile = None,
@@ -84,6 +91,9 @@ def aggregate(
     repeats: OnRepeat = None,
     on_bad: OnBadRow = "error",
     abstain: Abstain = None,
+    task_column: TaskColumn = None,
+    worker_column: WorkerColumn = None,
+    label_column: LabelColumn = None,
 ) -> None:
     """Find the consensus on every task of one or more files.
 
@@ -101,7 +111,7 @@ def aggregate(
     """
     from labelquorum.ingest.chunks import concatenate
     from labelquorum.ingest.readers import read_labels
-    from labelquorum.ingest.writers import encode_rows
+    from labelquorum.ingest.writers import write_rows
 
     encoding = _encoding(output, labels)
     estimator = open_model(
@@ -123,17 +133,20 @@ def aggregate(
             f"{model} has learned from {', '.join(known)} before, and those labels would count "
             "twice. Leave the file out, or add --again to insist."
         )
-    table = concatenate([read_labels(sources[name], space) for name in labels])
+    columns = columns_of(task_column, worker_column, label_column)
+    table = concatenate([read_labels(sources[name], space, columns) for name in labels])
     if len(labels) > 1:
         table = table._replace(source=" + ".join(labels))
     with Console(stderr=True).status(f"Learning from {len(table.labels):,} labels…"):
         estimator.partial_fit(table)
     rows = answers(estimator)
-    data = encode_rows(rows, rows[0] if rows else COLUMNS, encoding, raw=raw)
+    types = {name: {type(row[name]) for row in rows} for name in (rows[0] if rows else COLUMNS)}
+    target = io.BytesIO()
+    write_rows(rows, types, target, encoding, raw)
     if output is None:
-        typer.echo(data, nl=False)
+        typer.echo(target.getvalue(), nl=False)
     else:
-        write_file(output, data)
+        write_file(output, target.getvalue())
     if model is not None:
         new = [digest for name, digest in digests.items() if digest and name not in known]
         estimator.model_.sources.extend(dict.fromkeys(new))
@@ -178,6 +191,9 @@ def stream(
     repeats: OnRepeat = None,
     on_bad: OnBadRow = "error",
     abstain: Abstain = None,
+    task_column: TaskColumn = None,
+    worker_column: WorkerColumn = None,
+    label_column: LabelColumn = None,
 ) -> None:
     """Answer labels from standard input as they arrive.
 
@@ -207,7 +223,9 @@ def stream(
     summary = Summary()
     with _Input(sys.stdin.buffer) as source:
         # Row by row: a batch would wait for labels that may be long in coming.
-        tables = readers[encoding_in](source.lines(), label_space(estimator, on_bad), 1)
+        columns = columns_of(task_column, worker_column, label_column)
+        space = label_space(estimator, on_bad)
+        tables = readers[encoding_in](source.lines(), space, 1, columns)
         for index, chunk in enumerate(cut_chunks(source.sound(tables), chunk_items), 1):
             estimator.partial_fit(chunk)
             rows = _emit(estimator, encoding_out, raw, header=index == 1)
@@ -361,10 +379,12 @@ def _digest(source: Any) -> str | None:
         return file_digest(file, sha256).hexdigest()
 
 
-def _encoding(output: Path | None, labels: Sequence[str]) -> Encoding:
-    encoding = encoding_of(output, "--output")
+def _encoding(output: Path | None, labels: Sequence[str]) -> "Written":
     if output is None:
-        return encoding
+        return "csv"
+    encoding: Written = (
+        "parquet" if output.suffix.lower() == ".parquet" else encoding_of(output, "--output")
+    )
     if output.exists() and any(name != "-" and _same(output, Path(name)) for name in labels):
         raise typer.BadParameter(
             f"{output} holds the labels, and they would be lost. Choose another file.",

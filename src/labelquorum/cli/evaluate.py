@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate"]
 
+SHORT_LIST = ("bila", "majority_vote", "dawid_skene", "one_coin", "glad")
+"""What is run unless methods are named: those that people compare first, in minutes."""
+
 CURVES = 6  # methods in a picture
 FORMS = {
     "final_error": ".2f",
@@ -54,8 +57,9 @@ def evaluate(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Names with commas; windowed: and refit: may stand before each.",
-            show_default="all, and Crowd-Kit's",
+            help="Names with commas; windowed: and refit: may stand before each. all is every "
+            "method, and Crowd-Kit's: hours on large sets.",
+            show_default=", ".join(SHORT_LIST),
         ),
     ] = None,
     chunk_items: Annotated[int, typer.Option(min=1, help="Items in a chunk.")] = 50,
@@ -120,7 +124,9 @@ def evaluate(
     from labelquorum.evaluation.datasets.load import read_dataset
     from labelquorum.evaluation.results import Results
 
-    names = list(METHODS) if methods is None else [name.strip() for name in methods.split(",")]
+    names = list(SHORT_LIST) if methods is None else [n.strip() for n in methods.split(",")]
+    if names == ["all"]:
+        names = list(METHODS)
     for name in names:
         check_method(name)
     protocol = Protocol(chunk_items, orders, order, arrival, warmup_items, time_cap, peer_cap)
@@ -151,11 +157,13 @@ def evaluate(
         tell(
             f"Stopped after {len(rows)} results. "
             + (
-                "Nothing was kept; with --output DIR it could go on."
+                "They are shown; with --output DIR the same command could go on."
                 if output is None
                 else f"They are in {output}; the same command goes on from there."
             )
         )
+        rows.sort(key=lambda row: (row["dataset"], names.index(row["method"])))
+        _show(rows, as_json)
         raise
     if results is not None and output is not None:
         chosen = {path.name for path in sets}
@@ -163,6 +171,10 @@ def evaluate(
         rows = [row for row in kept if row["dataset"] in chosen and row["method"] in names]
         _write(output, results, protocol)
     rows.sort(key=lambda row: (row["dataset"], names.index(row["method"])))
+    _show(rows, as_json)
+
+
+def _show(rows: "Sequence[Row]", as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"results": rows}))
     else:
@@ -238,7 +250,11 @@ def _progress() -> Iterator[Any]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    if not console.is_terminal:  # a bar would show nothing there
+        yield lambda what, finished, total: tell(f"{finished} of {total}: {what}.")
+        return
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("Starting…", total=None)
         yield lambda what, finished, total: progress.update(
             task, description=what, completed=finished, total=total

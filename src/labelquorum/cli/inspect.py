@@ -16,7 +16,11 @@ from labelquorum.cli.options import (
     Abstain,
     AsJson,
     Classes,
+    LabelColumn,
     MaybeLabels,
+    TaskColumn,
+    WorkerColumn,
+    columns_of,
     open_source,
     output_option,
     parse_abstain,
@@ -25,7 +29,7 @@ from labelquorum.cli.options import (
     store_option,
     tell,
 )
-from labelquorum.cli.store import StoreOption, StreamName
+from labelquorum.cli.questions import MaybeStore, Source
 from labelquorum.errors import StateError
 from labelquorum.ingest.labels import LabelSpace
 
@@ -105,6 +109,9 @@ def doctor(
     as_json: AsJson = False,
     classes: Classes = None,
     abstain: Abstain = None,
+    task_column: TaskColumn = None,
+    worker_column: WorkerColumn = None,
+    label_column: LabelColumn = None,
 ) -> None:
     """Say what is odd in files of labels, or in a store, a sentence each.
 
@@ -119,7 +126,12 @@ def doctor(
     """
     if (store is None) == (not labels):
         raise typer.BadParameter("Name files of labels, or a store with --store.")
-    findings = _examine_files(labels or [], classes, abstain) if store is None else _examine(store)
+    columns = columns_of(task_column, worker_column, label_column)
+    findings = (
+        _examine_files(labels or [], classes, abstain, columns)
+        if store is None
+        else _examine(store)
+    )
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -211,24 +223,25 @@ def plot(
 
 
 def report(
-    name: StreamName,
-    store: StoreOption,
+    source: Source,
+    store: MaybeStore = None,
     output: Annotated[
         Path,
         output_option("Where to write the page."),
     ] = Path("report.html"),
 ) -> None:
-    """Write a page about a stream that can be sent by mail and read anywhere.
+    """Write a page about a stream or a model that can be sent by mail and read anywhere.
 
     One HTML file with its pictures inside: what was decided and how surely,
     the classes, the workers, the tasks that are least sure, and how often
-    answers were right where the truth was sent later. It loads nothing and
-    runs no script. It names workers and tasks: think of who reads it.
+    answers were right where the truth was sent later. A model's file knows
+    only its workers and open tasks. The page loads nothing and runs no script.
+    It names workers and tasks: think of who reads it.
     """
     from labelquorum.ingest.writers import replacing
     from labelquorum.report import opened, report_page
 
-    with opened(name, store) as gallery:
+    with opened(source, store) as gallery:
         page = report_page(gallery)
     with replacing(output) as beside:
         beside.write_text(page, encoding="utf-8")
@@ -236,7 +249,10 @@ def report(
 
 
 def _examine_files(
-    labels: Sequence[str], classes: str | None, abstain: str | None
+    labels: Sequence[str],
+    classes: str | None,
+    abstain: str | None,
+    columns: dict[str, str] | None,
 ) -> list["Finding"]:
     from labelquorum.ingest.lint import examine
     from labelquorum.ingest.readers import iter_labels
@@ -244,7 +260,8 @@ def _examine_files(
     known = parse_classes(classes)
     fixed = None if known is None else tuple(known)
     space = LabelSpace(fixed, on_bad="skip", abstain=parse_abstain(abstain))
-    return examine(chain.from_iterable(iter_labels(open_source(n), space) for n in labels))
+    tables = (iter_labels(open_source(name), space, columns=columns) for name in labels)
+    return examine(chain.from_iterable(tables))
 
 
 def _examine(store: str) -> list["Finding"]:

@@ -19,6 +19,7 @@ __all__ = [
     "Abstain",
     "AsJson",
     "Classes",
+    "LabelColumn",
     "Labels",
     "MaybeLabels",
     "Method",
@@ -30,7 +31,10 @@ __all__ = [
     "Raw",
     "Seed",
     "Summary",
+    "TaskColumn",
     "WarmupItems",
+    "WorkerColumn",
+    "columns_of",
     "in_a_folder",
     "label_space",
     "open_model",
@@ -157,6 +161,21 @@ Abstain = Annotated[
         help='The label for "I do not know": text, or JSON in brackets such as [-1].',
     ),
 ]
+
+
+def _column(role: str) -> Any:
+    return typer.Option(
+        f"--{role}-column",
+        rich_help_panel=ROWS,
+        metavar="NAME",
+        show_default="by its name",
+        help=f"The column of the {role}, where its name is not a common one.",
+    )
+
+
+TaskColumn = Annotated[str | None, _column("task")]
+WorkerColumn = Annotated[str | None, _column("worker")]
+LabelColumn = Annotated[str | None, _column("label")]
 Raw = Annotated[
     bool,
     typer.Option(
@@ -164,6 +183,12 @@ Raw = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def columns_of(task: str | None, worker: str | None, label: str | None) -> dict[str, str] | None:
+    """The columns that were named, as readers take them."""
+    given = {"task": task, "worker": worker, "label": label}
+    return {role: name for role, name in given.items() if name is not None} or None
 
 
 def tell(sentence: str) -> None:

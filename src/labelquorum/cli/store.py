@@ -143,7 +143,7 @@ def export(
     from labelquorum.store.export import exported
     from labelquorum.store.store import Store
 
-    chosen = encoding or _format_of(output)
+    chosen = encoding or _format_of(output, " Or give --format.")
     if chosen == "parquet" and output is None:
         raise typer.BadParameter("Parquet goes to a file. Name it.", param_hint="'--output'")
 
@@ -267,14 +267,14 @@ def _forget(stream: Any, worker: str) -> int:
         return int(stream.forget(number))
 
 
-def _format_of(output: Path | None) -> Format:
+def _format_of(output: Path | None, remedy: str = "") -> Format:
     """Tell from its suffix how a file is to be written; standard output is CSV."""
     if output is None:
         return "csv"
     if output.suffix.lower() not in SUFFIXES:
         raise typer.BadParameter(
-            f"The suffix says how to write, and must be one of {', '.join(SUFFIXES)}, unless "
-            f"--format is given. Got {output.name!r}.",
+            f"The suffix says how to write, and must be one of {', '.join(SUFFIXES)}. "
+            f"Got {output.name!r}.{remedy}",
             param_hint="'--output'",
         )
     return SUFFIXES[output.suffix.lower()]

@@ -1,0 +1,250 @@
+"""`labelquorum flags`, `explain`, `ask`, `stopping` and `score`: questions about answers.
+
+All but `score` take a model's file, or a stream with its store.
+"""
+
+import json
+from collections.abc import Hashable, Iterable, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from labelquorum.cli.options import AsJson, print_json, store_option
+from labelquorum.errors import LabelError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["MaybeStore", "Source", "ask", "explain", "flags", "score", "stopping"]
+
+ASKED = 20  # rows of a table for people
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        show_default=False,
+        help="The file of a saved model, or the name of a stream with --store.",
+    ),
+]
+MaybeStore = Annotated[
+    str | None,
+    store_option("The store that keeps the stream: a folder, or the URL of a PostgreSQL database."),
+]
+Level = Annotated[float, typer.Option(help="How certain a flag must be.")]
+
+
+def flags(
+    source: Source, store: MaybeStore = None, level: Level = 0.95, as_json: AsJson = False
+) -> None:
+    """List suspicious workers, and why: spammers, one answer, reversed, drifting, colluding."""
+    from labelquorum.report import opened
+
+    with opened(source, store) as gallery:
+        found = gallery.model.flags(level)
+    _print_table(found[["worker", "flag", "score", "says"]], as_json, "No worker is suspicious.")
+
+
+def explain(
+    source: Source,
+    tasks: Annotated[
+        list[str], typer.Argument(metavar="TASK…", show_default=False, help="Open tasks.")
+    ],
+    store: MaybeStore = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say why open tasks have their answers, and what would change them."""
+    from labelquorum.report import opened
+
+    with opened(source, store) as gallery:
+        learned = gallery.model.model_.fitted()
+        by_text = {str(task): task for task in learned.open_items}
+        found = [gallery.model.explain(by_text.get(task, task)) for task in tasks]
+    if as_json:
+        names = ("task", "label", "confidence", "runner_up")
+        print_json(
+            [
+                {name: getattr(one, name) for name in names}
+                | {"sentence": str(one), "workers": _records(one.workers.reset_index())}
+                for one in found
+            ]
+        )
+        return
+    for one in found:
+        typer.echo(str(one))
+
+
+def ask(
+    source: Source,
+    store: MaybeStore = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…", show_default="anybody", help="Who may be asked, for pairs with a task."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows.")] = ASKED,
+    as_json: AsJson = False,
+) -> None:
+    """List the open tasks where one more label would help most, and whom to ask."""
+    from labelquorum.report import opened
+
+    with opened(source, store) as gallery:
+        known = {str(worker): worker for worker in gallery.model.workers_.tolist()}
+        names = None if workers is None else [name.strip() for name in workers.split(",")]
+        chosen = None if names is None else [known.get(name, name) for name in names]
+        found = gallery.model.expected_gain(workers=chosen, top=limit)
+    _print_table(found.reset_index(), as_json, "No task is open.")
+
+
+def stopping(source: Source, store: MaybeStore = None, as_json: AsJson = False) -> None:
+    """Show what closing open tasks at a confidence would have saved and cost."""
+    from labelquorum.report import opened
+
+    with opened(source, store) as gallery:
+        found = gallery.model.stopping()
+    _print_table(found, as_json, "No task is open.")
+
+
+def score(
+    answers: Annotated[
+        Path,
+        typer.Argument(
+            exists=True,
+            dir_okay=False,
+            metavar="ANSWERS",
+            show_default=False,
+            help="What aggregate or export wrote: .csv, .jsonl or .parquet.",
+        ),
+    ],
+    truth: Annotated[
+        Path,
+        typer.Argument(
+            exists=True,
+            dir_okay=False,
+            metavar="TRUTH",
+            show_default=False,
+            help="CSV with the columns task and label.",
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Compare answers with true labels: how many are wrong, and how far confidence can be trusted.
+
+    The calibration error is the mean gap between confidence and the share
+    of right answers. Ids and labels are compared as text.
+    """
+    import numpy as np
+
+    from labelquorum.evaluation.datasets.load import read_truth
+    from labelquorum.evaluation.metrics import by_confidence
+    from labelquorum.learn.analysis.intervals import wilson
+
+    known = read_truth(truth)
+    rows = [(known.get(str(task)), str(label), sure) for task, label, sure in _answers(answers)]
+    scored = [(label == true, sure) for true, label, sure in rows if true is not None]
+    if not scored:
+        raise LabelError(
+            f"{truth}: none of its {len(known):,} tasks is in {answers}. Check that tasks have the "
+            "same ids in both."
+        )
+    right = np.array([one for one, _ in scored])
+    low, high = wilson(float(1 - right.mean()), len(right))
+    counts = by_confidence(np.array([sure for _, sure in scored]), right)
+    found = {
+        "tasks": len(rows),
+        "with_truth": len(scored),
+        "wrong": int((~right).sum()),
+        "error": round(float(1 - right.mean()), 6),
+        "error_low": round(float(low), 6),
+        "error_high": round(float(high), 6),
+        "calibration_error": round(float(abs(counts[:, 1] - counts[:, 2]).sum()) / len(right), 6),
+    }
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(
+        f"Tasks: {found['tasks']:,}, with truth: {found['with_truth']:,}. "
+        f"Wrong: {found['wrong']:,} ({found['error']:.1%}, 95 % bounds {low:.1%}–{high:.1%}). "
+        f"Calibration error: {found['calibration_error']:.1%}."
+    )
+
+
+def _answers(path: Path) -> Iterable[tuple[Hashable, Hashable, float]]:
+    """Task, label and confidence of each row; an apostrophe before a formula is taken off."""
+    import pandas as pd
+
+    from labelquorum.ingest.writers import harmless
+
+    def plain(cell: Any) -> Any:
+        safe = isinstance(cell, str) and cell.startswith("'") and harmless(cell[1:]) == cell
+        return cell[1:] if safe else cell
+
+    def from_lines() -> pd.DataFrame:
+        with path.open(encoding="utf-8") as lines:
+            return pd.DataFrame([json.loads(line) for line in lines])
+
+    readers: dict[str, Any] = {
+        ".csv": lambda: pd.read_csv(path, dtype={"task": str, "label": str}, keep_default_na=False),
+        ".jsonl": from_lines,
+        ".ndjson": from_lines,
+        ".parquet": lambda: pd.read_parquet(path),
+    }
+    if path.suffix.lower() not in readers:
+        raise typer.BadParameter(
+            f"The suffix must be one of {', '.join(readers)}. Got {path.name!r}.",
+            param_hint="'ANSWERS'",
+        )
+    table = readers[path.suffix.lower()]()
+    absent = [name for name in ("task", "label", "confidence") if name not in table.columns]
+    if absent:
+        raise LabelError(
+            f"{path}: answers have the columns task, label and confidence. It lacks {absent}. "
+            "Give a file that aggregate or export wrote."
+        )
+    columns = (table[name].tolist() for name in ("task", "label", "confidence"))
+    for task, label, sure in zip(*columns, strict=True):
+        yield plain(task), plain(label), float(sure)
+
+
+def _print_table(found: "pd.DataFrame", as_json: bool, nothing: str) -> None:
+    rows = _records(found)
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        typer.echo(nothing)
+        return
+    table = Table(box=SIMPLE_HEAD)
+    for name in found.columns:
+        number = all(isinstance(row[name], int | float) for row in rows)
+        table.add_column(str(name).replace("_", " "), justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*(Text(_cell(row[name])) for name in found.columns))
+    Console().print(table)
+
+
+def _records(table: "pd.DataFrame") -> Sequence[dict[str, Any]]:
+    """Rows as JSON knows them; NaN is none."""
+    columns = {str(name): table[name].tolist() for name in table.columns}
+    rows = zip(*columns.values(), strict=True)
+    return [
+        {
+            name: None if isinstance(value, float) and not isfinite(value) else value
+            for name, value in zip(columns, row, strict=True)
+        }
+        for row in rows
+    ]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    return text if text.isprintable() else repr(text)

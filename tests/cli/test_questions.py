@@ -1,0 +1,85 @@
+"""What is asked of a model, a stream or a file of answers, as a person or a script would."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cli.test_cli import ROWS, VOTE, as_csv, run, unboxed
+from cli.test_plot import STORE, TRUTH, place  # noqa: F401
+
+from labelquorum.learn.estimators import BiLA
+
+
+@pytest.fixture(autouse=True)
+def _inside(place, monkeypatch):  # noqa: F811
+    monkeypatch.chdir(place)
+
+
+@pytest.mark.parametrize("source", [("crowd.lq",), ("animals", *STORE)], ids=["file", "store"])
+def test_questions_are_answered_as_the_library_does(source):
+    model = BiLA.load("crowd.lq")
+    found = json.loads(run("ask", *source, "--limit", "3", "--json").stdout)
+    assert len(found) == 3 and found[0]["gain"] >= found[-1]["gain"]
+    curve = json.loads(run("stopping", *source, "--json").stdout)
+    assert [row["threshold"] for row in curve] == model.stopping()["threshold"].tolist()
+    assert isinstance(json.loads(run("flags", *source, "--json").stdout), list)
+    if len(source) == 1:
+        assert [row["task"] for row in found] == model.expected_gain(top=3).index.tolist()
+        task = ROWS[0][0]
+        assert run("explain", *source, task).stdout == f"{model.explain(task)}\n"
+        [found] = json.loads(run("explain", *source, task, "--json").stdout)
+        assert found["task"] == task and len(found["workers"]) == 4
+
+
+def test_tables_for_people_have_heads_and_unknown_tasks_a_sentence():
+    assert "expected confidence" in run("ask", "crowd.lq", "--workers", "w0,w1").stdout
+    assert "labels saved" in run("stopping", "crowd.lq").stdout
+    assert "Task 'nowhere' is not open" in run("explain", "crowd.lq", "nowhere", code=1).stderr
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_answers_are_scored_by_a_file_of_truths(suffix):
+    said = run("aggregate", "labels.csv", "-o", f"answers{suffix}", *VOTE)
+    assert "Tasks answered: 60" in said.stderr
+    found = json.loads(run("score", f"answers{suffix}", "truth.csv", "--json").stdout)
+    assert (found["tasks"], found["with_truth"]) == (60, 60)
+    assert found["error_low"] < found["error"] == round(found["wrong"] / 60, 6)
+    assert 0 <= found["calibration_error"] < 1
+    assert f"Wrong: {found['wrong']} (" in run("score", f"answers{suffix}", "truth.csv").stdout
+
+
+def test_what_cannot_be_scored_is_refused_with_the_next_step():
+    Path("other.csv").write_text("task,label\nelsewhere,cat\n")
+    run("aggregate", "labels.csv", "-o", "answers.csv", *VOTE)
+    assert (
+        "Check that tasks have the same ids"
+        in run("score", "answers.csv", "other.csv", code=1).stderr
+    )
+    assert "It lacks ['confidence']" in run("score", "labels.csv", "truth.csv", code=1).stderr
+    Path("formula.csv").write_text("task,label,confidence\n'=1+1,cat,0.9\n")
+    Path("formula-truth.csv").write_text("task,label\n=1+1,cat\n")
+    assert '"wrong": 0' in run("score", "formula.csv", "formula-truth.csv", "--json").stdout
+
+
+def test_a_report_of_a_model_shows_its_workers_and_open_tasks():
+    run("report", "crowd.lq", "-o", "model.html")
+    page = Path("model.html").read_text(encoding="utf-8")
+    assert "A model of 8 workers and 3 classes. 60 tasks are open" in page
+    assert all(worker in page for worker in {row[1] for row in ROWS})
+
+
+def test_columns_may_be_named():
+    Path("odd.csv").write_text(as_csv().replace("task,worker,label", "pic,who,says"))
+    named = ("--task-column", "pic", "--worker-column", "who", "--label-column", "says")
+    whole = run("aggregate", "labels.csv", *VOTE).stdout
+    assert run("aggregate", "odd.csv", *named, *VOTE).stdout == whole
+    odd = Path("odd.csv").read_text()
+    assert len(run("stream", *named, *VOTE, stdin=odd).stdout.splitlines()) == len(TRUTH)
+    assert run("doctor", "odd.csv", *named).stdout == run("doctor", "labels.csv").stdout
+
+
+def test_refine_advises_no_option_that_it_lacks():
+    said = unboxed(run("refine", "animals", *STORE, "-o", "differ.txt", code=2).stderr)
+    assert "must be one of .csv" in said and "--format" not in said
+    said = unboxed(run("export", "animals", *STORE, "-o", "out.txt", code=2).stderr)
+    assert "Or give --format" in said
