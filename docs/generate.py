@@ -65,7 +65,10 @@ RESULTS = ROOT / "experiments" / "www2021"
 STUDIO = ROOT / "experiments" / "label_studio" / "results" / "measured.json"
 CONFIDENCE = ROOT / "experiments" / "confidence" / "results" / "measured.json"
 CROWD = ROOT / "experiments" / "crowd" / "results" / "measured.json"
-BENCHMARK = "python3 run.py python -m labelquorum evaluate --methods all --min-truth 100 -o benchmarks/online"
+BENCHMARK = (
+    "python3 run.py python -m labelquorum evaluate --methods all --min-truth 100 "
+    "-o benchmarks/online"
+)
 VOTE = "majority_vote"
 REPRODUCE = "python3 run.py reproduce"
 ACCURACY = ROOT / "experiments" / "accuracy" / "results"
