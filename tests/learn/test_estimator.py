@@ -880,3 +880,56 @@ def test_many_fractional_labels_are_refused(kind):
     half_stars = everything.assign(label=np.arange(59) % 20 / 2)
     assert len(lq.MajorityVote().fit(half_stars).classes_) == 20
     assert len(lq.MajorityVote().fit(everything.assign(label=range(59))).classes_) == 59
+
+
+# ── what stays known ─────────────────────────────────────────────────────────────────────
+
+
+def test_fit_keeps_every_task_it_was_given(tmp_path):
+    labels = frame(
+        [(t, w, "xy"[(t + (w == "c") * (t % 3 == 0)) % 2]) for t in range(40) for w in "abc"]
+    )
+    model = lq.MajorityVote(open_items=10).fit(labels)
+    assert len(model.report().items) == 40
+    assert model.report().closed_items == 0
+    assert len(model.pending(1)) == len(model.expected_gain(tasks=model.pending(1).index)) > 10
+    assert model.explain(0).label == "x"
+    model.save(tmp_path / "m.lq")
+    again = lq.load(tmp_path / "m.lq").partial_fit(frame([(99, "a", "x")]))
+    assert len(again.report().items) == 40  # as many as fit was given, and no more
+    assert again.report().closed_items == 1
+    assert len(lq.MajorityVote(open_items=0).fit(labels).model_.learned.open_items) == 0
+
+
+def test_a_stream_keeps_its_bound_and_reports_what_is_left_out():
+    model = lq.MajorityVote(open_items=10)
+    for start in range(0, 40, 8):
+        model.partial_fit(
+            frame([(t, w, "xy"[t % 2]) for t in range(start, start + 8) for w in "ab"])
+        )
+    assert len(model.report().items) == 10
+    assert model.report().closed_items == 30
+
+
+def test_a_loaded_model_says_where_its_answers_are(tmp_path):
+    model = lq.MajorityVote().partial_fit(frame([("t", "a", "x"), ("t", "b", "x")]))
+    model.save(tmp_path / "m.lq")
+    again = lq.load(tmp_path / "m.lq")
+    for name in ("labels_", "probas_"):
+        with pytest.raises(StateError, match=r"does not keep the last chunk's answers. See report"):
+            getattr(again, name)
+    assert again.report().items["consensus_label"].to_dict() == {"t": "x"}
+    assert again.partial_fit(frame([("u", "a", "y")])).labels_.to_dict() == {"u": "y"}
+
+
+@pytest.mark.parametrize("method", ["bila", "streaming_vb", "stepwise_em", "sbic"])
+def test_a_class_that_is_alone_at_first_does_not_stay_certain(method):
+    model = lq.estimator(method).partial_fit(frame([("t", "a", "x"), ("u", "a", "x")]))
+    assert model.report().items.loc["t", "consensus_quality_score"] == 1
+    model.partial_fit(frame([(n, w, "xy"[n % 2]) for n in range(10) for w in "abc"]))
+    assert model.report().items.loc["t", "consensus_quality_score"] < 1
+    assert "t" in model.pending(1).index
+    assert model.explain("t").runner_up == "y"
+    assert list(model.report().items.index)[:2] == ["t", "u"]
+    late = model.partial_fit(frame([("t", w, "y") for w in "bcd"]))
+    assert late.labels_["t"] == "y"

@@ -110,9 +110,15 @@ class Estimator(ABC):
         return self
 
     def fit(self, labels: Any, true_labels: Any = None, *, columns: Columns = None) -> Self:
-        """Learn offline: forget everything, then learn from all tasks at once."""
+        """Learn offline: forget everything, then learn from all tasks at once.
+
+        They all stay open, more than `open_items` if need be, so that `report`, `pending`,
+        `expected_gain` and `explain` cover them; with `open_items=0` none does.
+        """
         model = type(self)(**self.get_params()).model_
-        model.learn(*_read(model, labels, true_labels, columns))
+        table, gold = _read(model, labels, true_labels, columns)
+        model.learned.open_items.make_room(len(set(table.item_ids)))
+        model.learn(table, gold)
         self._reset()
         self.model_ = model
         return self
@@ -186,13 +192,16 @@ class Estimator(ABC):
 
     @property
     def labels_(self) -> pd.Series:
-        """The consensus on the last chunk's tasks, in order of appearance."""
-        return self.model_.answer.labels
+        """The consensus on the last chunk's tasks, in order of appearance.
+
+        `report().items` has those of all open tasks, also of a model that was loaded.
+        """
+        return self.model_.last_answer().labels
 
     @property
     def probas_(self) -> pd.DataFrame:
         """The probabilities of the last chunk's tasks, task × class."""
-        return self.model_.answer.probas
+        return self.model_.last_answer().probas
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -241,7 +250,9 @@ class Estimator(ABC):
     def report(self) -> Report:
         """Items and workers under cleanlab's column names, with the crowd's agreement.
 
-        Items are those still open (`open_items`); with none kept, those of the last chunk.
+        Items are all answers so far of tasks still open: those given to `fit`, or the last
+        `open_items` of a stream; `closed_items` says how many others there were. With none kept,
+        they are those of the last chunk.
         """
         return self.inspection.report()
 
@@ -492,6 +503,7 @@ class Estimator(ABC):
         model = self.model_
         open_items, state_type = model.learned.open_items.open_items, model.aggregator.state_type
         model.learned = state_from_snapshot(model.space, open_items, state_type, snapshot)
+        model.was_loaded = model.learned.state is not None
         model.losses.extend(snapshot.header["losses"])
         model.sources.extend(snapshot.header.get("sources", ()))
 
@@ -512,6 +524,7 @@ class Estimator(ABC):
         if saved is not None:
             self._take(snapshot_from_bytes(saved, "pickle"))
             self.model_.answer, self.model_.info, self.model_.tally = last
+            self.model_.was_loaded = False
 
     # ── parts ────────────────────────────────────────────────────────────────────────────
 

@@ -310,16 +310,18 @@ class Inspection:
             chunk = held.to_chunk(len(learned.vocabulary.worker_ids), len(classes))
             probs, aggregated = held.answers(len(classes))
             item_ids, notes = list(held), held.notes
+            shown = np.array([held.key_of(task) for task in held], np.uint64)
         else:
-            intake, result = self._model.answer.intake, self._model.answer.result
+            answer = self._model.last_answer()
+            intake, result = answer.intake, answer.result
             chunk, item_ids, notes = intake.chunk, intake.item_ids, intake.notes or []
-            probs, aggregated = result.probs, result.aggregated
+            probs, aggregated, shown = result.probs, result.aggregated, chunk.item_keys
         items, alpha, agreement = item_report(chunk, item_ids, probs, aggregated, classes, notes)
         ids, index = self._model.known_workers()
         stats = learned.worker_stats.gather(index)
         confusion, prior = self.confusion(index), self.class_prior()
         workers = worker_report(ids, classes, confusion, prior, stats["labels"], stats["agreed"])
-        return Report(items, workers, alpha, agreement)
+        return Report(items, workers, alpha, agreement, len(np.setdiff1d(held.closed_keys, shown)))
 
     def explain(self, task: Hashable) -> Explanation:
         """Why an open task has its answer, and what would flip it."""

@@ -103,6 +103,7 @@ class Model:
         self.learned = learned
         self.losses: deque[float] = deque(maxlen=MAX_LOSSES)  # the last of each chunk
         self.sources: list[str] = []  # SHA-256 of files it learned from, where those were noted
+        self.was_loaded = False  # from a file, which does not keep the last answer
         self._warned_of_repeats = False
         self._skip_answer(Tally())
 
@@ -164,6 +165,16 @@ class Model:
             self._commit(learn_chunk(learned, self.aggregator, intake, self.seed), tally)
         else:
             self._skip_answer(intake.tally)
+
+    def last_answer(self) -> Answer:
+        """The answer to the last chunk, or an error where a file has not kept it."""
+        if self.was_loaded:
+            raise StateError(
+                f"This {self.name} was loaded from a file, which does not keep the last chunk's "
+                "answers. See report().items for all open tasks, or call predict, partial_fit or "
+                "fit."
+            )
+        return self.answer
 
     def _warn_of_repeats(self, table: LabelTable, tally: Tally) -> None:
         """Warn once if labels were dropped that may be votes: nothing says which came last."""
@@ -236,11 +247,25 @@ class Model:
         self.learned = commit(self.learned, step)
         self.losses.extend(getattr(step.info, "losses", [])[-1:])
         self.answer = Answer(step.intake, step.result, list(self.learned.vocabulary.classes))
-        self.info, self.tally = step.info, tally
+        self.info, self.tally, self.was_loaded = step.info, tally, False
+        if step.intake.new_classes:
+            self._answer_sole_class_again()
+
+    def _answer_sole_class_again(self) -> None:
+        """Answer open tasks again that were answered when a single class was known, with 1."""
+        learned = self.learned
+        tasks = [task for task in learned.open_items if learned.open_items.n_classes_of(task) == 1]
+        if not tasks:
+            return
+        nothing = LabelTable([], [], [])
+        intake = learned.vocabulary.read(nothing, learned.open_items, also=tasks)
+        result = self.aggregator.aggregate(learned.state, intake.chunk)
+        learned.open_items.answer_again(intake.item_ids, intake.chunk, result)
 
     def _skip_answer(self, tally: Tally) -> None:
         """Report a table from which nothing was learned yet."""
         self.answer, self.info, self.tally = self._no_answer(), None, tally
+        self.was_loaded = False
 
     def _no_answer(self) -> Answer:
         vocabulary = self.learned.vocabulary
@@ -501,9 +526,10 @@ def state_from_snapshot(
     chunks = snapshot.header.get("chunks")
     book, held_arrays = _part(snapshot.arrays, "book"), _part(snapshot.arrays, "ledger")
     book.setdefault("track", fresh_track(len(book["labels"])))  # older files have none
+    room = max(open_items, len(ids["open_items"]))  # `fit` keeps more than the setting
     return ModelState(
         Roster(space, ids["workers"], ids["classes"]),
-        OpenItems.from_arrays(open_items, ids["open_items"], notes, held_arrays),
+        OpenItems.from_arrays(room, ids["open_items"], notes, held_arrays),
         state_from_arrays(state_type, state) if state else None,
         WorkerRows(book),
         [LabelTable(**held, source="held labels")] if held else [],

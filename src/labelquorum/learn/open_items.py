@@ -173,6 +173,35 @@ class OpenItems:
             ],
         )
 
+    def make_room(self, n_items: int) -> None:
+        """Keep as many items at least; 0 stays 0."""
+        self.open_items = max(self.open_items, n_items) if self.open_items else 0
+
+    def n_classes_of(self, item_id: Hashable) -> int:
+        """The classes that were known when an open item was answered."""
+        return self._items[item_id].n_classes
+
+    def answer_again(self, item_ids: Sequence[Hashable], chunk: Chunk, result: Any) -> None:
+        """Put another answer, an `Aggregation`, in place of what open items have."""
+        edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1))
+        temperature = np.ones(chunk.n_items) if result.temperature is None else result.temperature
+        for position, item_id in enumerate(item_ids):
+            held, rows = _open(self._items[item_id]), slice(*edges[position : position + 2])
+            known = held.counted_probs.shape[1]
+            counted = np.pad(held.counted_probs, [(0, 0), (0, chunk.n_classes - known)])
+            again = held._replace(
+                worker=chunk.worker[rows],
+                label=chunk.label[rows],
+                weight=chunk.weight[rows],
+                log_evidence=result.log_evidence[rows],
+                probs=result.probs[position],
+                aggregated=int(result.aggregated[position]),
+                counted_probs=counted,
+                temperature=float(temperature[position]),
+                votes=None if chunk.votes is None else chunk.votes[rows],
+            )
+            self._items[item_id] = _close(again, self.key_of(item_id))
+
     def keep(self, item_id: Hashable, item: OpenItem, key: int) -> None:
         """Keep one item as the most recent."""
         self._keep([item_id], [_close(item, key)])

@@ -46,6 +46,9 @@ class Report(NamedTuple):
     class_agreement: pd.DataFrame
     """Index label: how often another label of an item agrees with one of that class, plain
     (`agreement`) and beyond chance (`alpha`)."""
+    closed_items: int = 0
+    """Tasks that were answered and are left out, because their labels are no longer held; of
+    131,072 or more, some are forgotten."""
 
 
 class Agreement(NamedTuple):
