@@ -3,11 +3,12 @@
 All but `score` take a model's file, or a stream with its store.
 """
 
+import csv
 import json
 from collections.abc import Hashable, Iterable, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -17,9 +18,6 @@ from rich.text import Text
 
 from labelquorum.cli.options import AsJson, print_json, store_option
 from labelquorum.errors import LabelError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["MaybeStore", "Source", "ask", "explain", "flags", "score", "stopping"]
 
@@ -178,42 +176,39 @@ def score(
 
 def _answers(path: Path) -> Iterable[tuple[Hashable, Hashable, float]]:
     """Task, label and confidence of each row; an apostrophe before a formula is taken off."""
-    import pandas as pd
-
     from labelquorum.ingest.writers import harmless
 
     def plain(cell: Any) -> Any:
         safe = isinstance(cell, str) and cell.startswith("'") and harmless(cell[1:]) == cell
         return cell[1:] if safe else cell
 
-    def from_lines() -> pd.DataFrame:
-        with path.open(encoding="utf-8") as lines:
-            return pd.DataFrame([json.loads(line) for line in lines])
+    for number, row in enumerate(_rows(path), 1):
+        absent = [name for name in ("task", "label", "confidence") if row.get(name) is None]
+        if absent:
+            raise LabelError(
+                f"{path} row {number}: answers have the columns task, label and confidence. It "
+                f"lacks {absent}. Give a file that aggregate or export wrote."
+            )
+        yield plain(row["task"]), plain(row["label"]), float(row["confidence"])
 
-    readers: dict[str, Any] = {
-        ".csv": lambda: pd.read_csv(path, dtype={"task": str, "label": str}, keep_default_na=False),
-        ".jsonl": from_lines,
-        ".ndjson": from_lines,
-        ".parquet": lambda: pd.read_parquet(path),
-    }
-    if path.suffix.lower() not in readers:
+
+def _rows(path: Path) -> Iterable[dict[str, Any]]:
+    kind = path.suffix.lower()
+    if kind == ".parquet":
+        from labelquorum.ingest.frames import require_pyarrow
+
+        yield from require_pyarrow("pyarrow.parquet").read_table(path).to_pylist()
+    elif kind in (".csv", ".jsonl", ".ndjson"):
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            yield from csv.DictReader(lines) if kind == ".csv" else map(json.loads, lines)
+    else:
         raise typer.BadParameter(
-            f"The suffix must be one of {', '.join(readers)}. Got {path.name!r}.",
+            f"The suffix must be .csv, .jsonl or .parquet. Got {path.name!r}.",
             param_hint="'ANSWERS'",
         )
-    table = readers[path.suffix.lower()]()
-    absent = [name for name in ("task", "label", "confidence") if name not in table.columns]
-    if absent:
-        raise LabelError(
-            f"{path}: answers have the columns task, label and confidence. It lacks {absent}. "
-            "Give a file that aggregate or export wrote."
-        )
-    columns = (table[name].tolist() for name in ("task", "label", "confidence"))
-    for task, label, sure in zip(*columns, strict=True):
-        yield plain(task), plain(label), float(sure)
 
 
-def _print_table(found: "pd.DataFrame", as_json: bool, nothing: str) -> None:
+def _print_table(found: Any, as_json: bool, nothing: str) -> None:
     rows = _records(found)
     if as_json:
         print_json(rows)
@@ -230,7 +225,7 @@ def _print_table(found: "pd.DataFrame", as_json: bool, nothing: str) -> None:
     Console().print(table)
 
 
-def _records(table: "pd.DataFrame") -> Sequence[dict[str, Any]]:
+def _records(table: Any) -> Sequence[dict[str, Any]]:
     """Rows as JSON knows them; NaN is none."""
     columns = {str(name): table[name].tolist() for name in table.columns}
     rows = zip(*columns.values(), strict=True)
