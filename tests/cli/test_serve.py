@@ -48,6 +48,15 @@ class Program:
         return out
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_plain_HTTP_beyond_this_machine_is_warned_of(tmp_path, monkeypatch, host):
+    monkeypatch.setattr("labelquorum.server.uvicorn_server.serve", lambda *_: None)
+    options = ["--host", host, "--port", "0"]
+    reply = CliRunner().invoke(app, ["serve", str(tmp_path / "data"), *options])
+    assert reply.exit_code == 0, reply.output
+    assert ("has no TLS" in reply.stderr) == (host == "0.0.0.0")
+
+
 def test_a_port_that_is_taken_is_told_in_a_sentence_and_no_key_is_made(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

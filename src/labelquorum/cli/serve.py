@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,8 +104,22 @@ def _serve(store: str, learner: "LearnerProcess", settings: "Settings") -> None:
             )
             typer.echo(Keys(opened).make("first start", "admin")[1])
         queue = WriteQueue(opened, SubprocessLoop(store, opened))
+        if not _is_local(settings.host):
+            tell(
+                f"Warning: {settings.host} is reached from beyond this machine, and the service "
+                "has no TLS: anyone on the way can read keys and labels. Listen on 127.0.0.1, "
+                "behind a proxy with TLS."
+            )
         tell(_where(settings))
         run(create_app(opened, queue, settings), settings)
+
+
+def _is_local(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _where(settings: "Settings") -> str:
