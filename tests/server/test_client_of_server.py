@@ -177,3 +177,18 @@ def test_keys_open_what_they_are_for_until_they_are_revoked(client, name):
         client.revoke_key(table.index[table["stream"] == name][0])
         with pytest.raises(StoreError, match="key"):
             reader.streams()
+
+
+def test_a_client_asks_what_to_do_next_and_downloads_the_answers(client, name, tmp_path):
+    client.send(name, TABLE)
+    settled(client, name)
+    assert client.summary(name)["workers"] == 3
+    assert client.stopping(name)
+    assert list(client.ask(name).columns)[:3] == ["label", "confidence", "labels"]
+    for suffix, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
+        file = tmp_path / f"answers.{suffix}"
+        client.export(name, file)
+        assert sorted(read(file)["task"]) == ["t1", "t2"]
+        assert file.stat().st_mode & 0o777 == 0o600
+    client.export(name, tmp_path / "people", "workers", "csv")
+    assert "ann" in (tmp_path / "people").read_text()

@@ -21,6 +21,7 @@ from labelquorum.client.transport import AbsentError, Event, Wire, batches, pack
 from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, StateError, StoreError
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.ingest.readers import read_gold
+from labelquorum.ingest.writers import replacing
 
 if TYPE_CHECKING:
     from labelquorum.learn.estimator import Estimator
@@ -29,6 +30,7 @@ __all__ = ["Acknowledged", "Client", "Event"]
 
 PAGE_ROWS = 1_000
 _KEY = re.compile(r"[!-~](?:[ -~]{0,198}[!-~])?")
+_ASKED = ["label", "confidence", "labels", "gain", "worker", "worker_gain", "open"]
 _CHUNK = ["state", "items", "labels", "cut_at", "attempts", "error", "version"]
 
 
@@ -327,6 +329,53 @@ class Client:
         wanted = {"threshold": threshold, "limit": limit}
         found = self._ask("GET", _path(stream, "pending"), params=wanted)["items"]
         return _frame(found, "task", ["label", "confidence", "labels", "chunk", "open"])
+
+    def ask(self, stream: str, limit: int = 100) -> pd.DataFrame:
+        """Tasks for which another label helps most, and from whom; index task.
+
+        Parameters
+        ----------
+        stream
+            Its name.
+        limit
+            Maximum number of rows.
+        """
+        found = self._ask("GET", _path(stream, "ask"), params={"limit": limit})["items"]
+        return _frame(found, "task", _ASKED)
+
+    def summary(self, stream: str) -> dict[str, Any]:
+        """What the dashboard shows of a stream: counts, throughput, lag, classes, warnings."""
+        return self._ask("GET", _path(stream, "summary"))
+
+    def stopping(self, stream: str) -> dict[str, Any]:
+        """Whether more labels would change the answers."""
+        return self._ask("GET", _path(stream, "stopping"))
+
+    def export(
+        self,
+        stream: str,
+        path: str | os.PathLike[str],
+        what: Literal["items", "workers"] = "items",
+        format: Literal["csv", "jsonl", "parquet"] | None = None,
+    ) -> None:
+        """Write all answers, or all workers, to a file that its owner alone can read.
+
+        Parameters
+        ----------
+        stream
+            Its name.
+        path
+            The file to write.
+        what
+            The answers, or the workers with their skills.
+        format
+            By the suffix of the file unless given.
+        """
+        kind = format or os.path.splitext(path)[1].removeprefix(".") or "csv"
+        wanted = {"what": what, "format": kind}
+        content = self._wire.call("GET", _path(stream, "export"), params=wanted).content
+        with replacing(path) as beside:
+            beside.write_bytes(content)
 
     def chunks(self, stream: str) -> pd.DataFrame:
         """All chunks that were cut, and what became of each; index id."""
