@@ -192,3 +192,25 @@ def test_a_client_asks_what_to_do_next_and_downloads_the_answers(client, name, t
         assert file.stat().st_mode & 0o777 == 0o600
     client.export(name, tmp_path / "people", "workers", "csv")
     assert "ann" in (tmp_path / "people").read_text()
+
+
+def test_a_stream_is_renamed_and_deleted_and_who_follows_it_is_told(client, name):
+    client.send(name, TABLE)
+    settled(client, name)
+    key = client.make_key("own", "read", name)
+    assert client.rename(name, f"{name} 2")["name"] == f"{name} 2"
+    assert name not in client.streams() and f"{name} 2" in client.streams()
+    assert client.keys().iloc[-1]["stream"] == f"{name} 2" and key
+    assert len(client.items(f"{name} 2")) == 2
+    client.send(f"{name} 2", {"t7": {"ann": "owl"}})
+    with pytest.raises(ConflictError, match="already"):
+        client.create(f"{name} 3", classes=["a", "b"])
+        client.rename(f"{name} 3", f"{name} 2")
+    assert client.delete(f"{name} 2") == 1
+    assert f"{name} 2" not in client.streams()
+    with pytest.raises(StoreError, match="There is no stream"):
+        client.send(f"{name} 2", TABLE)
+    with pytest.raises(StoreError, match="There is no stream"):
+        list(client.follow(f"{name} 2"))
+    client.create(name, classes=["owl", "wren"], rules=RULES)
+    assert client.items(name).empty

@@ -236,3 +236,34 @@ def test_a_store_is_read_beside_its_writer_and_never_written(store, where):
         assert beside.stream("s").state_hash() == stream.state_hash()
         with pytest.raises(StoreError, match="opened to be read"):
             beside.stream("s").accept({"t": {"a": 1}})
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (
+            "CREATE TRIGGER evil AFTER INSERT ON labels BEGIN DELETE FROM keys; END",
+            "a trigger 'evil'",
+        ),
+        ("CREATE VIEW evil AS SELECT 1", "a view 'evil'"),
+        ("CREATE TABLE evil (a)", "a table 'evil'"),
+        ("DROP TABLE labels", "table 'labels' is missing"),
+        ("ALTER TABLE labels DROP COLUMN weight", "table 'labels' is missing or other"),
+        ("UPDATE alembic_version SET version_num = '0000'", "version '0000' is not known"),
+        ("UPDATE streams SET rules = '{}}'", "rules or settings"),
+        ('UPDATE streams SET rules = \'{"grace": "x"}\'', "rules or settings"),
+        ("UPDATE streams SET settings = '3'", "rules or settings"),
+    ],
+)
+def test_a_crafted_backup_is_refused_with_a_sentence(tmp_path, statement, said):
+    with Store.open(tmp_path / "s") as store:
+        store.create("s")
+    backup(tmp_path / "s", tmp_path / "b")
+    assert (tmp_path / "b").stat().st_mode & 0o777 == 0o600
+    connection = sqlite3.connect(tmp_path / "b")
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreError, match=said):
+        restore(tmp_path / "b", tmp_path / "r")
+    assert not (tmp_path / "r").exists()

@@ -11,9 +11,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from store.driven import RULES, batches, drive
 
-from labelquorum.errors import StateError, StoreError
+from labelquorum.errors import ConflictError, StateError, StoreError
 from labelquorum.store import batch, failpoints
 from labelquorum.store import database as database_module
+from labelquorum.store.api_keys import Keys
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import put
 from labelquorum.store.rules import Rules
@@ -55,7 +56,7 @@ def uninterrupted(tmp_path_factory):
 # Processes that are killed are in tests/faults.
 
 
-@pytest.mark.parametrize("point", failpoints.POINTS)
+@pytest.mark.parametrize("point", [p for p in failpoints.POINTS if "delete" not in p])
 def test_an_error_at_any_point_leaves_a_stream_that_goes_on(where, uninterrupted, point):
     passed = []
 
@@ -71,6 +72,102 @@ def test_an_error_at_any_point_leaves_a_stream_that_goes_on(where, uninterrupted
     finally:
         failpoints.arm(None)
     assert drive(where) == uninterrupted
+
+
+# ── deleted and renamed ──────────────────────────────────────────────────────────────────
+
+
+def rows_by_table(store):
+    with store.read() as connection:
+        return {
+            table.name: n
+            for table in schema.metadata.sorted_tables
+            if (n := connection.scalar(sa.select(sa.func.count()).select_from(table)))
+        }
+
+
+def filled(store, name):
+    stream = store.create(name, rules=RULES)
+    stream.accept(batches()[0], key="k", source="source", position="1")
+    stream.accept(batches()[1])
+    stream.settle(flush=True)
+    stream.gold({"t0": 1})
+    stream.accept(batches()[2])
+    Keys(store).make("only", "read", name)
+    return stream
+
+
+def test_a_deleted_stream_leaves_no_row_and_others_stay(store):
+    other = filled(store, "other")
+    before, hashed = rows_by_table(store), other.state_hash()
+    gone = filled(store, "gone")
+    held = gone.count()["held_labels"]
+    assert held and store.delete("gone") == held
+    assert rows_by_table(store) == before and other.state_hash() == hashed
+    for use in (gone.count, gone.settle, lambda: gone.accept({"t": {"a": 1}}), gone.snapshot):
+        with pytest.raises(StateError, match="was deleted"):
+            use()
+    again = store.create("gone", rules=RULES)  # no row of the one before, nor its id
+    assert again.ref.key != gone.ref.key and not again.count()["held_labels"]
+    with pytest.raises(StateError, match="was deleted"):
+        gone.accept({"t": {"a": 1}})
+    with pytest.raises(StoreError, match="no stream 'never'"):
+        store.delete("never")
+
+
+@pytest.mark.parametrize("point", [p for p in failpoints.POINTS if "delete" in p])
+def test_an_error_while_a_stream_is_deleted_leaves_it_whole_or_gone(where, point):
+    def hook(name):
+        if name == point:
+            raise KeyboardInterrupt
+
+    with Store.open(where) as store:
+        hashed = filled(store, "s").state_hash()
+        failpoints.arm(hook)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                store.delete("s")
+        finally:
+            failpoints.arm(None)
+    with Store.open(where) as store:
+        if point == "before_delete_commit":
+            assert store.stream("s").state_hash() == hashed
+        else:
+            assert store.streams() == [] and not rows_by_table(store)
+
+
+def test_a_renamed_stream_is_the_same_under_another_name(store):
+    stream = filled(store, "s")
+    hashed, count = stream.state_hash(), stream.count()
+    store.create("taken")
+    with pytest.raises(ConflictError, match="already"):
+        store.rename("s", "taken")
+    with pytest.raises(StateError, match="can be printed"):
+        store.rename("s", "")
+    renamed = store.rename("s", "new")
+    assert store.streams() == ["new", "taken"]
+    assert (renamed.state_hash(), renamed.count()) == (hashed, count)
+    assert stream.count() == count  # who held it by its old name goes on
+    assert [key.stream for key in Keys(store).all()] == ["new"]
+
+
+def test_the_file_of_a_store_is_for_its_owner_alone(tmp_path):
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o755)
+    with Store.open(folder) as store:
+        store.create("s")
+        for file in folder.glob("labelquorum.db*"):
+            assert file.stat().st_mode & 0o777 == 0o600, file
+
+
+def test_a_forgotten_id_does_not_stay_in_the_log(tmp_path):
+    with Store.open(tmp_path) as store:
+        stream = store.create("s", rules=Rules(chunk_items=1))
+        stream.accept({"t": {"somebody": "x", "b": "x"}})
+        stream.settle()
+        assert b"somebody" in (tmp_path / "labelquorum.db-wal").read_bytes()
+        stream.forget("somebody")
+        assert b"somebody" not in (tmp_path / "labelquorum.db-wal").read_bytes()
 
 
 # ── one writer ───────────────────────────────────────────────────────────────────────────

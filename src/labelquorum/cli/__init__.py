@@ -21,7 +21,16 @@ from labelquorum.cli.questions import ask, explain, flags, score, stopping
 from labelquorum.cli.run import run
 from labelquorum.cli.serve import demo, keys, serve
 from labelquorum.cli.simulate import simulate
-from labelquorum.cli.store import backup, export, forget, refine, restore, streams
+from labelquorum.cli.store import (
+    backup,
+    delete,
+    export,
+    forget,
+    refine,
+    rename,
+    restore,
+    streams,
+)
 from labelquorum.errors import LabelQuorumError
 
 __all__ = ["app", "main"]
@@ -87,6 +96,8 @@ app.command(
 )(plot)
 app.command(epilog="Example: labelquorum report birds --store data -o birds.html")(report)
 app.command(epilog="Example: labelquorum forget ann --stream birds --store data")(forget)
+app.command(epilog="Example: labelquorum rename birds owls --store data")(rename)
+app.command(epilog="Example: labelquorum delete birds --store data")(delete)
 
 
 app.command(epilog="Example: labelquorum demo --headless --output pictures")(demo)

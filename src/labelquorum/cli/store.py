@@ -20,9 +20,11 @@ __all__ = [
     "StoreOption",
     "StreamName",
     "backup",
+    "delete",
     "export",
     "forget",
     "refine",
+    "rename",
     "restore",
     "streams",
 ]
@@ -249,6 +251,48 @@ def forget(
         n_labels = _forget(opened.stream(name), worker)
         opened.compact()
     tell(f"Worker {worker!r} is forgotten. Labels that were deleted: {n_labels:,}.")
+
+
+def delete(
+    name: StreamName,
+    store: StoreOption,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+) -> None:
+    """Delete a stream with all it holds, for good.
+
+    Labels, answers, the model, workers' ids and the keys for this stream alone
+    are deleted in one transaction. Earlier backups still hold them.
+    """
+    from labelquorum.store.store import Store
+
+    with Store.open(store) as opened:
+        count = opened.stream(name).count()
+        if not yes:
+            typer.confirm(
+                f"Stream {name!r} has {count['answered_items']:,} answers and "
+                f"{count['held_labels']:,} labels. Delete it?",
+                abort=True,
+                err=True,
+            )
+        n_labels = opened.delete(name)
+        opened.compact()
+    tell(f"Stream {name!r} is deleted, with {n_labels:,} labels.")
+
+
+def rename(
+    name: StreamName,
+    new: Annotated[str, typer.Argument(metavar="NEW", show_default=False, help="The new name.")],
+    store: StoreOption,
+) -> None:
+    """Give a stream another name.
+
+    What it holds, and keys that are for it alone, stay as they are.
+    """
+    from labelquorum.store.store import Store
+
+    with Store.open(store) as opened:
+        opened.rename(name, new)
+    tell(f"Stream {name!r} is now {new!r}.")
 
 
 def _forget(stream: Any, worker: str) -> int:

@@ -134,6 +134,14 @@ class Client:
         """Change some of a stream's rules from now on, such as chunk_items=100."""
         return self._ask("PATCH", _path(stream), json=rules)
 
+    def rename(self, stream: str, new: str) -> dict[str, Any]:
+        """Give a stream another name; keys that are for it alone stay so."""
+        return self._ask("PATCH", _path(stream), json={"name": new})
+
+    def delete(self, stream: str) -> int:
+        """Delete a stream with all it holds, for good; say how many labels went."""
+        return self._remove(_path(stream))
+
     def keys(self) -> pd.DataFrame:
         """All keys, revoked ones too, without their secrets; index id."""
         found = self._ask("GET", "/v1/keys")["keys"]

@@ -41,6 +41,7 @@ ROUTES: Mapping[tuple[str, str], Need | None] = {
     ("POST", "/v1/streams"): Need("admin", "all"),
     ("GET", _STREAM): READ,
     ("PATCH", _STREAM): ADMIN,
+    ("DELETE", _STREAM): ADMIN,
     ("GET", f"{_STREAM}/items"): READ,
     ("GET", f"{_STREAM}/items/{{task:path}}"): READ,
     ("GET", f"{_STREAM}/workers"): READ,

@@ -161,6 +161,20 @@ class Service:
         """Know one more stream."""
         self._known[stream.name] = Known(stream)
 
+    def drop(self, name: str) -> None:
+        """Know a stream no longer under this name: it was deleted or renamed."""
+        self._known.pop(name, None)
+        self.keyring.refresh()
+        self.worker_tables.discard(lambda key: key == name)
+        for about in (name, None):
+            self.discard(about)
+        self.hub.drop(name)
+
+    def has(self, stream: Stream) -> bool:
+        """Whether a stream is still known, under the same name."""
+        found = self._known.get(stream.name)
+        return found is not None and found.stream.ref.key == stream.ref.key
+
 
 def service_of(request: Request) -> Service:
     """What all routes share."""

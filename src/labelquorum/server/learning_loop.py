@@ -106,6 +106,9 @@ class LearningLoop:
     def _advance(self, name: str) -> None:
         """Cut what is due and apply what is cut, until nothing is."""
         try:
+            if name not in self.store.streams():  # it was deleted, or has another name
+                self._behind.pop(name, None)
+                return
             stream = self.store.stream(name)
             while not self._stop.is_set():
                 # One at a time: were all that is due cut first, a busy stream would never learn.

@@ -110,6 +110,12 @@ class RulesShape(BaseModel):
     max_workers: int | None = Field(default=None, ge=1)
 
 
+class StreamChange(RulesShape):
+    """Rules that change, and perhaps a new name."""
+
+    name: str | None = Field(default=None, min_length=1, max_length=256)
+
+
 class NewStream(BaseModel):
     """A stream that is to be made."""
 

@@ -110,6 +110,15 @@ class Hub:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._ring, name)
 
+    def drop(self, name: str) -> None:
+        """Disconnect the viewers of a stream, if their `may_go_on` says so; from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._drop, name)
+
+    def _drop(self, name: str) -> None:
+        self._ring(name)
+        self._channels.pop(name, None)
+
     def changes(self, name: str | None) -> int:
         """How often something happened in a stream, or in all together."""
         return self._changes[name]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from labelquorum.errors import LabelQuorumError, StoreError
+from labelquorum.errors import LabelQuorumError, StateError, StoreError
 from labelquorum.server.learning_loop import LearningLoop, SubprocessLoop
 from labelquorum.store.batch import Batch, Receipt
 from labelquorum.store.store import Store
@@ -154,7 +154,7 @@ class WriteQueue:
                     outcomes = some[0].stream.accept_all([one.batch for one in some])
                     self.writes = True
                 except LabelQuorumError as error:  # of the store: the same for all
-                    self.writes = False
+                    self.writes = isinstance(error, StateError)  # the stream was deleted
                     log.warning("accept refused", extra={"stream": name, "error": str(error)})
                     outcomes = [error] * len(some)
                 except Exception as error:

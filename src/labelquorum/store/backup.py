@@ -12,9 +12,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
+from alembic.util import CommandError
 
 from labelquorum.errors import StoreError
 from labelquorum.ingest.writers import replacing
+from labelquorum.store.batch import decode
 from labelquorum.store.database import (
     FILE,
     check_at_rest,
@@ -28,6 +30,7 @@ from labelquorum.store.database import (
     version_of,
 )
 from labelquorum.store.store import Store
+from labelquorum.store.stream_ref import rules_of
 
 __all__ = ["backup", "restore"]
 
@@ -71,6 +74,8 @@ def restore(file: str | os.PathLike[str], where: str | os.PathLike[str]) -> None
     if not source.is_file():
         raise StoreError(f"{source}: there is no such backup. Check the path.")
     version, newest = _version(source, str(source)), newest_version()
+    if version <= newest:
+        _check_tables(source, version)
     if version > newest:
         raise StoreError(
             f"{source}: the backup has tables of version {version}, this version of labelquorum "
@@ -97,6 +102,47 @@ def _version(file: Path, name: str) -> str:
     if version is None:
         raise StoreError(f"{name}: this is no store, nor a backup of one. Check the path.")
     return version
+
+
+def _check_tables(source: Path, version: str) -> None:
+    """Refuse a file with other tables than those of its version, or with code of its own."""
+    expected, kept = sa.create_engine("sqlite://"), open_sqlite(source, writes=False)
+    wrong = "this is no backup of labelquorum"
+    try:
+        with _refusing(str(source)), expected.begin() as ours, kept.connect() as theirs:
+            try:
+                upgrade(ours, version)
+            except CommandError as error:
+                raise StoreError(f"{source}: {wrong}: version {version!r} is not known.") from error
+            want, has = _columns(ours), _columns(theirs)
+            for kind, name in theirs.exec_driver_sql("SELECT type, name FROM sqlite_master"):
+                own = name.startswith("sqlite_") or kind == "index"
+                if not own and (kind != "table" or name not in want):
+                    raise StoreError(f"{source}: {wrong}: it has a {kind} {name[:40]!r}.")
+            for name, columns in want.items():
+                if has.get(name) != columns:
+                    raise StoreError(f"{source}: {wrong}: its table {name!r} is missing or other.")
+            for row in theirs.exec_driver_sql("SELECT name, rules, settings FROM streams").all():
+                try:
+                    rules_of(row.rules)
+                    dict(decode(row.settings))
+                except (ValueError, TypeError) as error:
+                    raise StoreError(
+                        f"{source}: {wrong}: stream {str(row.name)[:40]!r} has rules or settings "
+                        f"that cannot be read ({error})."
+                    ) from error
+    finally:
+        expected.dispose()
+        kept.dispose()
+
+
+def _columns(connection: sa.Connection) -> dict[str, list[str]]:
+    """The columns of each table."""
+    found = sa.inspect(connection)
+    return {
+        name: [column["name"] for column in found.get_columns(name)]
+        for name in found.get_table_names()
+    }
 
 
 def _copy_file(source: Path, file: Path) -> None:

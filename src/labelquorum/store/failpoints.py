@@ -17,8 +17,10 @@ POINTS = (
     "inside_apply",
     "before_apply_commit",
     "after_apply",
+    "before_delete_commit",
+    "after_delete",
 )
-"""In the order a label meets them."""
+"""In the order a label meets them; the last two are of `Store.delete`."""
 
 _hook: Callable[[str], None] | None = None
 

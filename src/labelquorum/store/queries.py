@@ -230,9 +230,9 @@ class Queries:
 
     def count(self) -> dict[str, int]:
         """How many labels and items wait, were late, were answered; the model's version."""
-        counts: dict[str, int] = all_counts(self._ref.store, self._ref.name)[self._ref.name][
-            "counts"
-        ]
+        with self._ref.read() as connection:
+            name = self._ref.row(connection).name  # it may have another by now
+        counts: dict[str, int] = all_counts(self._ref.store, name)[name]["counts"]
         return counts
 
     def recent_agreement(self, workers: Sequence[Hashable]) -> dict[Hashable, Recent]:

@@ -16,7 +16,7 @@ from typing import IO, Any, NoReturn, Self
 
 import sqlalchemy as sa
 
-from labelquorum.errors import FullError, StateError, StoreError
+from labelquorum.errors import ConflictError, FullError, StateError, StoreError
 from labelquorum.ingest.validate import NAME_BYTES, is_printable_name
 from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import (
@@ -35,6 +35,7 @@ from labelquorum.store.database import (
     version_of,
 )
 from labelquorum.store.database.sqlite_wal import WriteAheadLog
+from labelquorum.store.failpoints import fault
 from labelquorum.store.learner import Configuration, Learner, LocalLearner
 from labelquorum.store.rules import Rules
 from labelquorum.store.stream import Stream
@@ -68,6 +69,7 @@ class Store:
         self._only_looks = self._joined = self._closed = False
         self._log = log  # of SQLite
         self._offset, self._latest = 0.0, float("-inf")
+        self._last_id = 0  # of the streams that were deleted
 
     @classmethod
     def open(
@@ -99,6 +101,7 @@ class Store:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 lock = (folder / LOCK_FILE).open("a+", encoding="utf-8")
                 hold_folder(lock, folder)
+                (folder / FILE).touch(mode=0o600)  # it names workers; SQLite's own default is 0644
                 log = WriteAheadLog(folder / FILE)
             except OSError as error:
                 raise StoreError(
@@ -244,6 +247,9 @@ class Store:
                     f"{self.where}: there is a stream {name!r} already. Choose another name."
                 )
             row["moment"] = self.now()
+            if connection.dialect.name == "sqlite":  # which would give out a deleted id again
+                largest = connection.scalar(sa.select(sa.func.max(schema.streams.c.id))) or 0
+                row["id"] = max(largest, self._last_id) + 1
             made = connection.execute(schema.streams.insert().values(row)).inserted_primary_key
             assert made is not None
             classes = decode(configuration.settings)["classes"] or []
@@ -264,6 +270,47 @@ class Store:
                 )
         configuration = Configuration(found.method, found.settings, found.configuration)
         return Stream(StreamRef(self, found.id, name, configuration))
+
+    def delete(self, name: str) -> int:
+        """Delete a stream with all its rows and the keys that are for it alone.
+
+        It is one transaction: after a crash the stream is whole or gone. Who still learns in it, or
+        sends to it, gets an error.
+
+        Returns
+        -------
+        n_labels : raw labels that were deleted
+        """
+        key = self.stream(name).ref.key
+        with self.learning(key), self.write() as connection:
+            row = connection.execute(
+                sa.select(schema.streams).where(schema.streams.c.id == key)
+            ).one_or_none()
+            if row is None:  # by another thread, in the meantime
+                raise StoreError(f"{self.where}: there is no stream {name!r}. It was deleted.")
+            for table in schema.metadata.sorted_tables:
+                if "stream" in table.c:
+                    connection.execute(table.delete().where(table.c.stream == key))
+            connection.execute(schema.streams.delete().where(schema.streams.c.id == key))
+            self._last_id = max(self._last_id, key)
+            fault("before_delete_commit")
+        fault("after_delete")
+        self.checkpoint()
+        return int(row.held_labels)
+
+    def rename(self, name: str, new: str) -> Stream:
+        """Give a stream another name; its keys stay its keys."""
+        _check_name(new)
+        key = self.stream(name).ref.key
+        with self.write() as connection:
+            if new in self._names(connection):
+                raise ConflictError(
+                    f"{self.where}: there is a stream {new!r} already. Choose another name."
+                )
+            connection.execute(
+                schema.streams.update().where(schema.streams.c.id == key).values(name=new)
+            )
+        return self.stream(new)
 
     def streams(self) -> list[str]:
         """The names of all streams, in order."""
@@ -346,6 +393,13 @@ class Store:
                 # A commit that failed may or may not have happened.
                 self._drop_handles()
                 self._refuse(error)
+
+    def checkpoint(self) -> None:
+        """Checkpoint SQLite's WAL, in which what was deleted would stay until it is long."""
+        if self._log is None or self._only_looks:
+            return
+        with self._turn, self._log.turn():
+            self._log.shorten(self._writing(), least=1)
 
     def compact(self) -> None:
         """VACUUM a SQLite file, so that nothing of what was deleted is left in its pages."""

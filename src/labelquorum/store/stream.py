@@ -186,6 +186,7 @@ class Stream:
                             f"Stream {self.name!r}: worker {worker!r} is not known. Check the id."
                         )
                     ref.add_event(connection, "forgot", {"labels": n_labels})
+                ref.store.checkpoint()  # the id would stay in the WAL
                 return n_labels
 
     # ── reading; see `Queries` ────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from labelquorum.errors import StoreError
+from labelquorum.errors import StateError, StoreError
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import schema
@@ -64,7 +64,10 @@ class StreamRef:
 
     def row(self, connection: sa.Connection) -> Any:
         """The stream's own row."""
-        return connection.execute(_STREAM, {"stream": self.key}).one()
+        found = connection.execute(_STREAM, {"stream": self.key}).one_or_none()
+        if found is None:
+            raise StateError(f"Stream {self.name!r} was deleted. Make it again, or name another.")
+        return found
 
     def rules(self, connection: sa.Connection) -> Rules:
         """The rules in force."""
@@ -74,6 +77,7 @@ class StreamRef:
         """The row of a chunk."""
         found = connection.execute(_CHUNK, {"stream": self.key, "chunk": number}).one_or_none()
         if found is None:
+            self.row(connection)
             raise StoreError(f"Stream {self.name!r} has no chunk {number!r}. Cut it first.")
         return found
 
@@ -83,6 +87,7 @@ class StreamRef:
 
     def model(self, connection: sa.Connection) -> dict[str, Any]:
         """What all workers share: version, classes, n_workers, n_chunks, shared."""
+        self.row(connection)
         return dict(connection.execute(_MODEL, {"stream": self.key}).mappings().one())
 
     def workers(

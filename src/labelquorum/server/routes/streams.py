@@ -14,8 +14,9 @@ from labelquorum.server.errors import ApiError, error_responses
 from labelquorum.server.request_parsing import Cursor, Limit, after_cursor, cursor_of, read_shape
 from labelquorum.server.schemas import (
     ChunkPage,
+    Gone,
     NewStream,
-    RulesShape,
+    StreamChange,
     StreamShape,
     StreamsShape,
     chunk_body,
@@ -99,18 +100,37 @@ def read_stream(request: Request, stream: str) -> dict[str, Any]:
     "/v1/streams/{stream}",
     response_model=StreamShape,
     responses=error_responses(401, 403, 404, 408, 413, 415, 422, 429, 503, 507),
-    openapi_extra={"requestBody": json_body(RulesShape)},
+    openapi_extra={"requestBody": json_body(StreamChange)},
 )
 async def change_rules(request: Request, stream: str) -> dict[str, Any]:
-    """Change some of the rules from now on."""
+    """Change some of the rules from now on, or the stream's name."""
     known = known_stream(request)
-    wanted = await read_shape(request, service_of(request).bodies, RulesShape)
+    wanted = await read_shape(request, service_of(request).bodies, StreamChange)
     changes = wanted.model_dump(exclude_unset=True)
+    name = changes.pop("name", None) or stream
+    if name != stream:
+        _check_name(name)
+    if name != stream and not changes:
+        return await service_of(request).ask(_rename, service_of(request), stream, name)
     await run_in_threadpool(lambda: known.stream.change(**changes))
     service_of(request).log.write("rules", stream=stream, changes=changes)
     service_of(request).write_queue.loop.wake(stream)
     service_of(request).hub.ring(stream)
+    if name != stream:
+        return await service_of(request).ask(_rename, service_of(request), stream, name)
     return await run_in_threadpool(_body, known.stream)
+
+
+@router.delete(
+    "/v1/streams/{stream}",
+    response_model=Gone,
+    responses=error_responses(401, 403, 404, 422, 429, 503, 507),
+)
+async def delete_stream(request: Request, stream: str) -> dict[str, int]:
+    """Delete a stream with all it holds, for good; tells how many labels went."""
+    service = service_of(request)
+    known_stream(request)
+    return {"gone": await service.ask(_delete, service, stream)}
 
 
 @router.get(
@@ -175,17 +195,43 @@ async def follow_events(
     service, known = service_of(request), known_stream(request)
     key = request.scope["key"]
     start = last_event_id if last_event_id is not None else after
-    return EventStreamResponse(service.hub, known.stream, start, lambda: service.keyring.holds(key))
+
+    def may_go_on() -> bool:
+        return service.keyring.holds(key) and service.has(known.stream)
+
+    return EventStreamResponse(service.hub, known.stream, start, may_go_on)
 
 
-def _create(service: Service, wanted: NewStream) -> dict[str, Any]:
-    fault = fault_of_new_name(wanted.name)
-    if fault or "/" in wanted.name or not wanted.name.strip(". "):
+def _check_name(name: str) -> None:
+    fault = fault_of_new_name(name)
+    if fault or "/" in name or not name.strip(". "):
         raise ApiError(
             422,
             f"The name of a stream {fault or 'must be more than dots, and have no slash'}. "
-            f"Got {wanted.name[:40]!r}. Choose another.",
+            f"Got {name[:40]!r}. Choose another.",
         )
+
+
+def _rename(service: Service, name: str, new: str) -> dict[str, Any]:
+    with service.creating:
+        stream = service.store.rename(name, new)
+        service.add(stream)
+        service.drop(name)
+    service.write_queue.loop.wake(new)
+    service.log.write("renamed", stream=name, to=new)
+    return _body(stream)
+
+
+def _delete(service: Service, name: str) -> int:
+    with service.creating:
+        n_labels = service.store.delete(name)
+        service.drop(name)
+    service.log.write("deleted", stream=name)
+    return n_labels
+
+
+def _create(service: Service, wanted: NewStream) -> dict[str, Any]:
+    _check_name(wanted.name)
     for name in _NOT_SETTINGS:
         if name in wanted.settings:
             raise ApiError(422, f"`settings` has no {name!r}. Leave it out.")

@@ -119,6 +119,7 @@ async def forget_worker(request: Request, stream: str, worker: str) -> dict[str,
             gone = await service.ask(service.write_queue.loop.forget, known.name, spelled)
         except LabelError:
             continue
+        await run_in_threadpool(service.store.checkpoint)  # a joined process makes none
         service.log.write("forgot", stream=stream)  # and not whom
         service.worker_tables.discard(lambda name: name == stream)
         service.discard(stream)

@@ -246,7 +246,7 @@ function creation(go) {
       "form",
       { on: { submit: make } },
       el("h2", { id: "new-stream" }, "New stream"),
-      field("Name", parts.name, "It stays: a stream cannot be renamed or deleted."),
+      field("Name", parts.name, "It can be changed later, by the service or the command line."),
       field(
         "Classes",
         parts.classes,
