@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
+from html import escape
+from importlib import import_module
 from math import isfinite
 from typing import Any, ClassVar, Self
 
@@ -18,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labelquorum.errors import StateError
+from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.labels import LabelSpace, LabelTable, OnBad, Repeats
 from labelquorum.ingest.readers import read_gold, read_labels
 from labelquorum.ingest.validate import Columns
@@ -49,6 +51,9 @@ from labelquorum.learn.reports import Agreement, Explanation, Report, id_index
 from labelquorum.learn.worker_priors import history_rows, read_history
 
 __all__ = ["SHARED_SETTINGS", "Estimator", "check_settings"]
+
+MAX_SHOWN_CLASSES = 10
+"""Classes that a notebook shows of a model."""
 
 SHARED_SETTINGS = (
     "seed",
@@ -90,7 +95,9 @@ class Estimator(ABC):
 
     # ── learning ─────────────────────────────────────────────────────────────────────────
 
-    def partial_fit(self, labels: Any, true_labels: Any = None, *, columns: Columns = None) -> Self:
+    def partial_fit(
+        self, labels: Any, true_labels: Any = None, *, columns: Columns = None, y: Any = None
+    ) -> Self:
         """Learn from one more chunk and answer its tasks.
 
         Parameters
@@ -101,39 +108,45 @@ class Estimator(ABC):
             of dicts. A chunk that is refused changes nothing.
         true_labels
             The truth of tasks for which it is known: a Series indexed by task, or a dict. They
-            are tasks of this chunk or still open; a truth stays.
+            are tasks of this chunk or still open; a truth stays. A NumPy array has the truths of
+            all tasks, in order of appearance.
         columns
             The names of columns that have no name we know, such as {"task": "image"}.
+        y
+            scikit-learn's name of `true_labels`.
         """
         warmup_items = self._whole("warmup_items", 0)
-        self.model_.learn(*_read(self.model_, labels, true_labels, columns), warmup_items)
+        self.model_.learn(
+            *_read(self.model_, labels, _one_of(true_labels, y), columns), warmup_items
+        )
         return self
 
-    def fit(self, labels: Any, true_labels: Any = None, *, columns: Columns = None) -> Self:
+    def fit(
+        self, labels: Any, true_labels: Any = None, *, columns: Columns = None, y: Any = None
+    ) -> Self:
         """Learn offline: forget everything, then learn from all tasks at once.
 
         They all stay open, more than `open_items` if need be, so that `report`, `pending`,
         `expected_gain` and `explain` cover them; with `open_items=0` none does.
         """
         model = type(self)(**self.get_params()).model_
-        table, gold = _read(model, labels, true_labels, columns)
+        table, gold = _read(model, labels, _one_of(true_labels, y), columns)
         model.learned.open_items.make_room(len(set(table.item_ids)))
         model.learn(table, gold)
-        self._reset()
-        self.model_ = model
+        self.model_ = model  # a pipeline's own attributes stay
         return self
 
     def fit_predict(
-        self, labels: Any, true_labels: Any = None, *, columns: Columns = None
+        self, labels: Any, true_labels: Any = None, *, columns: Columns = None, y: Any = None
     ) -> pd.Series:
         """Learn offline and give the consensus: Series `agg_label`, index `task`."""
-        return self.fit(labels, true_labels, columns=columns).labels_
+        return self.fit(labels, true_labels, columns=columns, y=y).labels_
 
     def fit_predict_proba(
-        self, labels: Any, true_labels: Any = None, *, columns: Columns = None
+        self, labels: Any, true_labels: Any = None, *, columns: Columns = None, y: Any = None
     ) -> pd.DataFrame:
         """Learn offline and give the probabilities, task × class."""
-        return self.fit(labels, true_labels, columns=columns).probas_
+        return self.fit(labels, true_labels, columns=columns, y=y).probas_
 
     def predict(self, labels: Any, *, columns: Columns = None) -> pd.Series:
         """Answer with the present model from these labels alone, learning nothing."""
@@ -142,6 +155,22 @@ class Estimator(ABC):
     def predict_proba(self, labels: Any, *, columns: Columns = None) -> pd.DataFrame:
         """Probabilities with the present model from these labels alone, learning nothing."""
         return self.model_.predict(read_labels(labels, self.model_.space, columns)).probas
+
+    def score(
+        self, labels: Any, true_labels: Any = None, *, columns: Columns = None, y: Any = None
+    ) -> float:
+        """The share of tasks `predict` answers rightly, of those whose truth is given."""
+        table = read_labels(labels, self.model_.space, columns)
+        answers = self.model_.predict(table).labels.to_dict()
+        truths = _truths(_one_of(true_labels, y), table)
+        check_table(self.model_.learned, table, truths)
+        right = [answers[task] == truth for task, truth in truths.items() if task in answers]
+        if not right:
+            raise LabelError(
+                "score: none of these tasks has a true label. Give true_labels, a Series indexed "
+                "by task or a dict {task: label}."
+            )
+        return float(np.mean(right))
 
     def forget(self, worker: Hashable) -> Self:
         """Remove a worker: their rows, their labels on open tasks, their id.
@@ -175,7 +204,7 @@ class Estimator(ABC):
         return self.model_.tally
 
     @property
-    def info_(self) -> Any:
+    def info_(self) -> object:
         """Diagnostics of the last chunk, as the method reports them; None if it learned nothing."""
         return self.model_.info
 
@@ -204,7 +233,7 @@ class Estimator(ABC):
         return self.model_.last_answer().probas
 
     @property
-    def classes_(self) -> NDArray[Any]:
+    def classes_(self) -> NDArray[np.generic]:
         """The classes known so far; the first chunk's in natural order, later ones after them."""
         return self._class_index().to_numpy()
 
@@ -412,13 +441,40 @@ class Estimator(ABC):
         check_settings(type(self), params)
         for name, value in params.items():
             setattr(self, name, value)
-        self._reset()
+        vars(self).pop("model_", None)
         return self
 
-    def _reset(self) -> None:
-        kept = set(_settings(type(self)))
-        for name in [name for name in vars(self) if name not in kept]:
-            delattr(self, name)
+    def __sklearn_is_fitted__(self) -> bool:
+        """What scikit-learn's `check_is_fitted` asks."""
+        return "model_" in vars(self) and self.model_.learned.state is not None
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn may assume; it is imported by whoever asks."""
+        utils = import_module("sklearn.utils")
+        return utils.Tags(
+            estimator_type=None,
+            target_tags=utils.TargetTags(required=False),
+            input_tags=utils.InputTags(
+                categorical=True, string=True, dict=True, allow_nan=True, sparse=True
+            ),
+            no_validation=True,
+        )
+
+    def _repr_html_(self) -> str:
+        facts = {"model": repr(self)}
+        if self.__sklearn_is_fitted__():
+            known = self.model_.learned
+            facts |= {
+                "classes": ", ".join(map(str, known.vocabulary.classes[:MAX_SHOWN_CLASSES]))
+                + " …" * (len(known.vocabulary.classes) > MAX_SHOWN_CLASSES),
+                "workers": f"{len(self.workers_):,}",
+                "open tasks": f"{len(known.open_items):,}",
+                "last chunk": f"{len(self.model_.answer.intake.item_ids):,} tasks",
+            }
+        else:
+            facts["learned"] = "nothing yet"
+        rows = (f"<tr><th>{name}</th><td>{escape(fact)}</td></tr>" for name, fact in facts.items())
+        return f"<table>{''.join(rows)}</table>"
 
     def __repr__(self) -> str:
         defaults = inspect.signature(type(self)).parameters
@@ -591,12 +647,33 @@ class Estimator(ABC):
 def _read(
     model: Model, labels: Any, true_labels: Any, columns: Columns
 ) -> tuple[LabelTable, dict[Hashable, Hashable]]:
-    table, gold = read_labels(labels, model.space, columns), {}
+    table = read_labels(labels, model.space, columns)
     if true_labels is not None:
         model.check_counts("learn from true labels")
-        gold = read_gold(true_labels)
+    gold = _truths(true_labels, table)
     check_table(model.learned, table, gold)
     return table, gold
+
+
+def _one_of(true_labels: Any, y: Any) -> Any:
+    if true_labels is not None and y is not None:
+        raise StateError("`y` is another name of `true_labels`. Give one of them.")
+    return y if true_labels is None else true_labels
+
+
+def _truths(true_labels: Any, table: LabelTable) -> dict[Hashable, Hashable]:
+    """True labels by task; an array has one for each task of the table."""
+    if true_labels is None:
+        return {}
+    if not isinstance(true_labels, np.ndarray):
+        return read_gold(true_labels)
+    tasks = list(dict.fromkeys(table.item_ids))
+    if true_labels.shape != (len(tasks),):
+        raise LabelError(
+            f"true_labels: an array must have one truth for each of the {len(tasks):,} tasks. Got "
+            f"the shape {true_labels.shape}. Pass a Series indexed by task, or a dict."
+        )
+    return read_gold(dict(zip(tasks, true_labels.tolist(), strict=True)))
 
 
 def check_settings(kind: type, names: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 from labelquorum.errors import StateError
 from labelquorum.ingest.labels import OnBad, Repeats
 from labelquorum.learn.aggregator import WRAPPERS, split_name
-from labelquorum.learn.bila.presets import PRESETS, settings_of
+from labelquorum.learn.bila.presets import PRESETS, Preset, settings_of
 from labelquorum.learn.bila.settings import (
     LEFT_TO_PRESET,
     SETTINGS,
@@ -113,7 +113,7 @@ class BiLA(Estimator):
 
     def __init__(
         self,
-        preset: str = "default",
+        preset: Preset = "default",
         *,
         history: Any = None,
         seed: int = 0,
@@ -157,7 +157,7 @@ class BiLA(Estimator):
         ).infer_objects()
 
 
-def _estimator_class(method: str, name: str) -> Any:
+def _estimator_class(method: str, name: str) -> type[Estimator]:
     """The class of a method: its settings are those of the builder and the shared ones."""
     builder = AGGREGATORS[method]
     own = [p for p in inspect.signature(builder).parameters.values() if p.name != "space"]
@@ -206,7 +206,7 @@ def _class_name(method: str) -> str:
     return _PUBLISHED_NAMES.get(method, "".join(map(str.capitalize, method.split("_"))))
 
 
-ESTIMATORS: dict[str, Any] = {"bila": BiLA} | {
+ESTIMATORS: dict[str, type[Estimator]] = {"bila": BiLA} | {
     method: _estimator_class(method, _class_name(method))
     for method in AGGREGATORS
     if method != "bila"

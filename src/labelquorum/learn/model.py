@@ -4,6 +4,7 @@
 """
 
 import re
+import sys
 import warnings
 from collections import deque
 from collections.abc import Hashable, Mapping
@@ -122,7 +123,7 @@ class Model:
         if self.learned.state is None:
             held = self.n_held_labels
             waiting = f" {held} labels are held for the warm-up." if held else ""
-            raise StateError(
+            raise _not_fitted()(
                 f"This {self.name} has learned nothing yet.{waiting} Call partial_fit or fit first."
             )
         return self.learned
@@ -275,6 +276,12 @@ class Model:
             Aggregation(np.zeros(0, np.int32), empty, empty),
             list(vocabulary.classes),
         )
+
+
+def _not_fitted() -> type[StateError]:
+    """The error of a model that learned nothing: scikit-learn's too, where that is in use."""
+    theirs = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", None)
+    return StateError if theirs is None else type("NotFittedError", (StateError, theirs), {})
 
 
 def unknown_worker(worker: Hashable) -> LabelError:

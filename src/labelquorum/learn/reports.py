@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
+from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,9 @@ __all__ = [
     "worker_report",
 ]
 
+MAX_SHOWN_ROWS = 10
+"""Rows of a table that a notebook shows."""
+
 MAX_NAMED, MIN_LOG_ODDS = 3, 0.05
 """Workers that a sentence names on either side, and the least log-odds that it mentions."""
 
@@ -49,6 +53,14 @@ class Report(NamedTuple):
     closed_items: int = 0
     """Tasks that were answered and are left out, because their labels are no longer held; of
     131,072 or more, some are forgotten."""
+
+    def _repr_html_(self) -> str:
+        parts = [
+            f"<p>Krippendorff's alpha {self.krippendorff_alpha:.3f}, {len(self.items):,} tasks, "
+            f"{len(self.workers):,} workers</p>"
+        ]
+        parts += [table.to_html(max_rows=MAX_SHOWN_ROWS) for table in (self.items, self.workers)]
+        return "".join([*parts, self.class_agreement.to_html(max_rows=MAX_SHOWN_ROWS)])
 
 
 class Agreement(NamedTuple):
@@ -113,6 +125,9 @@ class Explanation(NamedTuple):
     is not defined."""
     truth_given: bool
     """Whether the truth was given, and so is the answer."""
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(str(self))}</p>{self.workers.to_html(max_rows=MAX_SHOWN_ROWS)}"
 
     def __str__(self) -> str:
         answer = f"{self.task}: {self.label!r}"

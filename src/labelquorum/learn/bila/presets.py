@@ -1,7 +1,7 @@
 """Presets: settings that go well together."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from labelquorum.errors import StateError
 from labelquorum.learn.bila.settings import (
@@ -13,7 +13,9 @@ from labelquorum.learn.bila.settings import (
     name_of,
 )
 
-__all__ = ["PRESETS", "saved_settings", "settings_of"]
+__all__ = ["PRESETS", "Preset", "saved_settings", "settings_of"]
+
+Preset = Literal["default", "recipe", "network", "www2021", "authors"]
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # What we would use ourselves: docs/worker-models.md.
