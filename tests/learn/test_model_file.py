@@ -457,6 +457,12 @@ def test_a_model_that_learned_nothing_is_copied(again, tmp_path):
     assert other.partial_fit({"t": {"ann": "yes"}}).labels_.to_dict() == {"t": "yes"}
 
 
+def test_a_copy_of_a_loaded_model_has_no_last_answer_either(chunks, tmp_path):
+    lq.MajorityVote().partial_fit(chunks[0]).save(tmp_path / "model.lq")
+    with pytest.raises(StateError, match="was loaded from a file"):
+        copy.copy(lq.load(tmp_path / "model.lq")).labels_  # noqa: B018
+
+
 def test_a_model_that_holds_labels_for_the_warm_up_is_pickled(chunks):
     model = lq.BiLA(warmup_items=20).partial_fit(chunks[0])
     other = pickle.loads(pickle.dumps(model))

@@ -569,7 +569,7 @@ class Estimator(ABC):
         model: Model | None = kept.pop("model_", None)
         if model is not None:
             kept["saved"] = snapshot_bytes(self._snapshot())
-            kept["last"] = model.answer, model.info, model.tally
+            kept["last"] = model.answer, model.info, model.tally, model.was_loaded
         return kept
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
@@ -579,8 +579,8 @@ class Estimator(ABC):
         vars(self).update(kept)
         if saved is not None:
             self._take(snapshot_from_bytes(saved, "pickle"))
-            self.model_.answer, self.model_.info, self.model_.tally = last
-            self.model_.was_loaded = False
+            model = self.model_
+            model.answer, model.info, model.tally, model.was_loaded = last
 
     # ── parts ────────────────────────────────────────────────────────────────────────────
 
