@@ -147,7 +147,7 @@ def times() -> Iterator[str]:
     """How long a fit takes beside Crowd-Kit, on one crowd."""
     import pandas as pd
 
-    from labelquorum.compat import crowdkit as ours
+    ours = import_module("labelquorum.compat.crowdkit")
     from labelquorum.evaluation import class_conditional_crowd
 
     theirs = import_module("crowdkit.aggregation")

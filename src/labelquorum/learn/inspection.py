@@ -312,7 +312,7 @@ class Inspection:
             item_ids, notes = list(held), held.notes
             shown = np.array([held.key_of(task) for task in held], np.uint64)
         else:
-            answer = self._model.last_answer()
+            answer = self._model.answer  # of a loaded model, no tasks: its workers are known
             intake, result = answer.intake, answer.result
             chunk, item_ids, notes = intake.chunk, intake.item_ids, intake.notes or []
             probs, aggregated, shown = result.probs, result.aggregated, chunk.item_keys
