@@ -104,7 +104,7 @@ def broken(where):
 @pytest.fixture
 def busy(store):
     """A stream with something everywhere."""
-    rules = Rules(labels_per_item=2, chunk_items=1, grace=1e9)
+    rules = Rules(labels_per_item=2, chunk_items=1, max_wait=None, grace=1e9, retention="discard")
     stream = store.create("s", rules=rules, classes=["x", "y"])
     stream.accept({"t": {"a": "x", "b": "y"}, "u": {"a": "x", "b": "y"}, "w": {"a": "x"}})
     stream.advance(stream.cut())

@@ -500,7 +500,7 @@ def test_an_open_item_stays_ready_when_one_of_its_late_labels_is_retracted(store
     assert stream.answers()[0].n_labels == 3
 
 
-# ── what a stream does unless told otherwise ─────────────────────────────────────────────
+# ── what a stream does without rules ─────────────────────────────────────────────────────
 
 
 def test_a_stream_without_rules_loses_no_label(store, clock):
