@@ -33,7 +33,7 @@ def test_every_fault_point_is_listed():
         for path in STORE.rglob("*.py")
         for point in re.findall(r"\bfault\(\"(\w+)\"\)", path.read_text())
     }
-    assert calls == set(failpoints.POINTS)
+    assert calls == {*failpoints.POINTS, *failpoints.DELETE_POINTS}
 
 
 def test_a_stream_passes_every_fault_point(tmp_path):
@@ -56,7 +56,7 @@ def uninterrupted(tmp_path_factory):
 # Processes that are killed are in tests/faults.
 
 
-@pytest.mark.parametrize("point", [p for p in failpoints.POINTS if "delete" not in p])
+@pytest.mark.parametrize("point", failpoints.POINTS)
 def test_an_error_at_any_point_leaves_a_stream_that_goes_on(where, uninterrupted, point):
     passed = []
 
@@ -115,7 +115,7 @@ def test_a_deleted_stream_leaves_no_row_and_others_stay(store):
         store.delete("never")
 
 
-@pytest.mark.parametrize("point", [p for p in failpoints.POINTS if "delete" in p])
+@pytest.mark.parametrize("point", failpoints.DELETE_POINTS)
 def test_an_error_while_a_stream_is_deleted_leaves_it_whole_or_gone(where, point):
     def hook(name):
         if name == point:
@@ -375,7 +375,7 @@ def test_the_page_names_every_table_rule_and_fault_point():
     assert set(schema.metadata.tables) <= set(rows)
     reply = {name: rows[name].strip("`") for name in Rules().as_dict()}
     assert reply == {name: repr(value) for name, value in Rules().as_dict().items()}
-    assert set(failpoints.POINTS) <= set(re.findall(r"`(\w+)`", page))
+    assert {*failpoints.POINTS, *failpoints.DELETE_POINTS} <= set(re.findall(r"`(\w+)`", page))
 
 
 # ── what is refused ──────────────────────────────────────────────────────────────────────

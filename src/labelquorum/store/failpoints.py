@@ -1,12 +1,12 @@
 """Fault points: named places where a test may end the process or raise, as a failure would.
 
-They cost one comparison while nothing is armed. A test compares `POINTS` with the calls in the
+They cost one comparison while nothing is armed. A test compares these names with the calls in the
 code, so that a new one cannot go unlisted.
 """
 
 from collections.abc import Callable
 
-__all__ = ["POINTS", "arm", "fault"]
+__all__ = ["DELETE_POINTS", "POINTS", "arm", "fault"]
 
 POINTS = (
     "before_accept_commit",
@@ -17,10 +17,11 @@ POINTS = (
     "inside_apply",
     "before_apply_commit",
     "after_apply",
-    "before_delete_commit",
-    "after_delete",
 )
-"""In the order a label meets them; the last two are of `Store.delete`."""
+"""In the order a label meets them."""
+
+DELETE_POINTS = ("before_delete_commit", "after_delete")
+"""Those of `Store.delete`."""
 
 _hook: Callable[[str], None] | None = None
 
