@@ -4,7 +4,7 @@
 
 simulates five judges that give three votes each on a thousand tasks of three classes, five times.
 Judges are independent of one another. A judge has an opinion of a task, right with 52 to 72 %, and
-a share of their votes repeats it; the others are drawn anew. It writes `results/votes.md`, which
+a share of their votes repeats it; the others are drawn again. It writes `results/votes.md`, which
 `docs/howto.md` shows.
 """
 
