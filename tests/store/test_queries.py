@@ -1,7 +1,9 @@
 """With how much the learner is asked: workers by the bytes of their states, items by their age."""
 
+import numpy as np
 import pytest
 
+import labelquorum as lq
 from labelquorum.store import model_queries, queries
 from labelquorum.store.batch import decode
 from labelquorum.store.rules import Rules
@@ -58,6 +60,22 @@ def test_with_many_classes_the_board_is_made_without_the_learner(store, asked, m
         assert row["skill"] == row["agreed"] / row["labels"]
         same = ("worker", "place", "labels", "agreed")
         assert [row[name] for name in same] == [other[name] for name in same]
+
+
+def test_workers_are_compared_as_the_library_compares_them(store, asked, monkeypatch):
+    stream = store.create("s", classes=["a", "b"], rules=RULES.changed(chunk_items=1))
+    assert stream.agreement()["workers"] == []
+    said = {f"t{n}": {"u": "a", "v": "ab"[n % 2], "w": "aab"[n % 3]} for n in range(9)}
+    stream.accept(said)
+    stream.settle()
+    found, wanted = stream.agreement(), lq.agreement(said)
+    assert found["workers"] == ["u", "v", "w"] and found["items"] == 9 and not found["left_out"]
+    for name in ("kappa", "low", "high", "agreement", "shared"):
+        table = np.array(found[name], dtype=float)
+        np.testing.assert_allclose(table, getattr(wanted, name).to_numpy())
+    assert stream.agreement(limit=2)["left_out"] == 1
+    monkeypatch.setattr(queries, "FLAG_ITEMS", 4)
+    assert stream.agreement()["items"] == 4
 
 
 def test_who_goes_together_is_looked_for_in_the_items_that_were_opened_last(

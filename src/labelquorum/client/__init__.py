@@ -359,6 +359,18 @@ class Client:
         """Whether more labels would change the answers."""
         return self._ask("GET", _path(stream, "stopping"))
 
+    def agreement(self, stream: str, limit: int = 30) -> dict[str, Any]:
+        """How well workers agree with one another: matrices of worker × worker, with intervals.
+
+        Parameters
+        ----------
+        stream
+            Its name.
+        limit
+            Maximum number of workers, those with most labels.
+        """
+        return self._ask("GET", _path(stream, "agreement"), params={"limit": limit})
+
     def export(
         self,
         stream: str,

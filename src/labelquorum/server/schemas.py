@@ -415,6 +415,21 @@ class WorkerPage(BaseModel):
     total: int | None = Field(description="Of all pages together.")
 
 
+class AgreementShape(BaseModel):
+    """How well workers agree with one another: matrices of worker × worker, by `workers`."""
+
+    workers: list[str | int] = Field(description="Those with most labels on these items.")
+    left_out: int = Field(description="Workers with fewer labels, who are not compared.")
+    items: int = Field(description="Open items that were compared: those answered last.")
+    kappa: list[list[float | None]] = Field(
+        description="Cohen's kappa: 1 is full agreement, 0 chance; null where nothing is known."
+    )
+    low: list[list[float | None]] = Field(description="The lower bound of kappa, at 95 %.")
+    high: list[list[float | None]] = Field(description="The upper bound.")
+    agreement: list[list[float | None]] = Field(description="The share with the same label.")
+    shared: list[list[float]] = Field(description="Items that both have labelled.")
+
+
 class WorkerShape(WorkerRowShape):
     """A worker compared with the crowd, and over time."""
 

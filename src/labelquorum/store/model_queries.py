@@ -125,6 +125,17 @@ def worker_table(model: Estimator) -> dict[str, Any]:
     return {"skill": model.skills_.to_numpy().tolist(), "flags": flags}
 
 
+def agreement(model: Estimator, limit: int) -> dict[str, Any]:
+    """How well each worker agrees with each other one on these open items, beyond chance."""
+    found = model.agreement(max_workers=limit)
+    tables = {name: getattr(found, name).to_numpy().tolist() for name in found._fields[:-1]}
+    return {
+        "workers": found.kappa.index.tolist(),
+        "left_out": found.left_out,
+        **{name: [list(map(_finite, row)) for row in rows] for name, rows in tables.items()},
+    }
+
+
 def profile(model: Estimator, workers: list[Any]) -> list[dict[str, Any]]:
     """`skills` of workers, beside the crowd's mean matrix, and how each did over time."""
     candidates, share = model.inspection.candidates()
@@ -152,6 +163,7 @@ def profile(model: Estimator, workers: list[Any]) -> list[dict[str, Any]]:
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {
+    "agreement": agreement,
     "worker_table": worker_table,
     "explain": explain,
     "gains": gains,

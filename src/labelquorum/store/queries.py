@@ -55,7 +55,11 @@ MAX_MODEL_CLASSES = 64
 """With more classes the worker table is made of counts, without the model."""
 
 FLAG_ITEMS = 2_000
-"""Collusion is looked for in this many items, those answered last, as far as they are open."""
+"""Collusion and agreement rest on this many items, those answered last, as far as they are open."""
+
+AGREEMENT_WORKERS = 30
+"""Workers whose agreement with one another is computed unless more are asked for: a screen holds
+as many."""
 
 MODEL_ITEMS = 10_000
 """A model file holds the open ones of this many items, those answered last; `BiLA` keeps as many.
@@ -415,15 +419,7 @@ class Queries:
             if len(decode(model["classes"])) > MAX_MODEL_CLASSES:
                 return model["version"], self._counted_table(connection), n_workers
             places = self._busiest(connection, MAX_TABLE_WORKERS)
-            seen, rows, room = set(places), [], self._room(connection)
-            for row in self._latest_open(connection, FLAG_ITEMS):
-                more = seen.union(worker_places(row))
-                if len(more) > len(places) + room:
-                    break
-                seen = more
-                rows.append(row)
-            # The newest stand last, as where they are opened one by one.
-            work = self._part(connection, seen)._replace(open_items=rows[::-1])
+            work = self._with_latest_open(connection, places)
         listed = set(places)
         asked = [row for row in work.workers if row.place in listed]
         if not asked:
@@ -436,6 +432,33 @@ class Queries:
         skill = dict(zip(map(attrgetter("place"), work.workers), found["skill"], strict=True))
         table = [_table_row(row, skill[row.place], flags.get(row.place, [])) for row in asked]
         return work.version, table, n_workers
+
+    def agreement(self, limit: int = AGREEMENT_WORKERS) -> dict[str, Any]:
+        """Cohen's kappa of every two of the workers with most labels on the items answered last.
+
+        Returns
+        -------
+        workers, left_out, items : who is compared, how many are not, and on how many open items
+        kappa, low, high, agreement, shared : (K, K) lists; None where nothing is known
+        """
+        with self._ref.read() as connection:
+            work = self._with_latest_open(connection, [])
+        if not work.open_items:
+            names = ("kappa", "low", "high", "agreement", "shared")
+            return {"workers": [], "left_out": 0, "items": 0} | {name: [] for name in names}
+        return {**self._ask(work, "agreement", limit=limit), "items": len(work.open_items)}
+
+    def _with_latest_open(self, connection: sa.Connection, places: Sequence[int]) -> Work:
+        """The model with these workers, the open items answered last, and the workers of these."""
+        seen, rows, room = set(places), [], self._room(connection)
+        for row in self._latest_open(connection, FLAG_ITEMS):
+            more = seen.union(worker_places(row))
+            if len(more) > len(places) + room:
+                break
+            seen = more
+            rows.append(row)
+        # The newest stand last, as where they are opened one by one.
+        return self._part(connection, seen)._replace(open_items=rows[::-1])
 
     def _counted_table(self, connection: sa.Connection) -> list[dict[str, Any]]:
         """The workers with most labels, by place; with the share of agreement as skill."""

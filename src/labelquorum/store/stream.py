@@ -19,7 +19,14 @@ from labelquorum.store.chunker import Chunker, Cut
 from labelquorum.store.erasure import erase
 from labelquorum.store.gold import GoldLabels
 from labelquorum.store.learner import Configuration
-from labelquorum.store.queries import Answer, GoldError, Queries, Recent, Undecided
+from labelquorum.store.queries import (
+    AGREEMENT_WORKERS,
+    Answer,
+    GoldError,
+    Queries,
+    Recent,
+    Undecided,
+)
 from labelquorum.store.rules import Rules
 from labelquorum.store.stream_ref import StreamRef
 
@@ -280,6 +287,10 @@ class Stream:
     def worker_table(self) -> tuple[int, list[dict[str, Any]], int]:
         """The workers with most labels, by place: labels, agreement, skill, and flags."""
         return self._queries.worker_table()
+
+    def agreement(self, limit: int = AGREEMENT_WORKERS) -> dict[str, Any]:
+        """Cohen's kappa of every two of the workers with most labels on the items answered last."""
+        return self._queries.agreement(limit)
 
     def suggestions(self, limit: int = 100) -> tuple[list[dict[str, Any]], int]:
         """Open items by what one more label would likely do, the largest gain first."""

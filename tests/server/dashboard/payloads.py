@@ -60,7 +60,7 @@ PAYLOADS = [
     "';alert(1);//",
     "&lt;script&gt;alert(1)&lt;/script&gt;",
     "#key=lq_stolen&go=//x.example",
-    "\u202e<svg onload=alert(2)>\u202c",
+    "<svg/onload=alert(2)//>",
 ]
 """Each is a name by the rules: no control characters, at most 256 bytes."""
 
@@ -69,4 +69,4 @@ assert len(set(PAYLOADS)) == 60
 
 def as_stream(payload: str) -> str:
     """The same as the name of a stream, which has no slash and nothing that cannot be printed."""
-    return payload.replace("/", "\\").strip("\u202e\u202c")
+    return payload.replace("/", "\\")

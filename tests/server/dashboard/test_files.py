@@ -37,7 +37,18 @@ def test_a_vendored_library_is_to_the_byte_what_was_published(library):
 
 
 def test_the_package_holds_every_page():
-    pages = ("ask", "item", "items", "login", "settings", "stream", "streams", "worker", "workers")
+    pages = (
+        "agreement",
+        "ask",
+        "item",
+        "items",
+        "login",
+        "settings",
+        "stream",
+        "streams",
+        "worker",
+        "workers",
+    )
     assert {f"pages/{page}.js" for page in pages} <= set(OURS)
     assert {"index.html", "style.css", "app.js", "icon.svg"} <= set(OURS)
     for name in OURS:

@@ -187,6 +187,26 @@ def test_workers_are_shown_flagged_first_with_the_reason(view, service):
     view.check()
 
 
+def test_who_agrees_with_whom_is_shown(view, service):
+    found = service.client.agreement("birds")
+    view.sign_in("/s/birds/agreement")
+    page = view.page
+    page.wait_for_selector(".maps :is(.heat-table, .heat-canvas)")
+    pairs = [
+        (kappa, found["workers"][k], found["workers"][j])
+        for k, row in enumerate(found["kappa"])
+        for j, kappa in enumerate(row)
+        if k < j and kappa is not None
+    ]
+    least = min(pairs, key=lambda pair: pair[0])
+    first = page.locator("table:has(caption:text('agree least')) tbody tr").first
+    assert [first.locator("a").nth(n).text_content() for n in (0, 1)] == list(least[1:])
+    first.locator("a").first.click()
+    page.wait_for_selector(".maps")
+    assert page.locator("h1").text_content() == least[1]
+    view.check()
+
+
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_worker_whose_name_no_address_holds_has_a_page(view, service, name):
     stream = f"dots {len(name)}"

@@ -134,6 +134,22 @@ def test_workers_are_told_with_bounds_and_their_matrices(admin, birds, crowd):
     assert admin.get(f"{birds}/workers/nobody").status_code == 404
 
 
+def test_workers_are_compared_with_one_another(admin, birds, crowd):
+    found = admin.get(f"{birds}/agreement").json()
+    assert set(found["workers"]) == {row["worker"] for row in crowd}
+    said = {(row["task"], row["worker"]): row["label"] for row in crowd}
+    one, two = found["workers"][:2]
+    both = [task for task, worker in said if worker == one and (task, two) in said]
+    assert found["shared"][0][1] == len(both) > 0
+    same = sum(said[task, one] == said[task, two] for task in both) / len(both)
+    assert found["agreement"][0][1] == pytest.approx(same)
+    assert found["low"][0][1] <= found["kappa"][0][1] <= found["high"][0][1]
+    assert found["kappa"][0][0] is None
+    fewer = admin.get(f"{birds}/agreement", params={"limit": 2}).json()
+    assert len(fewer["workers"]) == 2 and fewer["left_out"] == len(found["workers"]) - 2
+    assert admin.get(f"{birds}/agreement", params={"limit": 1}).status_code == 422
+
+
 def test_pending_items_come_least_sure_first(admin, birds):
     items = admin.get(f"{birds}/pending", params={"threshold": 0.9, "limit": 5}).json()["items"]
     sure = [item["confidence"] for item in items]

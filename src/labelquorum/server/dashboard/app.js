@@ -6,6 +6,7 @@ import { address, el, fill, icon, link, named, svg } from "./dom.js";
 import { ago, time } from "./format.js";
 import { coalesced, follow } from "./live.js";
 import { failure, skeleton } from "./states.js";
+import { page as agreement } from "./pages/agreement.js";
 import { page as ask } from "./pages/ask.js";
 import { page as item } from "./pages/item.js";
 import { page as items } from "./pages/items.js";
@@ -16,12 +17,13 @@ import { page as streams } from "./pages/streams.js";
 import { page as worker } from "./pages/worker.js";
 import { page as workers } from "./pages/workers.js";
 
-const LISTS = { ask, items, settings, workers };
+const LISTS = { agreement, ask, items, settings, workers };
 const SINGLES = { items: item, workers: worker };
 const TABS = [
   ["Overview"],
   ["Items", "items"],
   ["Workers", "workers"],
+  ["Agreement", "agreement"],
   ["Ask next", "ask"],
   ["Settings", "settings"],
 ];

@@ -1,4 +1,4 @@
-// A confusion matrix as a heat map: a table with numbers where they fit, else a canvas with a cursor.
+// A square matrix as a heat map: a table with numbers where they fit, else a canvas with a cursor.
 
 import { colour } from "./charts.js";
 import { el, named } from "./dom.js";
@@ -11,21 +11,24 @@ const MOST_IN_A_TABLE = 12;
  *
  * `other` is a matrix to compare with; the readout names both values of a cell.
  */
-export function heatmap({ caption, classes, matrix, other = null, tone = "accent" }) {
+export function heatmap({ classes, matrix, other = null, tone = "accent", ...rest }) {
   const says = (c, z) => {
     const report = `Truth ${classes[c]}, says ${classes[z]}: ${percent(matrix[c][z])}`;
     return other ? `${report} (${percent(other[c][z])} on the other map)` : report;
   };
-  return classes.length <= MOST_IN_A_TABLE
-    ? asTable({ caption, classes, matrix, tone, says })
-    : asCanvas({ caption, classes, matrix, tone, says });
+  return squareMap({ classes, matrix, tone, says, corner: "Truth", noun: "classes", ...rest });
 }
 
-function asTable({ caption, classes, matrix, tone, says }) {
+/** A matrix of shares, null where nothing is known; `says(c, z)` is the sentence of a cell. */
+export function squareMap(map) {
+  return map.classes.length <= MOST_IN_A_TABLE ? asTable(map) : asCanvas(map);
+}
+
+function asTable({ caption, classes, matrix, tone, says, corner }) {
   const head = el(
     "tr",
     {},
-    el("th", { scope: "col", class: "heat-corner" }, "Truth"),
+    el("th", { scope: "col", class: "heat-corner" }, corner),
     classes.map((one) =>
       el("th", { scope: "col", class: "heat-head", title: String(one) }, named(one)),
     ),
@@ -36,7 +39,7 @@ function asTable({ caption, classes, matrix, tone, says }) {
       {},
       el("th", { scope: "row", class: "heat-side", title: String(classes[c]) }, named(classes[c])),
       row.map((prob, z) => {
-        const style = { "--heat": `${Math.round(prob * 100)}%` };
+        const style = { "--heat": `${Math.round(Math.max(0, prob) * 100)}%` };
         const strong = prob > 0.82 ? "strong" : prob > 0.63 ? "mid" : "weak"; // so that the number is read on it
         return el(
           "td",
@@ -46,7 +49,7 @@ function asTable({ caption, classes, matrix, tone, says }) {
             style,
             title: says(c, z),
           },
-          percent(prob, 0).replace(/\s?%/, ""),
+          prob === null ? "–" : percent(prob, 0).replace(/\s?%/, ""),
         );
       }),
     ),
@@ -64,7 +67,7 @@ function asTable({ caption, classes, matrix, tone, says }) {
   );
 }
 
-function asCanvas({ caption, classes, matrix, tone, says }) {
+function asCanvas({ caption, classes, matrix, tone, says, noun }) {
   const n = classes.length;
   const size = Math.max(2, Math.floor(360 / n)) * n;
   const canvas = el("canvas", {
@@ -78,7 +81,7 @@ function asCanvas({ caption, classes, matrix, tone, says }) {
   const at = { c: 0, z: 0, seen: false };
   canvas.setAttribute(
     "aria-label",
-    `${caption}. ${n} classes. The table below has the largest confusions.`,
+    `${caption}. ${n} ${noun}. The table beside it has the cells to look at first.`,
   );
 
   const step = size / n;

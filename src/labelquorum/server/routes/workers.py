@@ -1,4 +1,4 @@
-"""Workers: how good each is, how sure that is, and what is odd about them."""
+"""Workers: how good each is, how sure that is, what is odd, and who agrees with whom."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Annotated, Any
@@ -20,8 +20,8 @@ from labelquorum.server.request_parsing import (
     cursor_of,
     spellings,
 )
-from labelquorum.server.schemas import Gone, WorkerPage, WorkerShape
-from labelquorum.store.queries import Recent
+from labelquorum.server.schemas import AgreementShape, Gone, WorkerPage, WorkerShape
+from labelquorum.store.queries import AGREEMENT_WORKERS, Recent
 from labelquorum.store.stats import StreamStats
 from labelquorum.store.stream import Stream
 
@@ -104,6 +104,25 @@ async def read_worker(request: Request, stream: str, worker: str) -> Response:
         bodies["confuses"] = _confuses(found)
         return json_response(as_json(bodies))
     raise ApiError(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
+
+
+@router.get(
+    f"{STREAM}/agreement",
+    response_model=AgreementShape,
+    responses=error_responses(401, 403, 404, 422, 429, 503),
+)
+async def read_agreement(
+    request: Request,
+    stream: str,
+    limit: Annotated[int, Query(ge=2, le=100, description="Workers at most.")] = AGREEMENT_WORKERS,
+) -> Response:
+    """How well workers agree with one another: Cohen's kappa with intervals."""
+    service, known = service_of(request), known_stream(request).stream
+
+    async def make() -> bytes:
+        return as_json(await service.ask(known.agreement, limit))
+
+    return json_response(*await cached_body(request, known.name, ("agreement", limit), make))
 
 
 @router.delete(
