@@ -387,7 +387,7 @@ def test_large_chunks_are_learned_from_on_the_executors(spark, crowd, tmp_path, 
 
     monkeypatch.setattr(ExecutorLearner, "_run", noted)
     files_of(crowd, tmp_path / "in", 2)
-    fed(spark, tmp_path, rules=Rules(chunk_items=1000), spread_labels=500)
+    fed(spark, tmp_path, rules=Rules(chunk_items=1000, grace=0), spread_labels=500)
     model, expected = lq.BiLA(), {}
     for file in sorted((tmp_path / "in").iterdir()):
         expected |= dict(model.partial_fit(str(file)).labels_.items())
