@@ -94,6 +94,7 @@ def test_answers_and_model_are_bit_for_bit_those_of_the_library(store):
     assert stream.estimator().skill_intervals().equals(model.skill_intervals())
 
 
+@pytest.mark.filterwarnings("ignore:DataFrame. 1 of")  # the repetition
 def test_open_items_are_counted_once_as_in_the_library(store):
     rules = Rules(labels_per_item=2, chunk_items=4, max_chunk_wait=0, grace=FOREVER)
     stream, model = store.create("s", rules=rules), lq.BiLA()

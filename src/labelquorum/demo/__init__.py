@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from urllib.parse import quote
 
 from labelquorum.errors import StateError
@@ -30,7 +30,7 @@ SECONDS, HEADLESS_SECONDS = 180.0, 30.0
 STREAM = "animals"
 ITEMS_PER_SECOND = 60.0
 CHUNK_ITEMS = 50
-RULES = {
+RULES: dict[str, Any] = {
     "labels_per_item": 5,
     "max_wait": 5.0,
     "chunk_items": CHUNK_ITEMS,
@@ -167,11 +167,18 @@ def _watch(running: Running, tell: Callable[[str], None], seconds: float | None 
 def _catch_up(running: Running, tell: Callable[[str], None]) -> None:
     """Wait until what was sent is learned from: at first, code has to be compiled."""
     began = time.monotonic()
-    while running.client.stream(running.stream)["counts"]["held_labels"] > BEHIND_LABELS:
+    while _labels_behind(running) > BEHIND_LABELS:
         if time.monotonic() - began > CATCH_UP_SECONDS:
             tell("The service has not caught up with the labels; the pictures show it so.")
             return
         time.sleep(LOOK_SECONDS)
+
+
+def _labels_behind(running: Running) -> int:
+    """How many labels are not learned from, those of chunks by their usual size."""
+    now = running.client.summary(running.stream)
+    in_chunks: int = now["chunks_behind"] * CHUNK_ITEMS * RULES["labels_per_item"]
+    return in_chunks + int(now["counts"]["waiting_labels"])
 
 
 def _take_pictures(running: Running, browser: str) -> list[Path]:

@@ -24,7 +24,7 @@ from labelquorum.evaluation.simulate.crowds import (
 from labelquorum.ingest.chunks import Chunk, cut_chunks, make_chunk
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable
 from labelquorum.ingest.vocabulary import Roster
-from labelquorum.learn.aggregator import Aggregator
+from labelquorum.learn.aggregator import Aggregation, Aggregator, softmax
 from labelquorum.learn.methods.majority_vote import majority_vote
 from labelquorum.learn.model_file import state_arrays, state_from_arrays
 
@@ -272,12 +272,15 @@ def check_class_names(aggregator: Aggregator) -> None:
 
 @_law
 def check_weights(aggregator: Aggregator) -> None:
-    """A label of weight 0 is answered like one never said, of weight 2 like one said twice."""
+    """A label of weight 0 is answered like one never said, of weight 2 like one said twice.
+
+    Before the temperature: votes of one worker may lean on each other more than a weight does.
+    """
     state, chunk = _before_last(aggregator)
     weight = np.arange(chunk.n_labels, dtype=np.float32) % 3  # 0, 1, 2, 0, 1, 2, …
     said = np.repeat(np.arange(chunk.n_labels), weight.astype(int))
     one, other = (
-        aggregator.aggregate(state, each).probs
+        _untempered(aggregator.aggregate(state, each))
         for each in (chunk._replace(weight=weight), _take_rows(chunk, said))
     )
     _check_close("with weights", one, other)
@@ -490,6 +493,14 @@ def _bits(state: Any) -> dict[str, NDArray[Any]]:
 def _check_close(when: str, one: NDArray[Any], other: NDArray[Any]) -> None:
     off = np.abs(one - other).max(initial=0)
     _require(off <= _ROUNDING, f"{when}, probabilities {off:.2g} apart")
+
+
+def _untempered(answer: Aggregation) -> NDArray[Any]:
+    """The probabilities before they were lowered for dependence."""
+    if answer.temperature is None:
+        return answer.probs
+    log_probs = np.log(np.maximum(answer.probs, np.finfo(np.float32).tiny), dtype=np.float64)
+    return softmax(log_probs * answer.temperature[:, None])
 
 
 def _check_against_majority(aggregator: Aggregator, crowd: Crowd, chunk_items: int) -> None:
