@@ -534,16 +534,18 @@ def one_skill(init_strength: float = 1.0) -> GenerativeModel:
 '''
 
 FORMAT = '''
-def read_pipes(source: TextSource, space: LabelSpace = ANY_LABEL) -> LabelTable:
+def read_pipes(
+    source: TextSource, space: LabelSpace = ANY_LABEL, columns: Columns = None
+) -> LabelTable:
     """Read lines such as task|worker|label."""
     [table] = iter_pipes(source, space, _ALL_ROWS)
     return table
 
 
 def iter_pipes(
-    source: TextSource, space: LabelSpace = ANY_LABEL, rows: int = _ROWS
+    source: TextSource, space: LabelSpace = ANY_LABEL, rows: int = _ROWS, columns: Columns = None
 ) -> Iterator[LabelTable]:
-    """Read such lines lazily."""
+    """Read such lines lazily; they have no header that `columns` could name."""
     with open(source) as file:
         lines = enumerate(file, 1)
         while batch := list(islice(lines, rows)):

@@ -22,7 +22,14 @@ from labelquorum.store.database.page_checksums import PageChecksums
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
-RULES = Rules(labels_per_item=3, chunk_items=5, max_wait=None, max_chunk_wait=None)
+RULES = Rules(
+    labels_per_item=3,
+    chunk_items=5,
+    max_wait=None,
+    max_chunk_wait=None,
+    retention="discard",
+    grace=0,
+)
 
 
 def until(holds, seconds=300):

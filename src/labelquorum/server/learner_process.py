@@ -328,7 +328,7 @@ class LearnerProcess:
 
     def _write(self, frame: bytes, deadline: float | None) -> None:
         """Write a whole frame by then; without a deadline, at once or not at all."""
-        if self._process is None or self._process.stdin is None:
+        if self._process is None or self._process.stdin is None or self._process.stdin.closed:
             raise BrokenPipeError("no process runs")
         pipe = self._process.stdin.fileno()
         if deadline is None:
