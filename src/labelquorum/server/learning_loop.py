@@ -24,6 +24,10 @@ LOOK_INTERVAL_SECONDS = 0.03
 POLL_SECONDS = 0.5
 """How often streams are searched for items that have waited long enough."""
 
+CHECKPOINT_TRIES = 30
+"""Seconds after the last change in which a WAL checkpoint is tried: a reader may keep the WAL from
+being truncated, and then no other change may come."""
+
 LAG_SECONDS = 1.0
 """How often the service counts the chunks that a subprocess is behind."""
 
@@ -168,7 +172,7 @@ class SubprocessLoop:
         self.healthy = True
         """False while the store refuses writes."""
         self._behind: dict[str, int] = {}
-        self._is_checkpoint_due = False
+        self._checkpoint_tries = 0  # left
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._count, name="labelquorum_lag", daemon=True)
         self._chunk: tuple[str, int] | None = None  # that is being learned from
@@ -216,7 +220,7 @@ class SubprocessLoop:
     def _handle(self, event: str, *facts: Any) -> None:
         if event == "changed":
             self._chunk = None
-            self._is_checkpoint_due = True
+            self._checkpoint_tries = CHECKPOINT_TRIES
             self.on_change(facts[0])
         elif event == "look":
             stream, _, chunk = facts
@@ -232,8 +236,8 @@ class SubprocessLoop:
         while not self._stop.wait(LAG_SECONDS):
             try:
                 self._behind = {name: self._waiting(name) for name in self.store.unsettled()}
-                if self._is_checkpoint_due:
-                    self._is_checkpoint_due = False
+                if self._checkpoint_tries > 0:
+                    self._checkpoint_tries -= 1
                     with self.store.write():
                         pass  # which makes one once the log is long
             except StoreError:  # the write queue tells
