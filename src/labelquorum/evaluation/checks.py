@@ -272,10 +272,8 @@ def check_class_names(aggregator: Aggregator) -> None:
 
 @_law
 def check_weights(aggregator: Aggregator) -> None:
-    """A label of weight 0 is answered like one never said, of weight 2 like one said twice.
-
-    Before the temperature: votes of one worker may lean on each other more than a weight does.
-    """
+    """A label of weight 0 is answered like one never said, of weight 2 like one said twice."""
+    # Before the temperature: votes of one worker may lean on each other more than a weight does.
     state, chunk = _before_last(aggregator)
     weight = np.arange(chunk.n_labels, dtype=np.float32) % 3  # 0, 1, 2, 0, 1, 2, …
     said = np.repeat(np.arange(chunk.n_labels), weight.astype(int))

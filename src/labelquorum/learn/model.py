@@ -301,7 +301,8 @@ def check_table(learned: ModelState, table: LabelTable, gold: Mapping[Hashable, 
     new = said.union(gold.values()).difference(classes)
     if not new or learned.vocabulary.space.classes is not None:
         return  # classes that were listed are checked one by one
-    known: dict[str, Hashable] = {str(label): label for label in [*gold.values(), *said, *classes]}
+    ordered = [*gold.values(), *sorted(said, key=id_order), *classes]
+    known: dict[str, Hashable] = {str(label): label for label in ordered}
     for label in sorted(new, key=id_order):
         other = known.get(str(label), label)
         if other != label:
