@@ -460,7 +460,10 @@ def test_metrics_are_those_of_crowd_kit(name):
 def test_alpha_takes_a_distance_of_labels():
     rows = [("X", 0), ("X", 0), ("Y", 4), ("Y", 4), ("Z", 0), ("Z", 1)]
     data = pd.DataFrame(rows, columns=["task", "label"]).assign(worker=["a", "b"] * 3)
-    gap = lambda one, other: abs(one - other) / 4  # noqa: E731
+
+    def gap(one, other):
+        return abs(one - other) / 4
+
     theirs = crowdkit.metrics.data.alpha_krippendorff
     assert ours.alpha_krippendorff(data, gap) == pytest.approx(theirs(data, gap))
     assert ours.alpha_krippendorff(data) < ours.alpha_krippendorff(data, gap)

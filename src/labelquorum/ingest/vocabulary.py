@@ -381,7 +381,7 @@ def _votes_of_pairs(
 ) -> NDArray[np.float64] | None:
     """How many votes each row's pair has, and their weight by class, (B, 1 + C).
 
-    The rows of the held items come first. None where nobody has voted on an item twice.
+    The rows of the held items come first. None where no worker has voted on an item twice.
     """
     pairs, group = np.unique(pair, return_inverse=True)
     if len(pairs) == len(pair) and all(entry.votes is None for entry in held):

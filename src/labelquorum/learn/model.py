@@ -290,7 +290,7 @@ def unknown_worker(worker: Hashable) -> LabelError:
 
 
 def check_table(learned: ModelState, table: LabelTable, gold: Mapping[Hashable, Hashable]) -> None:
-    """Refuse what would be learned as something nobody meant.
+    """Refuse what would be learned as something else than was meant.
 
     True labels of tasks that are neither in the table nor open nor held; 1 and "1", which would be
     two classes; and fractional labels by the dozen, each of which would be a class.

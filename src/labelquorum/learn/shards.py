@@ -256,7 +256,7 @@ def _state_of(known: Known, recipe: Recipe, seed: int) -> State:
         rows[f"{name}_theta"] = solve_workers(name, counts, known.pooled[name], recipe)
     unexplained = {name: known.sums[f"unexplained/{name}"] for name in names}
     for name, sums in unexplained.items():
-        if not sums[N_SUMS:].any():  # nobody has several votes on an item
+        if not sums[N_SUMS:].any():  # no worker has several votes on an item
             unexplained[name] = sums[:N_SUMS]
     n_items = float(known.sums["label_shares"].sum())
     selected = select_worker_model(known.pooled, unexplained, n_items, recipe)

@@ -6,7 +6,7 @@ those of Crowd-Kit 1.4, the time is a fraction. Where they differ:
 
 - a row without a task, worker or label is refused; Crowd-Kit drops it, or fails later;
 - `silent` and `verbose` are accepted, and nothing is printed;
-- a true label that nobody gave is a class of probability 0 to begin with, not NaN;
+- a true label that no worker gave is a class of probability 0 to begin with, not NaN;
 - in `MACE` each worker has a habit of their own. Crowd-Kit's mixes them up unless the names of
   workers and labels first appear in alphabetical order, and gives NaN where a task has very many
   labels;

@@ -86,7 +86,7 @@ def read_table(
     Parameters
     ----------
     true_labels
-        The truth of some tasks: what nobody said is a class too, after the others.
+        The truth of some tasks: what no worker said is a class too, after the others.
     classes
         All classes there are; None takes those that occur.
     sort_classes, sort_tasks

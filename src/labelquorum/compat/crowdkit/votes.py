@@ -238,7 +238,7 @@ def accuracy(
 
 
 def _distinct(labels: Incidence) -> Incidence:
-    """The labels without repetitions: one that a worker sent twice makes nobody more skilled."""
+    """The labels without repetitions: a label sent twice is no more evidence of skill."""
     row = labels.item * (labels.n_workers * labels.n_classes) + labels.cell
     first = ~pd.Series(row).duplicated().to_numpy()
     return labels._replace(

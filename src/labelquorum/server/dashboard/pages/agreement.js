@@ -26,7 +26,7 @@ export function page({ stream }) {
     drawn = report;
     const { workers, kappa } = data;
     if (workers.length < 2) {
-      fill(map, empty("Nobody to compare", "Two workers have to label the same open task."));
+      fill(map, empty("No pairs yet", "Two workers have to label the same open task."));
       fill(pairs);
       return;
     }

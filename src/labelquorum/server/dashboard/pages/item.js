@@ -110,7 +110,7 @@ function because(stream, { why, open, label }) {
   return ["Because ", listed(pros), verb, cons.length ? listed(cons) : "", ".", ...prior];
 }
 
-/** What the class prior adds: nobody's label. */
+/** What the class prior adds: it is no label of a worker. */
 function moreFrequent({ prior_log_odds: odds, runner_up: other }, label) {
   if (odds === null || Math.abs(odds) < WORTH_TELLING) return [];
   const [often, rare] = odds > 0 ? [label, other] : [other, label];

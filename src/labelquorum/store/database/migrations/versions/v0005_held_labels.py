@@ -1,4 +1,4 @@
-"""The number of labels that each stream holds, so that nobody has to count millions of them."""
+"""The number of labels that each stream holds: counting millions of rows takes seconds."""
 
 from alembic import op
 from sqlalchemy import BigInteger, Column
