@@ -630,7 +630,8 @@ INLINED double encode(const Work *w, const double *log_prior, double *probs, dou
             double *kept = probs + (start + i) * C, part = batch->counted_item[start + i];
             *evidence += part * reached[i];
             for (size c = 0; c < C; c++) {
-                double q = room[i * C + c], change = fabs(q - kept[c]);
+                /* as it is kept of open items, so that it can be taken back exactly */
+                double q = (double)(float)room[i * C + c], change = fabs(q - kept[c]);
                 moved = change > moved ? change : moved;
                 kept[c] = q;
                 inferred[c] += part * q;

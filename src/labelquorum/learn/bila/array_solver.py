@@ -122,6 +122,8 @@ def _fit(
         # q_i(c) ∝ π_c Π_k m_k[c, l_ik]
         log_scores = xp.log(prior) + _log_likelihood(model, theta, counts, crowd, batch, recipe)
         encoded = xp.where(given, is_true, _softmax(log_scores))
+        # As it is kept of open items, so that it can be taken back exactly.
+        encoded = encoded.astype(np.float32).astype(known.theta.dtype)
         moved = xp.abs(encoded - probs).max()
         return number + 1, theta, encoded, log_scores, crowd, prior, moved
 

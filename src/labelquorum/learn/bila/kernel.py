@@ -4,6 +4,7 @@ The same functions as in `array_solver`, which is used where there is no compile
 """
 
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from labelquorum.learn.bila.hierarchical import COUNTED_PRIORS, HIERARCHICAL, Re
 from labelquorum.learn.bila.minibatch import CountedBatch
 from labelquorum.learn.bila.worker_models import WORKER_MODELS, Fitted, Known, Settled
 
+_kernel: Any
 try:
-    from labelquorum.learn.bila import _kernel
+    _kernel = import_module("labelquorum.learn.bila._kernel")
 except ImportError:  # no compiler was there when the package was installed
-    _kernel = None  # type: ignore[assignment]
+    _kernel = None
 
 __all__ = ["count", "fit", "is_built", "past_unexplained", "pool", "score", "solve_workers"]
 

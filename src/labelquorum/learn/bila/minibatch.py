@@ -209,7 +209,7 @@ def minibatch_order(key: jax.Array, n_slots: int, n_items: jax.Array | int) -> j
     return jnp.lexsort((bits, slots >= n_items))
 
 
-def sum_by_item(values: Leaf, batch: Batch | CountedBatch) -> Leaf:
+def sum_by_item(values: Leaf, batch: Batch | CountedBatch) -> jax.Array:
     """Add up rows (B, …) of the same item, times their weight, (M, …)."""
     weight = batch.weight.reshape(-1, *[1] * (values.ndim - 1))
     n_items = len(batch.gold if isinstance(batch, CountedBatch) else batch.item_mask)

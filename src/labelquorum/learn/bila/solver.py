@@ -8,7 +8,7 @@ and JAX runs on a GPU. `LABELQUORUM_ENGINE` chooses: c, numpy or jax.
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,31 +83,35 @@ def score(
     """Log scores of items, (N, C), and what each label says for each class, weighted, (B, C)."""
     if engine() == "jax":
         return array_solver.score_compiled(name, batch, settled, recipe)
-    return _exact().score(name, batch, settled, recipe)
+    return (kernel.score if _in_c() else array_solver.score)(name, batch, settled, recipe)
 
 
 def past_unexplained(
     name: str, batch: CountedBatch, probs: Floats, settled: Settled, recipe: Recipe
 ) -> Floats:
     """What labels counted before left unexplained, as the model sees it now: `sums`."""
-    return _exact().past_unexplained(name, batch, probs, settled, recipe)
+    return (kernel.past_unexplained if _in_c() else array_solver.past_unexplained)(
+        name, batch, probs, settled, recipe
+    )
 
 
 def count(name: str, batch: CountedBatch, probs: Floats, n_workers: int) -> Floats:
     """The counts of labels by q (N, C), (P, …)."""
-    return _exact().count(name, batch, probs, n_workers)
+    return (kernel.count if _in_c() else array_solver.count)(name, batch, probs, n_workers)
 
 
 def pool(name: str, counts: Floats, recipe: Recipe) -> Floats:
     """What workers give to P, of their counts (P, …)."""
-    return _exact().pool(name, counts, recipe)
+    return (kernel.pool if _in_c() else array_solver.pool)(name, counts, recipe)
 
 
 def solve_workers(name: str, counts: Floats, pooled: Floats, recipe: Recipe) -> Floats:
     """θ of workers at the maximum of J, (P, D)."""
-    return _exact().solve_workers(name, counts, pooled, recipe)
+    return (kernel.solve_workers if _in_c() else array_solver.solve_workers)(
+        name, counts, pooled, recipe
+    )
 
 
-def _exact() -> Any:
-    """What computes in float64."""
-    return array_solver if engine() == "numpy" or not kernel.is_built() else kernel
+def _in_c() -> bool:
+    """Whether what is computed in float64 is computed by the kernel."""
+    return kernel.is_built() and engine() != "numpy"
