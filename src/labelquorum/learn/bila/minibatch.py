@@ -84,7 +84,7 @@ def array_namespace(*leaves: Leaf) -> Any:
     return np if all(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves) else jnp
 
 
-def segment_sum(values: Leaf, segment: Leaf, n_segments: int, *, is_sorted: bool = False) -> Leaf:
+def segment_sum(values: Leaf, segment: Leaf, n_segments: int, *, is_sorted: bool = False) -> Any:
     """Add up rows (B, …) of the same segment, (n_segments, …)."""
     if array_namespace(values) is np:
         total = np.zeros((n_segments, *values.shape[1:]), values.dtype)
@@ -213,4 +213,5 @@ def sum_by_item(values: Leaf, batch: Batch | CountedBatch) -> jax.Array:
     """Add up rows (B, …) of the same item, times their weight, (M, …)."""
     weight = batch.weight.reshape(-1, *[1] * (values.ndim - 1))
     n_items = len(batch.gold if isinstance(batch, CountedBatch) else batch.item_mask)
-    return segment_sum(values * weight, batch.item, n_items, is_sorted=True)
+    total: jax.Array = segment_sum(values * weight, batch.item, n_items, is_sorted=True)
+    return total

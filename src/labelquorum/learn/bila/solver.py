@@ -83,33 +83,34 @@ def score(
     """Log scores of items, (N, C), and what each label says for each class, weighted, (B, C)."""
     if engine() == "jax":
         return array_solver.score_compiled(name, batch, settled, recipe)
-    return (kernel.score if _in_c() else array_solver.score)(name, batch, settled, recipe)
+    chosen = kernel.score if _in_c() else array_solver.score
+    return chosen(name, batch, settled, recipe)
 
 
 def past_unexplained(
     name: str, batch: CountedBatch, probs: Floats, settled: Settled, recipe: Recipe
 ) -> Floats:
     """What labels counted before left unexplained, as the model sees it now: `sums`."""
-    return (kernel.past_unexplained if _in_c() else array_solver.past_unexplained)(
-        name, batch, probs, settled, recipe
-    )
+    chosen = kernel.past_unexplained if _in_c() else array_solver.past_unexplained
+    return chosen(name, batch, probs, settled, recipe)
 
 
 def count(name: str, batch: CountedBatch, probs: Floats, n_workers: int) -> Floats:
     """The counts of labels by q (N, C), (P, …)."""
-    return (kernel.count if _in_c() else array_solver.count)(name, batch, probs, n_workers)
+    chosen = kernel.count if _in_c() else array_solver.count
+    return chosen(name, batch, probs, n_workers)
 
 
 def pool(name: str, counts: Floats, recipe: Recipe) -> Floats:
     """What workers give to P, of their counts (P, …)."""
-    return (kernel.pool if _in_c() else array_solver.pool)(name, counts, recipe)
+    chosen = kernel.pool if _in_c() else array_solver.pool
+    return chosen(name, counts, recipe)
 
 
 def solve_workers(name: str, counts: Floats, pooled: Floats, recipe: Recipe) -> Floats:
     """θ of workers at the maximum of J, (P, D)."""
-    return (kernel.solve_workers if _in_c() else array_solver.solve_workers)(
-        name, counts, pooled, recipe
-    )
+    chosen = kernel.solve_workers if _in_c() else array_solver.solve_workers
+    return chosen(name, counts, pooled, recipe)
 
 
 def _in_c() -> bool:
