@@ -16,8 +16,8 @@
 #include <string.h>
 
 /* glibc chooses the copy of a function for the processor it runs on */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
-#define VECTORISED __attribute__((optimize("O3"), target_clones("arch=haswell", "default")))
+#if defined(__GLIBC__) && defined(__x86_64__) && !defined(__clang__) && __GNUC__ >= 12
+#define VECTORISED __attribute__((optimize("O3"), target_clones("arch=x86-64-v3", "default")))
 #else
 #define VECTORISED
 #endif
@@ -196,56 +196,100 @@ static double crowd_odds(const double *pooled, size C, const Recipe *r)
     return (hits + prior) / (labels - hits + r->accuracy_strength - prior);
 }
 
-/* ── a worker of the hierarchical model ─────────────────────────────────────────────────── */
+/* ── workers of the hierarchical model, LANES at a time ─────────────────────────────────── */
+/* The same numbers of LANES workers lie side by side, so that every loop over them is vector code,
+   however few classes there are. Where fewer are left, the last one fills the lanes. */
 
-/* m as [z][c]: G[c, z] e^{b_z} (e^a where c = z) / R[c]; the factors are e^theta */
-INLINED void worker_matrix(const double *crowd, const double *factors, size C, double *m,
-                           double *scratch)
+#define LANES 8
+#define EACH for (int l = 0; l < LANES; l++)
+typedef double Lanes[LANES];
+
+typedef struct {
+    size worker[LANES];
+    size n;        /* how many are not repeats of the last */
+    Lanes *m;      /* (C, C) as [z][c] */
+    Lanes *totals; /* (C,) n[c] = sum over z of N[z][c] */
+    Lanes *room;   /* (C,) */
+    Lanes *move;   /* (D,) */
+    Lanes *hessian;/* (D, D), where Newton's step is taken */
+    void *memory;
+} Block;
+
+static int start_block(Block *block, size C, int newton)
 {
-    double *rows = scratch, tilt = factors[0];
+    size D = C + 1, n = C * C + 2 * C + D + (newton ? D * D : 0);
+    block->memory = malloc(sizeof(Lanes) * (size_t)n);
+    block->m = block->memory;
+    block->totals = block->m + C * C;
+    block->room = block->totals + C;
+    block->move = block->room + C;
+    block->hessian = block->move + D;
+    return block->memory != NULL;
+}
+
+static void choose_workers(Block *block, size first, size n_workers)
+{
+    block->n = n_workers - first < LANES ? n_workers - first : LANES;
+    EACH block->worker[l] = first + (l < block->n ? l : block->n - 1);
+}
+
+/* m: G[c, z] e^{b_z} (e^a where c = z) / R[c]; the factors (K, D) are e^theta */
+VECTORISED
+static void find_matrices(Block *block, const double *crowd, const double *factors, size C)
+{
+    size D = C + 1;
+    Lanes *restrict rows = block->room, *restrict matrix = block->m, bias;
     for (size c = 0; c < C; c++)
-        rows[c] = 0;
+        EACH rows[c][l] = 0;
     for (size z = 0; z < C; z++) {
-        double bias = factors[1 + z];
+        EACH bias[l] = factors[block->worker[l] * D + 1 + z];
+        Lanes *restrict m = matrix + z * C;
         for (size c = 0; c < C; c++)
-            m[z * C + c] = crowd[z * C + c] * bias;
-        m[z * C + z] *= tilt;
+            EACH m[c][l] = crowd[z * C + c] * bias[l];
+        EACH m[z][l] *= factors[block->worker[l] * D];
         for (size c = 0; c < C; c++)
-            rows[c] += m[z * C + c];
+            EACH rows[c][l] += m[c][l];
     }
     for (size c = 0; c < C; c++)
-        rows[c] = 1 / rows[c];
+        EACH rows[c][l] = 1 / rows[c][l];
     for (size z = 0; z < C; z++)
         for (size c = 0; c < C; c++)
-            m[z * C + c] *= rows[c];
+            EACH matrix[z * C + c][l] *= rows[c][l];
 }
 
-/* n[c] = sum over z of N[z][c] */
-INLINED void totals_of(const double *counts, size C, double *totals)
+VECTORISED
+static void find_totals(Block *block, const double *counts, size C)
 {
+    Lanes *restrict totals = block->totals;
+    const double *restrict own[LANES];
+    EACH own[l] = counts + block->worker[l] * C * C;
     for (size c = 0; c < C; c++)
-        totals[c] = 0;
+        EACH totals[c][l] = 0;
     for (size z = 0; z < C; z++)
         for (size c = 0; c < C; c++)
-            totals[c] += counts[z * C + c];
+            EACH totals[c][l] += own[l][z * C + c];
 }
 
-/* Gauss: a symmetric positive definite system (D, D), row by row; the solution replaces v */
-INLINED void solve(double *a, double *v, size D)
+/* Gauss: symmetric positive definite systems (D, D); the solutions replace v */
+INLINED void solve(Lanes *a, Lanes *v, size D)
 {
+    Lanes factor;
     for (size i = 0; i < D; i++) {
-        double pivot = 1 / a[i * D + i];
+        Lanes pivot;
+        EACH pivot[l] = 1 / a[i * D + i][l];
         for (size j = i + 1; j < D; j++) {
-            double factor = a[j * D + i] * pivot;
+            EACH factor[l] = a[j * D + i][l] * pivot[l];
+            Lanes *restrict row = a + j * D;
+            const Lanes *restrict top = (const Lanes *)a + i * D;
             for (size k = i + 1; k < D; k++)
-                a[j * D + k] -= factor * a[i * D + k];
-            v[j] -= factor * v[i];
+                EACH row[k][l] -= factor[l] * top[k][l];
+            EACH v[j][l] -= factor[l] * v[i][l];
         }
     }
     for (size i = D; i-- > 0;) {
         for (size j = i + 1; j < D; j++)
-            v[i] -= a[i * D + j] * v[j];
-        v[i] /= a[i * D + i];
+            EACH v[i][l] -= a[i * D + j][l] * v[j][l];
+        EACH v[i][l] /= a[i * D + i][l];
     }
 }
 
@@ -254,68 +298,84 @@ INLINED double clipped(double x, double limit)
     return x > limit ? limit : x < -limit ? -limit : x;
 }
 
-/* One curvature step of a worker; m is their matrix at theta, n their totals. Scratch: D (D + 1).
-   Returns how far a number of theta moved. */
-INLINED double hierarchical_step(double *theta, const double *counts, const double *m,
-                                const double *n, size C, const Recipe *r, double *scratch)
+/* One curvature step of these workers at their m, with totals; returns how far a number of theta
+   (K, D) moved. */
+VECTORISED
+static double step_block(Block *block, double *theta, const double *counts, size C, const Recipe *r)
 {
-    size D = C + 1;
-    double *move = scratch, *hessian = scratch + D;
-    double tilt_precision = 1 / (r->tilt_scale * r->tilt_scale);
-    double bias_precision = 1 / (r->bias_scale * r->bias_scale);
+    size D = C + 1, shared = C * C;
     int newton = (double)C <= r->newton_classes;
+    double tilt_precision = 1 / (r->tilt_scale * r->tilt_scale);
+    double bias_precision = 1 / (r->bias_scale * r->bias_scale), furthest = 0;
+    const size *k = block->worker;
+    Lanes *restrict n = block->totals, *restrict m = block->m;
+    Lanes *restrict move = block->move, *restrict hessian = block->hessian;
+    Lanes slope, curve, mean;
     /* g_a = sum_c E[c, c] - a/s^2,  g_b[z] = sum_c E[c, z] - b_z/s^2,  E = N - n m */
-    double slope = 0, curve = tilt_precision, mean = 0, moved = 0;
-    for (size c = 0; c < C; c++) {
-        double right = m[c * C + c];
-        slope += counts[c * C + c] - n[c] * right;
-        curve += n[c] * right * (1 - right);
-    }
-    move[0] = slope - theta[0] * tilt_precision;
-    for (size z = 0; z < C; z++) {
-        double error = 0, diagonal = 0;
-        for (size c = 0; c < C; c++) {
-            double expected = n[c] * m[z * C + c];
-            error += counts[z * C + c] - expected;
-            diagonal += expected * (1 - m[z * C + c]);
+    EACH slope[l] = -theta[k[l] * D] * tilt_precision;
+    EACH curve[l] = tilt_precision;
+    for (size c = 0; c < C; c++)
+        EACH {
+            double right = m[c * C + c][l];
+            slope[l] += counts[k[l] * shared + c * C + c] - n[c][l] * right;
+            curve[l] += n[c][l] * right * (1 - right);
         }
-        move[1 + z] = error - theta[1 + z] * bias_precision;
-        if (!newton)
-            move[1 + z] /= 2 * (diagonal + bias_precision);
+    EACH move[0][l] = slope[l];
+    for (size z = 0; z < C; z++) {
+        Lanes error, diagonal;
+        EACH error[l] = -theta[k[l] * D + 1 + z] * bias_precision;
+        EACH diagonal[l] = bias_precision;
+        for (size c = 0; c < C; c++)
+            EACH {
+                double expected = n[c][l] * m[z * C + c][l];
+                error[l] += counts[k[l] * shared + z * C + c] - expected;
+                diagonal[l] += expected * (1 - m[z * C + c][l]);
+            }
+        EACH move[1 + z][l] = newton ? error[l] : error[l] / (2 * diagonal[l]);
     }
     if (newton) {
-        hessian[0] = curve * (1 + DAMPING);
+        EACH hessian[0][l] = curve[l] * (1 + DAMPING);
         for (size z = 0; z < C; z++) {
-            double both = n[z] * m[z * C + z], column = 0;
-            for (size c = 0; c < C; c++) {
-                both -= n[c] * m[c * C + c] * m[z * C + c];
-                column += n[c] * m[z * C + c];
-            }
-            hessian[1 + z] = hessian[(1 + z) * D] = both;
+            Lanes both, column;
+            EACH both[l] = n[z][l] * m[z * C + z][l];
+            EACH column[l] = bias_precision;
+            for (size c = 0; c < C; c++)
+                EACH {
+                    both[l] -= n[c][l] * m[c * C + c][l] * m[z * C + c][l];
+                    column[l] += n[c][l] * m[z * C + c][l];
+                }
+            EACH hessian[1 + z][l] = hessian[(1 + z) * D][l] = both[l];
             for (size y = 0; y <= z; y++) {
-                double cross = 0;
+                Lanes cross;
+                EACH cross[l] = 0;
                 for (size c = 0; c < C; c++)
-                    cross += n[c] * m[z * C + c] * m[y * C + c];
-                double h = y == z ? (column - cross + bias_precision) * (1 + DAMPING) : -cross;
-                hessian[(1 + z) * D + 1 + y] = hessian[(1 + y) * D + 1 + z] = h;
+                    EACH cross[l] += n[c][l] * m[z * C + c][l] * m[y * C + c][l];
+                if (y == z)
+                    EACH cross[l] = (cross[l] - column[l]) * (1 + DAMPING);
+                EACH hessian[(1 + z) * D + 1 + y][l] = hessian[(1 + y) * D + 1 + z][l] = -cross[l];
             }
         }
         solve(hessian, move, D);
     } else {
-        move[0] /= 2 * curve;
+        EACH move[0][l] /= 2 * curve[l];
     }
     for (size d = 0; d < D; d++)
-        move[d] = theta[d] + clipped(move[d], r->step_limit);
+        EACH move[d][l] = theta[k[l] * D + d] + clipped(move[d][l], r->step_limit);
     /* the same number added to all b changes no m, and the prior wants their sum to be 0 */
+    EACH mean[l] = 0;
     for (size z = 0; z < C; z++)
-        mean += move[1 + z] / (double)C;
-    for (size z = 0; z < C; z++)
-        move[1 + z] -= mean;
-    for (size d = 0; d < D; d++) {
-        moved = fmax(moved, fabs(move[d] - theta[d]));
-        theta[d] = move[d];
-    }
-    return moved;
+        EACH mean[l] += move[1 + z][l] / (double)C;
+    for (size d = 0; d < D; d++)
+        EACH {
+            double reached = d ? move[d][l] - mean[l] : move[d][l];
+            double far = fabs(reached - theta[k[l] * D + d]);
+            furthest = far > furthest ? far : furthest;
+            move[d][l] = reached;
+        }
+    for (size d = 0; d < D; d++)
+        for (size l = 0; l < block->n; l++)
+            theta[k[l] * D + d] = move[d][l];
+    return furthest;
 }
 
 /* a <- a + clip(g/H);  g = h - n r - a/s^2,  H = n r (1 - r) + 1/s^2 */
@@ -350,15 +410,10 @@ typedef struct {
     double *theta;      /* (K, params) */
     double *crowd;      /* (C, C) as [z][c], or the odds */
     double *factors;    /* (K, params) e^theta */
-    double *scratch;    /* room for one worker */
+    double *scratch;    /* (C,) */
+    Block block;        /* of the hierarchical model */
     void *memory;
 } Work;
-
-static size scratch_size(size C)
-{
-    size largest = (C + 1) * (C + 2), matrix = C * C + 4 * C + 16;
-    return (largest > matrix ? largest : matrix) + C * C + 6 * C + 32;
-}
 
 static int start_work(Work *w, const Batch *batch, const Recipe *recipe, int kind)
 {
@@ -370,13 +425,15 @@ static int start_work(Work *w, const Batch *batch, const Recipe *recipe, int kin
     w->stride = kind == HIERARCHICAL ? C * C : 2 * C;
     w->params = kind == HIERARCHICAL ? C + 1 : 1;
     w->crowd = malloc(sizeof(double) * (size_t)(C * C + 1));
-    w->scratch = malloc(sizeof(double) * (size_t)scratch_size(C));
+    w->scratch = malloc(sizeof(double) * (size_t)(C + 1));
     w->factors = malloc(sizeof(double) * (size_t)(K * w->params + 1));
     w->cell = malloc(sizeof(int32_t) * (size_t)(B + 1));
     if (kind == ONE_COIN) {
         w->table = malloc(sizeof(double) * (size_t)(2 * K + 1));
         return w->crowd && w->scratch && w->factors && w->cell && w->table;
     }
+    if (!start_block(&w->block, C, (double)C <= recipe->newton_classes))
+        return 0;
     /* number the cells that occur */
     int32_t *number = calloc((size_t)(K * C + 1), sizeof(int32_t));
     if (!number)
@@ -406,6 +463,7 @@ static void end_work(Work *w)
     free(w->crowd);
     free(w->scratch);
     free(w->factors);
+    free(w->block.memory);
     free(w->cell);
     free(w->cell_of);
     free(w->table);
@@ -419,6 +477,16 @@ static void transpose(const double *from, double *to, size K, size C)
         for (size c = 0; c < C; c++)
             for (size z = 0; z < C; z++)
                 to[k * C * C + z * C + c] = from[k * C * C + c * C + z];
+}
+
+/* n[c] = sum over z of N[z][c] */
+INLINED void totals_of(const double *counts, size C, double *totals)
+{
+    for (size c = 0; c < C; c++)
+        totals[c] = 0;
+    for (size z = 0; z < C; z++)
+        for (size c = 0; c < C; c++)
+            totals[c] += counts[z * C + c];
 }
 
 /* what these workers give to P: sum_k N_k[c, z] kappa/(kappa + n_k[c]), added to `pooled` */
@@ -452,71 +520,79 @@ static void find_crowd(Work *w, const double *pooled)
 /* Fills the table: what labels say, by cell, or by worker. With `step`, theta moves first. With
    `extra`, also three tables of (K, C): m = P(k says c | c), sqrt(m (1 - m)) and
    log sum_z m[c, z]^3. Exponentials and logarithms are taken of all workers at once. */
-INLINED void fill(Work *w, int step, double *extra, int kind, size C)
+static void fill_one_coin(Work *w, int step, double *extra)
 {
-    const Recipe *r = w->recipe;
-    size K = w->batch->n_workers, at = 0, D = w->params;
-    double own = r->own_weight, odds = w->crowd[0];
+    size K = w->batch->n_workers, C = w->batch->n_classes;
     double *right = extra, *deviations = extra + K * C, *powers = extra + 2 * K * C;
-    double *m = w->scratch, *n = m + C * C, *share = n + C, *rest = share + C;
-    exp_all(w->theta, w->factors, K * D);
-    for (size k = 0; step && k < K; k++) {
-        double *theta = w->theta + k * D, *counts = w->counts + k * w->stride;
-        if (kind == HIERARCHICAL) {
-            worker_matrix(w->crowd, w->factors + k * D, C, m, rest);
-            totals_of(counts, C, n);
-            hierarchical_step(theta, counts, m, n, C, r, rest);
-        } else {
-            one_coin_step(theta, w->factors[k], counts, odds, C, r);
-        }
-    }
+    double odds = w->crowd[0], others = (double)(C > 1 ? C - 1 : 1);
+    exp_all(w->theta, w->factors, K);
+    for (size k = 0; step && k < K; k++)
+        one_coin_step(w->theta + k, w->factors[k], w->counts + k * w->stride, odds, C, w->recipe);
     if (step)
-        exp_all(w->theta, w->factors, K * D);
-    if (kind == ONE_COIN) {
-        /* log r and log (1 - r)/(C - 1) */
-        double others = (double)(C > 1 ? C - 1 : 1);
-        for (size k = 0; k < K; k++) {
-            double factor = odds * w->factors[k], wrong = 1 / (1 + factor), rate = factor * wrong;
-            double spread = wrong / others;
-            w->table[2 * k] = rate;
-            w->table[2 * k + 1] = spread;
-            for (size c = 0; extra && c < C; c++) {
-                right[k * C + c] = rate;
-                deviations[k * C + c] = sqrt(rate * wrong);
-                powers[k * C + c] = rate * rate * rate + others * spread * spread * spread;
-            }
-        }
-        log_all(w->table, 2 * K);
-        if (extra)
-            log_all(powers, K * C);
-        return;
-    }
+        exp_all(w->theta, w->factors, K);
+    /* log r and log (1 - r)/(C - 1) */
     for (size k = 0; k < K; k++) {
-        double *counts = w->counts + k * w->stride;
-        worker_matrix(w->crowd, w->factors + k * D, C, m, rest);
-        totals_of(counts, C, n);
-        /* (m + w N)/(1 + w n): the mean of a row whose prior is Dirichlet(m/w) */
-        for (size c = 0; c < C; c++)
-            share[c] = 1 / (1 + own * n[c]);
-        for (; at < w->n_cells && w->cell_of[at] < (k + 1) * C; at++) {
-            size z = w->cell_of[at] - k * C;
-            double *row = w->table + at * C;
-            for (size c = 0; c < C; c++)
-                row[c] = (m[z * C + c] + own * counts[z * C + c]) * share[c];
+        double factor = odds * w->factors[k], wrong = 1 / (1 + factor), rate = factor * wrong;
+        double spread = wrong / others;
+        w->table[2 * k] = rate;
+        w->table[2 * k + 1] = spread;
+        for (size c = 0; extra && c < C; c++) {
+            right[k * C + c] = rate;
+            deviations[k * C + c] = sqrt(rate * wrong);
+            powers[k * C + c] = rate * rate * rate + others * spread * spread * spread;
         }
-        if (extra) {
+    }
+    log_all(w->table, 2 * K);
+    if (extra)
+        log_all(powers, K * C);
+}
+
+static void fill_hierarchical(Work *w, int step, double *extra)
+{
+    size K = w->batch->n_workers, C = w->batch->n_classes, D = w->params, at = 0;
+    double own = w->recipe->own_weight, *share = w->scratch;
+    double *right = extra, *deviations = extra + K * C, *powers = extra + 2 * K * C;
+    Block *block = &w->block;
+    exp_all(w->theta, w->factors, K * D);
+    if (step) {
+        for (size k = 0; k < K; k += LANES) {
+            choose_workers(block, k, K);
+            find_matrices(block, w->crowd, w->factors, C);
+            find_totals(block, w->counts, C);
+            step_block(block, w->theta, w->counts, C, w->recipe);
+        }
+        exp_all(w->theta, w->factors, K * D);
+    }
+    for (size first = 0; first < K; first += LANES) {
+        choose_workers(block, first, K);
+        find_matrices(block, w->crowd, w->factors, C);
+        find_totals(block, w->counts, C);
+        for (size l = 0; l < block->n; l++) {
+            size k = block->worker[l];
+            const double *counts = w->counts + k * w->stride;
+            /* (m + w N)/(1 + w n): the mean of a row whose prior is Dirichlet(m/w) */
+            for (size c = 0; c < C; c++)
+                share[c] = 1 / (1 + own * block->totals[c][l]);
+            for (; at < w->n_cells && w->cell_of[at] < (k + 1) * C; at++) {
+                size z = w->cell_of[at] - k * C;
+                double *row = w->table + at * C;
+                for (size c = 0; c < C; c++)
+                    row[c] = (block->m[z * C + c][l] + own * counts[z * C + c]) * share[c];
+            }
+            if (!extra)
+                continue;
             double *sum = powers + k * C;
             for (size c = 0; c < C; c++)
                 sum[c] = 0;
-            for (size z = 0; z < C; z++) {
-                double rate = (m[z * C + z] + own * counts[z * C + z]) * share[z];
-                right[k * C + z] = rate;
-                deviations[k * C + z] = sqrt(fmax(rate * (1 - rate), 0));
+            for (size z = 0; z < C; z++)
                 for (size c = 0; c < C; c++) {
-                    double cell = (m[z * C + c] + own * counts[z * C + c]) * share[c];
+                    double cell = (block->m[z * C + c][l] + own * counts[z * C + c]) * share[c];
                     sum[c] += cell * cell * cell;
+                    if (z == c) {
+                        right[k * C + c] = cell;
+                        deviations[k * C + c] = sqrt(fmax(cell * (1 - cell), 0));
+                    }
                 }
-            }
         }
     }
     log_all(w->table, w->n_cells * C);
@@ -526,12 +602,10 @@ INLINED void fill(Work *w, int step, double *extra, int kind, size C)
 
 static void fill_table(Work *w, int step, double *extra)
 {
-#define FILL(N)                                 \
-    if (w->kind == HIERARCHICAL)                \
-        fill(w, step, extra, HIERARCHICAL, N); \
-    else                                        \
-        fill(w, step, extra, ONE_COIN, N)
-    BY_CLASSES(w->batch->n_classes, FILL)
+    if (w->kind == HIERARCHICAL)
+        fill_hierarchical(w, step, extra);
+    else
+        fill_one_coin(w, step, extra);
 }
 
 /* adds what a label says, times a weight, to the scores of its item */
@@ -1161,6 +1235,75 @@ static PyObject *unexplained(PyObject *self, PyObject *args)
     return look(args, 0);
 }
 
+/* P of counts (K, ...) */
+static int pool_each(const double *given, double *out, size K, size C, int kind, const Recipe *r)
+{
+    size stride = stride_of(kind, C);
+    double *sum = calloc((size_t)(2 * stride + C + 1), sizeof(double)), *own = sum + stride;
+    if (!sum)
+        return 0;
+    for (size k = 0; k < K; k++) {
+        const double *counts = given + k * stride;
+        if (kind == HIERARCHICAL)
+            transpose(counts, own, 1, C);
+        add_pooled(kind == HIERARCHICAL ? own : counts, 1, C, kind, r, sum, own + stride);
+    }
+    if (kind == HIERARCHICAL)
+        transpose(sum, out, 1, C);
+    else
+        memcpy(out, sum, sizeof(double) * (size_t)stride);
+    free(sum);
+    return 1;
+}
+
+/* theta (K, D) at the maximum of J, from 0 */
+static int solve_each(const double *given, const double *pooled, double *out, size K, size C,
+                      int kind, const Recipe *r)
+{
+    size stride = stride_of(kind, C), D = params_of(kind, C);
+    double *own = malloc(sizeof(double) * (size_t)(LANES * (stride + 2 * D) + 2 * stride));
+    Block block = {.memory = NULL};
+    if (!own || !start_block(&block, C, (double)C <= r->newton_classes)) {
+        free(own);
+        free(block.memory);
+        return 0;
+    }
+    double *theta = own + LANES * stride, *factors = theta + LANES * D;
+    double *crowd = factors + LANES * D, *sum = crowd + stride, odds = 0;
+    if (kind == HIERARCHICAL) {
+        transpose(pooled, sum, 1, C);
+        crowd_matrix(sum, C, r, crowd);
+    } else {
+        odds = crowd_odds(pooled, C, r);
+    }
+    for (size first = 0; first < K; first += LANES) {
+        size n = K - first < LANES ? K - first : LANES;
+        double moved = INFINITY;
+        memset(theta, 0, sizeof(double) * (size_t)(LANES * D));
+        if (kind == HIERARCHICAL) {
+            transpose(given + first * stride, own, n, C);
+            choose_workers(&block, 0, n);
+            find_totals(&block, own, C);
+        }
+        for (int step = 0; step < MAX_STEPS && moved > STEP_TOLERANCE; step++) {
+            exp_all(theta, factors, n * D);
+            if (kind == HIERARCHICAL) {
+                find_matrices(&block, crowd, factors, C);
+                moved = step_block(&block, theta, own, C, r);
+                continue;
+            }
+            moved = 0;
+            for (size l = 0; l < n; l++)
+                moved = fmax(moved, one_coin_step(theta + l, factors[l],
+                                                  given + (first + l) * stride, odds, C, r));
+        }
+        memcpy(out + first * D, theta, sizeof(double) * (size_t)(n * D));
+    }
+    free(own);
+    free(block.memory);
+    return 1;
+}
+
 /* P of counts (K, ...), or theta at the maximum of J where `solving` */
 static PyObject *of_workers(PyObject *args, int solving)
 {
@@ -1180,47 +1323,8 @@ static PyObject *of_workers(PyObject *args, int solving)
         const double *given = arrays.buffers[0].buf, *pooled = arrays.buffers[1].buf;
         double *out = arrays.buffers[2].buf;
         Py_BEGIN_ALLOW_THREADS
-        double *own = malloc(sizeof(double) * (size_t)(3 * stride + 4 * C + scratch_size(C) + 8));
-        if ((done = own != NULL)) {
-            double *sum = own + stride, *crowd = sum + stride, *n = crowd + stride + 1;
-            double *factors = n + C, *rest = factors + C + 1, odds = 0;
-            memset(sum, 0, sizeof(double) * (size_t)stride);
-            if (solving) {
-                if (kind == HIERARCHICAL) {
-                    transpose(pooled, sum, 1, C);
-                    crowd_matrix(sum, C, &recipe, crowd);
-                } else {
-                    odds = crowd_odds(pooled, C, &recipe);
-                }
-                memset(out, 0, sizeof(double) * (size_t)(K * params));
-            }
-            for (size k = 0; k < K; k++) {
-                if (kind == HIERARCHICAL)
-                    transpose(given + k * stride, own, 1, C);
-                else
-                    memcpy(own, given + k * stride, sizeof(double) * (size_t)stride);
-                if (!solving) {
-                    add_pooled(own, 1, C, kind, &recipe, sum, n);
-                    continue;
-                }
-                double moved = INFINITY, *theta = out + k * params;
-                totals_of(own, kind == HIERARCHICAL ? C : 0, n);
-                for (int step = 0; step < MAX_STEPS && moved > STEP_TOLERANCE; step++) {
-                    exp_all(theta, factors, params);
-                    if (kind == HIERARCHICAL) {
-                        worker_matrix(crowd, factors, C, rest, rest + C * C);
-                        moved = hierarchical_step(theta, own, rest, n, C, &recipe, rest + C * C);
-                    } else {
-                        moved = one_coin_step(theta, factors[0], own, odds, C, &recipe);
-                    }
-                }
-            }
-            if (!solving && kind == HIERARCHICAL)
-                transpose(sum, out, 1, C);
-            else if (!solving)
-                memcpy(out, sum, sizeof(double) * (size_t)stride);
-            free(own);
-        }
+        done = solving ? solve_each(given, pooled, out, K, C, kind, &recipe)
+                       : pool_each(given, out, K, C, kind, &recipe);
         Py_END_ALLOW_THREADS
         if (!done)
             PyErr_NoMemory();
