@@ -235,7 +235,7 @@ def merge(
 
 
 def counting(recipe: Recipe) -> Aggregator:
-    """Bind the constants; `bila` is the door to it."""
+    """Bind the constants; `bila` calls it."""
     return Aggregator(
         name="bila",
         state_type=State,
