@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
 
 class NewClasses:
-    """The labels a stream has, and the errors of new ones.
+    """The labels of a stream, and the errors of new ones.
 
     They are read from the store once, for one process alone accepts labels, and noted after the
     commit that stored them. They are read again before an error, if some may have been deleted.
