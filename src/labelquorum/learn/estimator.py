@@ -41,6 +41,7 @@ from labelquorum.learn.model import (
 )
 from labelquorum.learn.model_file import (
     Snapshot,
+    crafted_refused,
     read_snapshot,
     snapshot_bytes,
     snapshot_from_bytes,
@@ -528,6 +529,13 @@ class Estimator(ABC):
         cls, path: str | os.PathLike[str], snapshot: Snapshot, own: Mapping[str, Any]
     ) -> Self:
         """Take over what was read from a file."""
+        with crafted_refused(path):
+            return cls._from_snapshot(path, snapshot, own)
+
+    @classmethod
+    def _from_snapshot(
+        cls, path: str | os.PathLike[str], snapshot: Snapshot, own: Mapping[str, Any]
+    ) -> Self:
         if snapshot.header["method"] != cls.method:
             raise StateError(
                 f"{path}: this is a model of the method {snapshot.header['method']!r}, not of "
