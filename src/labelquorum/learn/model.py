@@ -255,9 +255,12 @@ class Model:
     def _answer_sole_class_again(self) -> None:
         """Answer open tasks again that were answered when a single class was known, with 1."""
         learned = self.learned
-        tasks = [task for task in learned.open_items if learned.open_items.n_classes_of(task) == 1]
-        if not tasks:
+        held = learned.open_items.everything()
+        sole = np.flatnonzero(held.column("n_classes") == 1)
+        if not len(sole):
             return
+        item_ids = held.ids
+        tasks = [item_ids[n] for n in sole.tolist()]
         nothing = LabelTable([], [], [])
         intake = learned.vocabulary.read(nothing, learned.open_items, also=tasks)
         result = self.aggregator.aggregate(learned.state, intake.chunk)
