@@ -203,9 +203,8 @@ class Answer:
     @cached_property
     def labels(self) -> pd.Series:
         """The consensus, Series `agg_label`, in order of appearance."""
-        aggregated = self.result.aggregated[self.intake.order]
-        chosen = [self.classes[c] for c in aggregated.tolist()]
-        return pd.Series(chosen, index=self._tasks, name="agg_label", dtype=_dtype(chosen))
+        chosen = _chosen(self.result.aggregated[self.intake.order], self.classes)
+        return pd.Series(chosen, index=self._tasks, name="agg_label")
 
     @cached_property
     def probas(self) -> pd.DataFrame:
@@ -213,6 +212,13 @@ class Answer:
         columns = id_index(self.classes, "label")
         probs = self.result.probs[self.intake.order]
         return pd.DataFrame(probs, index=self._tasks, columns=columns)
+
+
+def _chosen(aggregated: NDArray[np.int32], classes: Sequence[Hashable]) -> Any:
+    """The labels of these classes, (N,), of the type that those which occur have together."""
+    occurs = np.bincount(aggregated, minlength=len(classes)) > 0
+    labels = [classes[c] for c in np.flatnonzero(occurs).tolist()]
+    return pd.Series(labels, dtype=_dtype(labels)).array.take((np.cumsum(occurs) - 1)[aggregated])
 
 
 def id_index(ids: Iterable[Hashable], name: str) -> pd.Index:
@@ -244,7 +250,7 @@ def item_report(
     share = np.bincount(chunk.item, chunk.weight * agrees, chunk.n_items)
     items = pd.DataFrame(
         {
-            "consensus_label": [classes[c] for c in aggregated],
+            "consensus_label": _chosen(aggregated, classes),
             "consensus_quality_score": probs[np.arange(len(aggregated)), aggregated],
             "annotator_agreement": np.divide(
                 share, total, out=np.full(len(total), np.nan), where=total > 0

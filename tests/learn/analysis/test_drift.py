@@ -48,7 +48,7 @@ def test_agreement_is_what_all_others_say_of_the_label():
     # π = (½, ½); the others say 3 : 1 for class 0, and this worker 4 : 1 for class 1
     others, own = np.log([0.75, 0.25]), np.log([0.2, 0.8])
     probs = np.exp(others + own) / np.exp(others + own).sum()
-    reply = left_out(probs[None], own[None], np.ones(1), np.array([1]))
+    reply = left_out(probs[None], None, np.zeros(1, int), own[None], np.array([1]))
     assert reply == pytest.approx([0.25])
 
 
@@ -56,13 +56,17 @@ def test_agreement_takes_a_label_out_by_the_heat_it_was_put_in_with():
     others, own, temperature = np.log([0.9, 0.1]), np.log([0.3, 0.6]), 2.0
     probs = np.exp((others + own) / temperature)
     left = np.exp(others / temperature)
-    reply = left_out((probs / probs.sum())[None], own[None], np.full(1, temperature), np.array([0]))
+    probs /= probs.sum()
+    reply = left_out(
+        probs[None], np.array([temperature]), np.zeros(1, int), own[None], np.array([0])
+    )
     assert reply == pytest.approx([left[0] / left.sum()])
 
 
 def test_agreement_with_a_given_truth_is_yes_or_no():
     evidence = np.log([[0.1, 0.9], [0.9, 0.1]])
-    reply = left_out(np.array([1.0, 0.0]), evidence, np.ones(2), np.array([1, 0]))
+    item, label = np.zeros(2, int), np.array([1, 0])
+    reply = left_out(np.array([[1.0, 0.0]]), None, item, evidence, label)
     assert reply.tolist() == [0, 1]
 
 
