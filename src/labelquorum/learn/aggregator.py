@@ -229,11 +229,15 @@ def break_ties(
     if not log_scores.size:
         return np.zeros(len(log_scores), np.int32)
     tied = log_scores >= _best(log_scores) - TIE_TOLERANCE
-    if np.count_nonzero(tied) == len(tied):
-        return np.asarray(tied.argmax(axis=1), np.int32)
-    classes = np.arange(log_scores.shape[1], dtype=np.uint64)
-    lot = scramble(item_keys[:, None] ^ scramble(classes + np.uint64(seed * 0x10001 % 2**64)))
-    return np.asarray(np.where(tied, lot >> np.uint64(1), 0).argmax(axis=1), np.int32)
+    best = tied.argmax(axis=1).astype(np.int32)
+    if np.count_nonzero(tied) > len(tied):
+        rows = np.flatnonzero(tied.sum(axis=1) > 1)
+        classes = np.arange(log_scores.shape[1], dtype=np.uint64)
+        lot = scramble(
+            item_keys[rows, None] ^ scramble(classes + np.uint64(seed * 0x10001 % 2**64))
+        )
+        best[rows] = np.where(tied[rows], lot >> np.uint64(1), 0).argmax(axis=1)
+    return best
 
 
 def softmax(log_scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:

@@ -451,18 +451,17 @@ def count_agreement(
     fresh = ~chunk.known & (chunk.replaced == MISSING)
     if not fresh.any():
         return stats
-    item, label, worker = chunk.item, chunk.label, chunk.local_worker
-    log_evidence = result.log_evidence
+    item, label, log_evidence = chunk.item, chunk.label, result.log_evidence
+    worker, n_workers = chunk.local_worker.astype(np.intp), len(chunk.workers)
     if not fresh.all():
         item, label, worker = item[fresh], label[fresh], worker[fresh]
         log_evidence = log_evidence[fresh]
     agreement = left_out(result.probs, result.temperature, item, log_evidence, label)
-    n_workers = len(chunk.workers)
     rows = stats.gather(chunk.workers)
     labels = np.bincount(worker, minlength=n_workers)
     rows["labels"] += labels
-    agreed = label == result.aggregated[item]
-    rows["agreed"] += np.bincount(worker[agreed], minlength=n_workers)
+    agreed = label == result.aggregated.take(item)
+    rows["agreed"] += np.bincount(worker, agreed, n_workers).astype(np.int64)
     own = np.bincount(worker, agreement, n_workers)
     if not np.isfinite(number):  # of merged models: after the latest these workers know of
         number = rows["track"][..., -1].max(initial=0) + 1

@@ -414,7 +414,7 @@ class OpenItems:
         """Put items at the end, where they may be already."""
         if 2 * len(items) < len(columns.ids):
             columns, items = columns.take(items), np.arange(len(items))
-        ids = [columns.ids[n] for n in items.tolist()]
+        ids = list(map(columns.ids.__getitem__, items.tolist()))
         self._remove(ids)
         first = self._next_block << BLOCK_BITS
         for start in range(0, len(items), BLOCK_ITEMS):
