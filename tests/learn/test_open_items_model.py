@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from labelquorum.ingest.chunks import id_key, make_chunk
 from labelquorum.ingest.vocabulary import Note
 from labelquorum.learn import open_items as module
-from labelquorum.learn.open_items import NO_NOTE, OpenItem, OpenItems
+from labelquorum.learn.item_columns import NO_NOTE, OpenItem
+from labelquorum.learn.open_items import OpenItems
 
 N_WORKERS, N_MODELS = 5, 2
 tasks = st.integers(0, 30)

@@ -229,8 +229,8 @@ def break_ties(
     if not log_scores.size:
         return np.zeros(len(log_scores), np.int32)
     tied = log_scores >= _best(log_scores) - TIE_TOLERANCE
-    best = tied.argmax(axis=1).astype(np.int32)
-    if np.count_nonzero(tied) > len(tied):
+    best: NDArray[np.int32] = tied.argmax(axis=1).astype(np.int32)
+    if np.count_nonzero(tied) != len(tied):
         rows = np.flatnonzero(tied.sum(axis=1) > 1)
         classes = np.arange(log_scores.shape[1], dtype=np.uint64)
         lot = scramble(

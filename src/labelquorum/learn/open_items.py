@@ -8,14 +8,12 @@ labels are gone; a small table of hashes keeps only that it was there.
 Items are kept as the columns of the chunk they came in, in blocks of at most `BLOCK_ITEMS`. An
 item is one entry of a dict: its id and its slot, which is the number of the block and the place in
 it. Blocks stand in the order in which their items came, so the oldest items are in the first one.
-Columns are never changed in place: several blocks, and the last answer, may share them.
 """
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from functools import cached_property
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +22,16 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk, id_key, make_chunk
 from labelquorum.ingest.labels import MISSING
 from labelquorum.ingest.vocabulary import Note
+from labelquorum.learn.item_columns import (
+    ItemColumns,
+    OpenItem,
+    Selection,
+    columns_of_chunk,
+    columns_of_items,
+    edges_of,
+)
 
-__all__ = ["OpenItem", "OpenItems", "Selection"]
+__all__ = ["OpenItem", "OpenItems"]
 
 CLOSED_SLOTS = 1 << 17
 """Hashes of closed items that are kept, 1 MiB; a newer one takes its slot from an older."""
@@ -39,90 +45,13 @@ BLOCK_ITEMS = 1 << BLOCK_BITS
 MIN_LIVE_SHARE = 0.25
 """The share of a block's items below which it is written again without those that came again."""
 
-NO_NOTE = Note()
-
-
-class OpenItem(NamedTuple):
-    """An item whose labels are still held; n labels, C classes known when it was answered."""
-
-    worker: NDArray[np.int32]  # (n,)
-    label: NDArray[np.int32]  # (n,)
-    weight: NDArray[np.float32]  # (n,)
-    log_evidence: NDArray[np.float32]  # (n, C) what each label said for each class
-    probs: NDArray[np.float32]  # (C,) the answer given
-    aggregated: int  # its class
-    counted_probs: NDArray[np.float32]  # (A, C) by which it was counted; 0 if it was not
-    gold: int  # its true class, where that was given, or MISSING
-    temperature: float = 1.0  # what its log scores were divided by before they became `probs`
-    note: Note = NO_NOTE
-    votes: NDArray[np.float32] | None = None  # (n, 1 + C) of majorities, as in `Chunk`
-
-
-_OF_ROWS = ("worker", "label", "weight", "log_evidence", "votes")
-_OF_ITEMS = ("key", "n_classes", "probs", "aggregated", "counted_probs", "gold", "temperature")
-
-
-class _Columns(NamedTuple):
-    """N items with L labels; C classes, NaN where an item was answered when fewer were known."""
-
-    ids: Sequence[Hashable]  # (N,)
-    key: NDArray[np.uint64]  # (N,)
-    edges: NDArray[np.int64]  # (N + 1,) where the rows of each item begin
-    n_classes: NDArray[np.int32]  # (N,) known when the item was answered
-    worker: NDArray[np.int32]  # (L,)
-    label: NDArray[np.int32]  # (L,)
-    weight: NDArray[np.float32]  # (L,)
-    log_evidence: NDArray[np.float32]  # (L, C)
-    votes: NDArray[np.float32] | None  # (L, 1 + C)
-    probs: NDArray[np.float32]  # (N, C)
-    aggregated: NDArray[np.int32]  # (N,)
-    counted_probs: NDArray[np.float32]  # (N, A, C)
-    gold: NDArray[np.int32]  # (N,)
-    temperature: NDArray[np.float32]  # (N,)
-    notes: Sequence[Note] | None  # (N,)
-
-    def item(self, n: int) -> OpenItem:
-        rows, n_classes = slice(self.edges[n], self.edges[n + 1]), self.n_classes[n]
-        return OpenItem(
-            self.worker[rows],
-            self.label[rows],
-            self.weight[rows],
-            self.log_evidence[rows, :n_classes],
-            self.probs[n, :n_classes],
-            int(self.aggregated[n]),
-            self.counted_probs[n, :, :n_classes],
-            int(self.gold[n]),
-            float(self.temperature[n]),
-            NO_NOTE if self.notes is None else self.notes[n],
-            None if self.votes is None else self.votes[rows, : n_classes + 1],
-        )
-
-    def take(self, items: NDArray[np.intp]) -> "_Columns":
-        """A copy of some items."""
-        counts, rows = _rows_of(self.edges, items)
-        return self._replace(
-            ids=[self.ids[n] for n in items.tolist()],
-            edges=_edges(counts),
-            notes=None if self.notes is None else [self.notes[n] for n in items.tolist()],
-            **{name: getattr(self, name)[items] for name in _OF_ITEMS},
-            **self._cells(rows),
-        )
-
-    def without(self, gone: NDArray[np.bool_]) -> "_Columns":
-        """The same items without some rows, (L,)."""
-        return self._replace(edges=_edges(~gone)[self.edges], **self._cells(~gone))
-
-    def _cells(self, rows: NDArray[Any]) -> dict[str, Any]:
-        columns = ((name, getattr(self, name)) for name in _OF_ROWS)
-        return {name: None if column is None else column[rows] for name, column in columns}
-
 
 class _Block:
     """Items that came together, or what is left of them."""
 
     __slots__ = ("columns", "items", "live", "n_live")
 
-    def __init__(self, columns: _Columns, items: NDArray[np.intp]) -> None:
+    def __init__(self, columns: ItemColumns, items: NDArray[np.intp]) -> None:
         self.columns = columns
         self.items = items  # their positions in the columns, in order of appearance
         self.live = np.ones(len(items), bool)
@@ -132,67 +61,6 @@ class _Block:
     def held(self) -> NDArray[np.intp]:
         """The positions of those that are still open."""
         return self.items[self.live]
-
-
-class Selection:
-    """Several open items together, read column by column; n items with L labels."""
-
-    def __init__(
-        self, places: NDArray[np.intp], parts: Sequence[tuple[_Columns, NDArray[np.intp]]]
-    ) -> None:
-        self.places = places
-        """Which of the ids asked for these are, (n,)."""
-        self._parts: list[tuple[_Columns, NDArray[np.intp]]] = []
-        for _, run in groupby(parts, key=lambda part: id(part[0])):
-            same = list(run)  # blocks of one chunk share their columns, which are then read once
-            items = np.concatenate([items for _, items in same])
-            self._parts.append((same[0][0], items))
-        if not self._parts:
-            self._parts.append((_NOTHING, np.zeros(0, np.intp)))
-
-    @property
-    def ids(self) -> list[Hashable]:
-        """Their ids."""
-        return [columns.ids[n] for columns, items in self._parts for n in items.tolist()]
-
-    @property
-    def notes(self) -> list[Note]:
-        """The notes on them."""
-        notes: list[Note] = []
-        for columns, items in self._parts:
-            of = columns.notes
-            notes += [NO_NOTE] * len(items) if of is None else [of[n] for n in items.tolist()]
-        return notes
-
-    @cached_property
-    def counts(self) -> NDArray[np.int64]:
-        """How many labels each has, (n,)."""
-        return _join([np.diff(columns.edges)[items] for columns, items in self._parts])
-
-    def column(self, name: str, n_classes: int | None = None) -> NDArray[Any]:
-        """A column of `OpenItem`, of the items (n, …) or of their labels (L, …).
-
-        One with a class axis is given that of `n_classes`: NaN for classes unknown to an item.
-        """
-        index = self._rows if name in _OF_ROWS else [items for _, items in self._parts]
-        parts = [
-            getattr(columns, name)[at] for (columns, _), at in zip(self._parts, index, strict=True)
-        ]
-        return _join(parts if n_classes is None else [_wide(part, n_classes) for part in parts])
-
-    def votes(self, n_classes: int) -> NDArray[np.float32] | None:
-        """The votes, (L, 1 + C): zeros where an item has none; None if all have none."""
-        if all(columns.votes is None for columns, _ in self._parts):
-            return None
-        parts = [
-            np.zeros((len(rows), 1), np.float32) if columns.votes is None else columns.votes[rows]
-            for (columns, _), rows in zip(self._parts, self._rows, strict=True)
-        ]
-        return np.asarray(np.nan_to_num(_join([_wide(part, 1 + n_classes) for part in parts])))
-
-    @cached_property
-    def _rows(self) -> list[NDArray[np.intp]]:
-        return [_rows_of(columns.edges, items)[1] for columns, items in self._parts]
 
 
 class OpenItems:
@@ -312,11 +180,16 @@ class OpenItems:
             self.close(chunk.item_keys[order[:too_many]])
         if not self.open_items:
             return
-        columns = _columns_of(
-            item_ids, chunk, log_evidence, probs, aggregated, temperature, notes or None
+        columns = columns_of_chunk(
+            item_ids,
+            chunk,
+            log_evidence,
+            probs,
+            aggregated,
+            notes or None,
+            counted_probs,
+            temperature,
         )
-        if counted_probs is not None:
-            columns = columns._replace(counted_probs=_kept(counted_probs, np.float32))
         self._append(columns, order[too_many:])
         self._evict()
 
@@ -334,19 +207,16 @@ class OpenItems:
         held = self.select(item_ids)
         at = np.argsort(held.places)
         notes, counted_probs = held.notes, held.column("counted_probs", chunk.n_classes)[at]
-        fresh = _columns_of(
+        fresh = columns_of_chunk(
             item_ids,
             chunk,
             result.log_evidence,
             result.probs,
             result.aggregated,
-            result.temperature,
             [notes[n] for n in at.tolist()],
-        )._replace(
-            key=held.column("key")[at],
-            gold=held.column("gold")[at],
-            counted_probs=np.nan_to_num(counted_probs),
-        )
+            np.nan_to_num(counted_probs),
+            result.temperature,
+        )._replace(key=held.column("key")[at], gold=held.column("gold")[at])
         again = {item_id: n for n, item_id in enumerate(item_ids)}
         blocks, self._blocks, self._slots = self._blocks.values(), OrderedDict(), {}
         for columns, items in ((block.columns, block.held) for block in blocks):
@@ -367,7 +237,7 @@ class OpenItems:
         for _, run in groupby(
             kept, key=lambda row: (row[1].counted_probs.shape, row[1].votes is None)
         ):
-            self._append(columns := _stacked(list(run)), np.arange(len(columns.ids)))
+            self._append(columns := columns_of_items(list(run)), np.arange(len(columns.ids)))
         self._evict()
 
     def key_of(self, item_id: Hashable) -> int:
@@ -405,12 +275,12 @@ class OpenItems:
         gone[: columns.edges[n]] = gone[columns.edges[n + 1] :] = False
         block.columns = columns.without(gone)
 
-    def _find(self, item_id: Hashable) -> tuple[_Columns, int]:
+    def _find(self, item_id: Hashable) -> tuple[ItemColumns, int]:
         slot = self._slots[item_id]
         block = self._blocks[slot >> BLOCK_BITS]
         return block.columns, int(block.items[slot % BLOCK_ITEMS])
 
-    def _append(self, columns: _Columns, items: NDArray[np.intp]) -> None:
+    def _append(self, columns: ItemColumns, items: NDArray[np.intp]) -> None:
         """Put items at the end, where they may be already."""
         if 2 * len(items) < len(columns.ids):
             columns, items = columns.take(items), np.arange(len(items))
@@ -487,10 +357,10 @@ class OpenItems:
         """Rebuild what `to_arrays` wrote."""
         n_items, probs = len(item_ids), arrays["probs"]
         ledger = cls(open_items)
-        columns = _Columns(
+        columns = ItemColumns(
             ids=item_ids,
             key=np.fromiter(map(id_key, item_ids), np.uint64, n_items),
-            edges=_edges(arrays["counts"]),
+            edges=edges_of(arrays["counts"]),
             n_classes=(~np.isnan(probs)).sum(axis=1, dtype=np.int32),
             worker=arrays["worker"],
             label=arrays["label"],
@@ -507,121 +377,3 @@ class OpenItems:
         ledger._append(columns, np.arange(n_items))
         ledger.close(arrays["closed"])
         return ledger
-
-
-def _columns_of(
-    item_ids: Sequence[Hashable],
-    chunk: Chunk,
-    log_evidence: NDArray[np.float32],
-    probs: NDArray[np.float32],
-    aggregated: NDArray[np.int32],
-    temperature: NDArray[Any] | None,
-    notes: Sequence[Note] | None,
-) -> _Columns:
-    """The items of a chunk with their answers, as yet counted by nothing."""
-    n_items, n_classes = probs.shape
-    return _Columns(
-        ids=item_ids,
-        key=chunk.item_keys,
-        edges=_edges(np.bincount(chunk.item, minlength=n_items)),
-        n_classes=np.full(n_items, n_classes, np.int32),
-        worker=chunk.worker,
-        label=chunk.label,
-        weight=chunk.weight,
-        log_evidence=_kept(log_evidence, np.float32),
-        votes=chunk.votes,
-        probs=_kept(probs, np.float32),
-        aggregated=_kept(aggregated, np.int32),
-        counted_probs=np.zeros((n_items, 1, n_classes), np.float32),
-        gold=np.full(n_items, MISSING, np.int32) if chunk.gold is None else chunk.gold,
-        temperature=np.ones(n_items, np.float32)
-        if temperature is None
-        else temperature.astype(np.float32),
-        notes=notes,
-    )
-
-
-def _kept(column: NDArray[Any], dtype: type) -> NDArray[Any]:
-    """A small array is copied, as it may be a view of a large one; a large one is shared."""
-    return (np.array if len(column) <= BLOCK_ITEMS else np.asarray)(column, dtype)
-
-
-def _stacked(rows: Sequence[tuple[Hashable, OpenItem, int]]) -> _Columns:
-    """Items that know as many classes, and of which all have votes or none has."""
-    ids, items, keys = zip(*rows, strict=True)
-    columns: dict[str, Any] = {
-        name: np.array([getattr(item, name) for item in items], dtype)
-        for name, dtype in (
-            ("probs", np.float32),
-            ("aggregated", np.int32),
-            ("counted_probs", np.float32),
-            ("gold", np.int32),
-            ("temperature", np.float32),
-        )
-    }
-    for name, dtype in (
-        ("worker", np.int32),
-        ("label", np.int32),
-        ("weight", np.float32),
-        ("log_evidence", np.float32),
-        ("votes", np.float32),
-    ):
-        cells = [getattr(item, name) for item in items]
-        columns[name] = None if cells[0] is None else np.concatenate(cells).astype(dtype)
-    return _Columns(
-        ids=ids,
-        key=np.array(keys, np.uint64),
-        edges=_edges(np.array([len(item.worker) for item in items])),
-        n_classes=np.full(len(items), items[0].counted_probs.shape[1], np.int32),
-        notes=[item.note for item in items],
-        **columns,
-    )
-
-
-def _edges(counts: NDArray[Any]) -> NDArray[np.int64]:
-    """Where each of so many rows begins, and where the last ends."""
-    edges = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=edges[1:])
-    return edges
-
-
-def _rows_of(
-    edges: NDArray[np.int64], items: NDArray[np.intp]
-) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """How many rows some items have, and which."""
-    counts = edges[items + 1] - edges[items]
-    ends = np.cumsum(counts)
-    rows = np.repeat(edges[items + 1] - ends, counts)
-    return counts, rows + np.arange(len(rows))
-
-
-def _join(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _wide(part: NDArray[np.float32], n_classes: int) -> NDArray[np.float32]:
-    """The last axis with as many entries; what is missing, and what is cut off, is NaN."""
-    if part.shape[-1] >= n_classes:
-        return part[..., :n_classes]
-    wide = np.full((*part.shape[:-1], n_classes), np.nan, np.float32)
-    wide[..., : part.shape[-1]] = part
-    return wide
-
-
-_NOTHING = _Columns(
-    ids=[],
-    key=np.zeros(0, np.uint64),
-    edges=np.zeros(1, np.int64),
-    n_classes=np.zeros(0, np.int32),
-    worker=np.zeros(0, np.int32),
-    label=np.zeros(0, np.int32),
-    weight=np.zeros(0, np.float32),
-    log_evidence=np.zeros((0, 0), np.float32),
-    votes=None,
-    probs=np.zeros((0, 0), np.float32),
-    aggregated=np.zeros(0, np.int32),
-    counted_probs=np.zeros((0, 1, 0), np.float32),
-    gold=np.zeros(0, np.int32),
-    temperature=np.zeros(0, np.float32),
-    notes=None,
-)

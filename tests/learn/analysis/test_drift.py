@@ -70,6 +70,28 @@ def test_agreement_with_a_given_truth_is_yes_or_no():
     assert reply.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("n_classes", [1, 2, 4, 7, 8, 9, 20])
+@pytest.mark.parametrize("heated", [False, True])
+def test_agreement_has_the_bits_of_its_formula_row_by_row(n_classes, heated, rng, monkeypatch):
+    monkeypatch.setattr(drift, "BATCH_LABELS", 7)
+    n_items, n_labels = 10, 60
+    probs = rng.dirichlet(np.full(n_classes, 0.3), n_items).astype(np.float32)
+    probs[rng.random(probs.shape) < 0.1] = 0
+    said = rng.normal(0, 30, (n_labels, n_classes)).astype(np.float32)
+    said[rng.random(said.shape) < 0.1] = np.nan
+    item, label = rng.integers(0, n_items, n_labels), rng.integers(0, n_classes, n_labels)
+    temperature = 1 + rng.random(n_items) if heated else np.ones(n_items)
+    expected = []
+    for n, z, row in zip(item, label, said.astype(np.float64), strict=True):
+        log_q = np.log(np.maximum(probs[n], 1e-30))
+        log_q = log_q - np.clip(np.nan_to_num(row), -60, 60) / temperature[n]
+        log_q = np.where(probs[n] > 0, log_q, -np.inf)
+        left = np.exp(log_q - max(log_q.max(), -1e9))
+        expected.append(left[z] / max(left.sum(), 1e-30))
+    reply = left_out(probs, temperature if heated else None, item, said, label)
+    assert reply.tolist() == expected
+
+
 # ── bins ─────────────────────────────────────────────────────────────────────────────────
 
 
