@@ -21,6 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError, StateError
+from labelquorum.ingest.columns import distinct
 from labelquorum.ingest.labels import LabelSpace, LabelTable, OnBad, Repeats
 from labelquorum.ingest.readers import read_gold, read_labels
 from labelquorum.ingest.validate import Columns
@@ -132,7 +133,7 @@ class Estimator(ABC):
         """
         model = type(self)(**self.get_params()).model_
         table, gold = _read(model, labels, _one_of(true_labels, y), columns)
-        model.learned.open_items.make_room(len(set(table.item_ids)))
+        model.learned.open_items.make_room(len(distinct(table.item_ids)))
         model.learn(table, gold)
         self.model_ = model  # a pipeline's own attributes stay
         return self
@@ -675,7 +676,7 @@ def _truths(true_labels: Any, table: LabelTable) -> dict[Hashable, Hashable]:
         return {}
     if not isinstance(true_labels, np.ndarray):
         return read_gold(true_labels)
-    tasks = list(dict.fromkeys(table.item_ids))
+    tasks = distinct(table.item_ids)
     if true_labels.shape != (len(tasks),):
         raise LabelError(
             f"true_labels: an array must have one truth for each of the {len(tasks):,} tasks. Got "
