@@ -207,6 +207,8 @@ def make_chunk(
         n_classes=n_classes,
         votes=None if votes is None else np.asarray(votes, np.float32)[order],
     )
+
+
 def canonical_order(
     item: NDArray[np.int32],
     worker: NDArray[np.int32],

@@ -5,7 +5,7 @@ up once each, and rows are only ever integers. Arrow calls such a column diction
 categorical. A short column stays a list: encoding it would cost more than it saves.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import chain
@@ -21,7 +21,9 @@ __all__ = [
     "encode",
     "first_rows",
     "join",
+    "kinds_of",
     "mapped",
+    "rows_with",
     "some_rows",
 ]
 
@@ -92,11 +94,8 @@ def as_column(column: Any) -> Sequence[Any]:
     """
     if len(column) < MIN_ENCODED_ROWS:
         return _cells(column)
-    if isinstance(column, np.ndarray):
-        found = _from_numpy(column)
-    else:
-        read = {"pandas": _from_pandas, "polars": _from_polars, "pyarrow": _from_arrow}
-        found = read.get(type(column).__module__.partition(".")[0], _from_objects)(column)
+    read = _LIBRARIES.get(type(column).__module__.partition(".")[0])
+    found = None if read is None else read(column)
     return _from_objects(_cells(column)) if found is None else found
 
 
@@ -107,7 +106,9 @@ def encode(column: Iterable[Hashable]) -> DictionaryColumn:
     cells = column if isinstance(column, Sequence) else list(column)
     values = list(dict.fromkeys(cells))
     place = dict(zip(values, range(len(values)), strict=True))
-    return DictionaryColumn(np.fromiter(map(place.__getitem__, cells), np.int32, len(cells)), values)
+    return DictionaryColumn(
+        np.fromiter(map(place.__getitem__, cells), np.int32, len(cells)), values
+    )
 
 
 def distinct(column: Iterable[Hashable]) -> list[Hashable]:
@@ -124,6 +125,22 @@ def mapped(column: Sequence[Any], function: Callable[[Any], Any]) -> Sequence[An
     return _unified(column.codes, list(map(function, column.values)))
 
 
+def kinds_of(column: Sequence[Any]) -> set[type]:
+    """The types that occur in a column."""
+    return set(map(type, column.values if isinstance(column, DictionaryColumn) else column))
+
+
+def rows_with(
+    column: Sequence[Any], wanted: Collection[Hashable]
+) -> Iterator[tuple[int, Hashable]]:
+    """The rows that hold one of these values, each with the value."""
+    if not isinstance(column, DictionaryColumn):
+        return ((row, value) for row, value in enumerate(column) if value in wanted)
+    is_wanted = np.array([value in wanted for value in column.values], bool)
+    rows = np.flatnonzero(is_wanted[column.codes])
+    return zip(rows.tolist(), some_rows(column, rows), strict=True)
+
+
 def some_rows(column: Sequence[Any], rows: NDArray[Any]) -> Sequence[Any]:
     """The rows of a column at these positions."""
     if isinstance(column, DictionaryColumn):
@@ -137,12 +154,13 @@ def join(columns: Sequence[Sequence[Any]]) -> Sequence[Any]:
         return columns[0]
     if not any(isinstance(column, DictionaryColumn) for column in columns):
         return list(chain.from_iterable(columns))
-    place: dict[Any, int] = {}
-    codes = []
-    for column in map(encode, columns):
-        at = [place.setdefault(value, len(place)) for value in column.values]
-        codes.append(np.array(at, np.int32)[column.codes])
-    return DictionaryColumn(np.concatenate(codes), list(place))
+    codes: list[NDArray[Any]] = []
+    values: list[Any] = []
+    for column in columns:
+        is_encoded = isinstance(column, DictionaryColumn)
+        codes.append((column.codes if is_encoded else np.arange(len(column))) + len(values))
+        values.extend(column.values if is_encoded else column)
+    return _unified(np.concatenate(codes), values)
 
 
 def first_rows(codes: NDArray[np.integer[Any]], n_values: int) -> NDArray[np.int64]:
@@ -169,12 +187,18 @@ def _compact(column: DictionaryColumn) -> DictionaryColumn:
     return DictionaryColumn(place[column.codes], [column.values[n] for n in order.tolist()])
 
 
-def _unified(codes: NDArray[Any], values: list[Any]) -> DictionaryColumn:
-    """A column whose values may be equal to one another."""
-    places = encode(values)
-    if len(places.values) == len(values):
-        return DictionaryColumn(codes, values)
-    return DictionaryColumn(places.codes[codes], places.values)
+def _unified(codes: NDArray[Any], values: list[Any]) -> Sequence[Any]:
+    """A column whose values may be equal; a list where those are not written alike, as 1 and True.
+
+    A list too where a value cannot be hashed.
+    """
+    with suppress(TypeError):
+        one = encode(values)
+        if len(one.values) == len(values):
+            return DictionaryColumn(codes, values)
+        if list(map(type, one)) == list(map(type, values)):
+            return DictionaryColumn(one.codes[codes], one.values)
+    return list(map(values.__getitem__, codes.tolist()))
 
 
 def _same(one: object, other: object) -> bool:
@@ -194,8 +218,6 @@ def _cells(column: Any) -> list[Any]:
 
 def _from_objects(cells: Sequence[Any]) -> Sequence[Any]:
     """Encode Python's own values, unless some are equal that are not written alike."""
-    if isinstance(cells, DictionaryColumn) or len(cells) < MIN_ENCODED_ROWS:
-        return cells
     kinds = set(map(type, cells))
     if kinds <= _PLAIN | _NUMBERS and len(kinds & _NUMBERS) <= 1:
         return encode(cells)
@@ -203,12 +225,15 @@ def _from_objects(cells: Sequence[Any]) -> Sequence[Any]:
 
 
 def _from_numpy(array: NDArray[Any]) -> DictionaryColumn | None:
+    array = np.asarray(array)  # not masked
     kind = array.dtype.kind
     if array.ndim != 1 or kind not in "biuf" or array.dtype.itemsize > 8:
         return None
     if kind == "f":  # by their bits, so that −0.0 stays and NaN is a value
         array = array.astype(np.float64).view(np.int64)
-    codes, values = import_module("pandas").factorize(array.view(np.uint8) if kind == "b" else array)
+    codes, values = import_module("pandas").factorize(
+        array.view(np.uint8) if kind == "b" else array
+    )
     plain = values.view({"f": np.float64, "b": np.bool_}.get(kind, values.dtype))
     return DictionaryColumn(codes.astype(np.int32), plain.tolist())
 
@@ -254,12 +279,18 @@ def _from_arrow(column: Any, missing: Any = None) -> Sequence[Any] | None:
 
 def _with_missing(
     codes: NDArray[Any], is_missing: NDArray[np.bool_], values: list[Any], missing: Any
-) -> Sequence[Any] | None:
+) -> Sequence[Any]:
     """A column of codes and values, and of rows that hold neither."""
     codes = codes.astype(np.int32)
     if is_missing.any():
         codes[is_missing] = len(values)
         values = [*values, missing]
-    with suppress(TypeError):  # a list cannot be an id
-        return _unified(codes, values)
-    return None
+    return _unified(codes, values)
+
+
+_LIBRARIES: dict[str, Callable[[Any], Sequence[Any] | None]] = {
+    "numpy": _from_numpy,
+    "pandas": _from_pandas,
+    "polars": _from_polars,
+    "pyarrow": _from_arrow,
+}
