@@ -30,6 +30,7 @@ __all__ = [
     "make_chunk",
     "scramble",
     "sort_ids",
+    "sorted_chunk",
     "take_items",
     "take_rows",
     "with_news",
@@ -175,37 +176,59 @@ def make_chunk(
     n_workers = _count(worker, n_workers, "worker")
     n_classes = _count(label, n_classes, "label")
     order = canonical_order(item, worker, label, weights)
-    worker = worker[order]
-    workers = _distinct(worker)
-    keys = (
-        workers.astype(np.uint64)
-        if worker_keys is None
-        else np.asarray(worker_keys, np.uint64)[workers]
+    chunk = sorted_chunk(
+        item[order],
+        worker[order],
+        label[order],
+        None if weights is None else weights[order],
+        np.arange(n_items, dtype=np.uint64)
+        if item_keys is None
+        else np.asarray(item_keys, np.uint64),
+        n_workers,
+        n_classes,
     )
+    given: dict[str, tuple[ArrayLike | None, type]] = {
+        "known": (known, np.bool_),
+        "replaced": (replaced, np.int32),
+        "replaced_weight": (replaced_weight, np.float32),
+    }
+    more: dict[str, Any] = {
+        name: np.asarray(column, dtype).reshape(-1)[order]
+        for name, (column, dtype) in given.items()
+        if column is not None
+    }
+    if votes is not None:
+        more["votes"] = np.asarray(votes, np.float32)[order]
+    if worker_keys is not None:
+        more["worker_keys"] = np.asarray(worker_keys, np.uint64)[chunk.workers]
+    return chunk._replace(**more)
 
-    def ordered(column: ArrayLike | None, dtype: type, filler: float) -> NDArray[Any]:
-        if column is None:
-            return np.full(len(worker), filler, dtype)
-        return np.asarray(column, dtype).reshape(-1)[order]
 
+def sorted_chunk(
+    item: NDArray[np.int32],
+    worker: NDArray[np.int32],
+    label: NDArray[np.int32],
+    weight: NDArray[np.float32] | None,
+    item_keys: NDArray[np.uint64],
+    n_workers: int,
+    n_classes: int,
+) -> Chunk:
+    """The chunk of rows in canonical order, all of them new; workers are their own keys."""
+    n_rows = len(item)
+    workers = _distinct(worker)
     return Chunk(
-        item=item[order],
+        item=item,
         worker=worker,
-        label=label[order],
-        weight=ordered(weights, np.float32, 1),
-        known=ordered(known, np.bool_, False),
-        replaced=ordered(replaced, np.int32, MISSING),
-        replaced_weight=ordered(replaced_weight, np.float32, 0),
-        item_keys=(
-            np.arange(n_items, dtype=np.uint64)
-            if item_keys is None
-            else np.asarray(item_keys, np.uint64)
-        ),
+        label=label,
+        weight=np.ones(n_rows, np.float32) if weight is None else weight,
+        known=np.zeros(n_rows, bool),
+        replaced=np.full(n_rows, MISSING, np.int32),
+        replaced_weight=np.zeros(n_rows, np.float32),
+        item_keys=item_keys,
         workers=workers,
-        worker_keys=keys,
+        worker_keys=workers.astype(np.uint64),
         n_workers=n_workers,
         n_classes=n_classes,
-        votes=None if votes is None else np.asarray(votes, np.float32)[order],
     )
 
 

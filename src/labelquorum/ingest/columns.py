@@ -37,6 +37,15 @@ _NUMBERS = {bool, int, float}  # equal across these types, and not written alike
 class DictionaryColumn(Sequence[Any]):
     """A column as codes (B,) into its distinct values.
 
+    Parameters
+    ----------
+    codes
+        Which value each row has, from 0.
+    values
+        Different from one another.
+    in_order
+        Whether they are known to be in order of first appearance, each of them present.
+
     Examples
     --------
     >>> column = DictionaryColumn(np.array([0, 1, 0]), ["cat", "dog"])
@@ -44,11 +53,14 @@ class DictionaryColumn(Sequence[Any]):
     (['cat', 'dog', 'cat'], 'dog', True)
     """
 
-    __slots__ = ("codes", "values")
+    __slots__ = ("codes", "in_order", "values")
 
-    def __init__(self, codes: NDArray[np.integer[Any]], values: Sequence[Any]) -> None:
+    def __init__(
+        self, codes: NDArray[np.integer[Any]], values: Sequence[Any], in_order: bool = False
+    ) -> None:
         self.codes = codes
         self.values = values
+        self.in_order = in_order
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -106,9 +118,8 @@ def encode(column: Iterable[Hashable]) -> DictionaryColumn:
     cells = column if isinstance(column, Sequence) else list(column)
     values = list(dict.fromkeys(cells))
     place = dict(zip(values, range(len(values)), strict=True))
-    return DictionaryColumn(
-        np.fromiter(map(place.__getitem__, cells), np.int32, len(cells)), values
-    )
+    codes = np.fromiter(map(place.__getitem__, cells), np.int32, len(cells))
+    return DictionaryColumn(codes, values, in_order=True)
 
 
 def distinct(column: Iterable[Hashable]) -> list[Hashable]:
@@ -122,7 +133,7 @@ def mapped(column: Sequence[Any], function: Callable[[Any], Any]) -> Sequence[An
     """The column with a function of one cell applied; values that become equal are one."""
     if not isinstance(column, DictionaryColumn):
         return list(map(function, column))
-    return _unified(column.codes, list(map(function, column.values)))
+    return _unified(column.codes, list(map(function, column.values)), column.in_order)
 
 
 def kinds_of(column: Sequence[Any]) -> set[type]:
@@ -156,11 +167,13 @@ def join(columns: Sequence[Sequence[Any]]) -> Sequence[Any]:
         return list(chain.from_iterable(columns))
     codes: list[NDArray[Any]] = []
     values: list[Any] = []
+    in_order = True
     for column in columns:
-        is_encoded = isinstance(column, DictionaryColumn)
-        codes.append((column.codes if is_encoded else np.arange(len(column))) + len(values))
-        values.extend(column.values if is_encoded else column)
-    return _unified(np.concatenate(codes), values)
+        encoded = column if isinstance(column, DictionaryColumn) else None
+        codes.append((np.arange(len(column)) if encoded is None else encoded.codes) + len(values))
+        values.extend(column if encoded is None else encoded.values)
+        in_order = in_order and (encoded is None or encoded.in_order)
+    return _unified(np.concatenate(codes), values, in_order)
 
 
 def first_rows(codes: NDArray[np.integer[Any]], n_values: int) -> NDArray[np.int64]:
@@ -173,31 +186,29 @@ def first_rows(codes: NDArray[np.integer[Any]], n_values: int) -> NDArray[np.int
 
 def _compact(column: DictionaryColumn) -> DictionaryColumn:
     """The same column, its values in order of first appearance and no other values."""
-    n_values = len(column.values)
-    highest = np.maximum.accumulate(column.codes)
-    if not len(highest):
-        return DictionaryColumn(column.codes, [])
-    # In order of first appearance, no code is more than one above all those before it.
-    if highest[0] == 0 and highest[-1] == n_values - 1 and (np.diff(highest) <= 1).all():
+    if column.in_order:
         return column
+    n_values = len(column.values)
     first = first_rows(column.codes, n_values)
-    order = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(highest))]
+    order = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(column.codes))]
     place = np.empty(n_values, np.int32)
     place[order] = np.arange(len(order))
-    return DictionaryColumn(place[column.codes], [column.values[n] for n in order.tolist()])
+    values = [column.values[n] for n in order.tolist()]
+    return DictionaryColumn(place[column.codes], values, in_order=True)
 
 
-def _unified(codes: NDArray[Any], values: list[Any]) -> Sequence[Any]:
+def _unified(codes: NDArray[Any], values: list[Any], in_order: bool = False) -> Sequence[Any]:
     """A column whose values may be equal; a list where those are not written alike, as 1 and True.
 
     A list too where a value cannot be hashed.
     """
     with suppress(TypeError):
+        if len(set(values)) == len(values):
+            return DictionaryColumn(codes, values, in_order)
         one = encode(values)
-        if len(one.values) == len(values):
-            return DictionaryColumn(codes, values)
-        if list(map(type, one)) == list(map(type, values)):
-            return DictionaryColumn(one.codes[codes], one.values)
+        kinds = set(map(type, values))
+        if len(kinds & _NUMBERS) <= 1 or list(map(type, one)) == list(map(type, values)):
+            return DictionaryColumn(one.codes[codes], one.values, in_order)
     return list(map(values.__getitem__, codes.tolist()))
 
 
@@ -235,7 +246,7 @@ def _from_numpy(array: NDArray[Any]) -> DictionaryColumn | None:
         array.view(np.uint8) if kind == "b" else array
     )
     plain = values.view({"f": np.float64, "b": np.bool_}.get(kind, values.dtype))
-    return DictionaryColumn(codes.astype(np.int32), plain.tolist())
+    return DictionaryColumn(codes.astype(np.int32), plain.tolist(), in_order=True)
 
 
 def _from_pandas(series: Any) -> Sequence[Any] | None:

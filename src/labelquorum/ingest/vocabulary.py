@@ -22,6 +22,7 @@ from labelquorum.ingest.chunks import (
     make_chunk,
     scramble,
     sort_ids,
+    sorted_chunk,
 )
 from labelquorum.ingest.columns import DictionaryColumn, encode, first_rows, some_rows
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable, is_missing
@@ -209,21 +210,23 @@ class Roster:
         notes = _notes(table, item, item_ids, [(i, entry.note) for i, entry in entries])
         weight = None if table.weights is None else np.asarray(table.weights)
         item_keys = id_keys(item_ids)
-        votes, kept, tally = None, None, Tally(rows=len(item))
-        in_order = canonical_order(
-            item, workers, labels, None if weight is None else weight.astype(np.float32)
-        )
-        columns = tuple(column[in_order] for column in (item, workers, labels))
-        if not entries and (self.space.repeats == "all" or not _has_repeats(*columns[:2])):
-            item, workers, labels = columns
-            weight = None if weight is None else weight[in_order]
+        weights = None if weight is None else weight.astype(np.float32)
+        in_order = canonical_order(item, workers, labels, weights)
+        ordered = item[in_order], workers[in_order], labels[in_order]
+        tally = Tally(rows=len(item))
+        returned = held.was_closed(item_keys)
+        if not entries and (self.space.repeats == "all" or not _has_repeats(*ordered[:2])):
+            weights = None if weights is None else weights[in_order]
+            chunk = sorted_chunk(*ordered, weights, item_keys, n_workers, n_classes)
         else:
+            votes = None
             if entries:  # earlier labels of open items come before the table's own rows
                 weight = np.ones(len(workers)) if weight is None else weight
                 item = np.concatenate([*(np.full(len(e.worker), i) for i, e in entries), item])
                 workers = np.concatenate([*(e.worker for _, e in entries), workers])
                 labels = np.concatenate([*(e.label for _, e in entries), labels])
                 weight = np.concatenate([*(e.weight for _, e in entries), weight])
+                returned[[i for i, _ in entries]] = False
             n_held = sum(len(entry.worker) for _, entry in entries)
             pair = item * np.int64(max(n_workers, 1)) + workers
             if self.space.repeats == "majority":
@@ -239,21 +242,18 @@ class Roster:
                 labels = np.concatenate([labels[:n_held], voted[0][n_held:]])
                 weight = np.concatenate([weight[:n_held], voted[1][n_held:]])
             kept, tally = self._apply_repeats(table, pair, labels, weight, n_held)
-
-        returned = held.was_closed(item_keys)
-        returned[[i for i, _ in entries]] = False
-        chunk = make_chunk(
-            *(column if kept is None else column[kept.rows] for column in (item, workers, labels)),
-            weight=weight if kept is None or weight is None else weight[kept.rows],
-            known=None if kept is None else kept.known,
-            replaced=None if kept is None else kept.replaced,
-            replaced_weight=None if kept is None else kept.replaced_weight,
-            votes=votes if kept is None or votes is None else votes[kept.rows],
-            item_keys=item_keys,
-            n_items=len(item_ids),
-            n_workers=n_workers,
-            n_classes=n_classes,
-        )
+            chunk = make_chunk(
+                *(column[kept.rows] for column in (item, workers, labels)),
+                weight=None if weight is None else weight[kept.rows],
+                known=kept.known,
+                replaced=kept.replaced,
+                replaced_weight=kept.replaced_weight,
+                votes=None if votes is None else votes[kept.rows],
+                item_keys=item_keys,
+                n_items=len(item_ids),
+                n_workers=n_workers,
+                n_classes=n_classes,
+            )
         known_of_items = _of_items(entries, truth, true_labels, (len(item_ids), n_classes))
         chunk = chunk._replace(
             worker_keys=self._keys_of(chunk.workers, new_workers),
@@ -329,16 +329,14 @@ class Roster:
         labels: NDArray[np.int64],
         weight: NDArray[np.float64] | None,
         n_held: int,
-    ) -> tuple[_Kept | None, Tally]:
+    ) -> tuple[_Kept, Tally]:
         """Choose the rows that count among those of equal (item, worker) pair.
 
-        The first `n_held` rows are the labels held of open items; None where all rows are new.
+        The first `n_held` rows are the labels held of open items.
         """
         tally = Tally(rows=len(table.item_ids))
         ordered = np.sort(pair)
         repeats = self.space.repeats != "all" and bool((ordered[1:] == ordered[:-1]).any())
-        if not repeats and not n_held:
-            return None, tally
         weight = np.ones(len(pair)) if weight is None else weight
         everything = np.arange(len(pair))
         known = everything < n_held
