@@ -359,11 +359,11 @@ def scramble(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.asarray(bits ^ (bits >> np.uint64(31)))
 
 
-def id_keys(ids: Sequence[Hashable]) -> NDArray[np.uint64]:
+def id_keys(ids: Sequence[Any]) -> NDArray[np.uint64]:
     """The `id_key` of each id, (N,)."""
     kinds = set(map(type, ids))
     if kinds == {str}:
-        texts = [text.encode("utf-8", "surrogatepass") for text in ids]  # type: ignore[attr-defined]
+        texts = [text.encode("utf-8", "surrogatepass") for text in ids]
         begin = _HASH_OF_TEXT
     elif kinds == {int}:
         texts, begin = [b"%d" % number for number in ids], _HASH_OF_NUMBER
@@ -499,7 +499,7 @@ def cut_chunks(tables: Iterable[LabelTable], chunk_items: int) -> Iterator[Label
         yield concatenate(held)
 
 
-def take_rows(table: LabelTable, rows: Sequence[int]) -> LabelTable:
+def take_rows(table: LabelTable, rows: Sequence[int] | NDArray[Any]) -> LabelTable:
     """Some rows of a table, with nothing said of what was skipped."""
     positions = np.asarray(rows, np.intp)
     columns: dict[str, Any] = {

@@ -68,8 +68,9 @@ def read_table(table: Any, space: LabelSpace = ANY_LABEL, columns: Columns = Non
     if _is_sparse(table) or (isinstance(table, np.ndarray) and not _holds_rows(table)):
         return read_matrix(table, space)
     if isinstance(table, np.ndarray):
-        named = zip(COLUMNS.values(), map(as_column, table.T), strict=False)
-        return checked(LabelTable(**dict(named), source=type(table).__name__, unit="row"), space)
+        tasks, workers, labels = map(as_column, table.T)
+        rows = LabelTable(tasks, workers, labels, source=type(table).__name__, unit="row")
+        return checked(rows, space)
     if _is_series(table):
         return checked(collect(_unstacked(table), "Series", columns=columns), space)
     return checked(collect(_frame(table), type(table).__name__, columns=columns), space)

@@ -73,12 +73,12 @@ def _split_block(
         return None
     text = np.frombuffer(block, np.uint8)
     is_newline = text == _NEWLINE
-    ends = np.flatnonzero(is_newline | (text == separator[0]))
+    breaks = np.flatnonzero(is_newline | (text == separator[0]))
     n_rows = int(np.count_nonzero(is_newline))
-    if len(ends) != n_rows * width:
+    if len(breaks) != n_rows * width:
         return None
-    starts = np.concatenate([[0], ends[:-1] + 1]).reshape(-1, width)
-    ends = ends.reshape(-1, width)
+    starts = np.concatenate([[0], breaks[:-1] + 1]).reshape(-1, width)
+    ends = breaks.reshape(-1, width)
     if not is_newline[ends[:, -1]].all():
         return None
     n_returns = block.count(b"\r")
@@ -103,7 +103,7 @@ def _encode(
     block: bytes, starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> DictionaryColumn:
     """The cells at these places as codes into their distinct texts."""
-    codes = None
+    codes: NDArray[Any] | None = None
     if lengths.max(initial=0) <= _MAX_WORDS * _WORD_BYTES:
         codes = _codes_of_words(block, starts, lengths)
     if codes is None:
@@ -135,8 +135,8 @@ def _codes_of_words(
     for word in words[1:]:
         key = key * _MIX + word
         key ^= key >> np.uint64(32)
-    codes, distinct = import_module("pandas").factorize(key)
-    codes = codes.astype(np.int32)
+    found, distinct = import_module("pandas").factorize(key)
+    codes = np.asarray(found, np.int32)
     if n_words > 1:
         one = first_rows(codes, len(distinct))
         if not all((word == word[one][codes]).all() for word in words):

@@ -326,7 +326,7 @@ class Roster:
         self,
         table: LabelTable,
         pair: NDArray[np.int64],
-        labels: NDArray[np.int64],
+        labels: NDArray[np.integer[Any]],
         weight: NDArray[np.float64] | None,
         n_held: int,
     ) -> tuple[_Kept, Tally]:
@@ -409,7 +409,7 @@ def _has_repeats(item: NDArray[np.int32], worker: NDArray[np.int32]) -> bool:
 
 def _votes_of_pairs(
     pair: NDArray[np.int64],
-    labels: NDArray[np.int64],
+    labels: NDArray[np.integer[Any]],
     weight: NDArray[np.float64] | None,
     held: Sequence[HeldItem],
     n_classes: int,
@@ -441,7 +441,7 @@ def _votes_of_pairs(
 
 def _majority(
     votes: NDArray[np.float64],
-    labels: NDArray[np.int64],
+    labels: NDArray[np.integer[Any]],
     keys: NDArray[np.uint64],
     classes: Sequence[Hashable],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -505,7 +505,7 @@ def _later(one: Any, other: Any) -> Any:
 def _of_items(
     open_items: list[tuple[int, HeldItem]],
     truth: Mapping[int, Hashable],
-    true_labels: NDArray[np.int64],
+    true_labels: NDArray[np.integer[Any]],
     shape: tuple[int, int],
 ) -> tuple[NDArray[np.float32] | None, NDArray[np.int32] | None]:
     """By what open items were counted, (N, A, C), and the truth where it is given, (N,)."""
@@ -553,7 +553,9 @@ def _notes(
     for column, rows in ((table.groups, first), (table.timestamps, last)):
         cells: list[Any] = [None] * len(item_ids)
         if column is not None:
-            for i, cell in zip(labelled, some_rows(column, in_time[rows[labelled]]), strict=True):
+            for i, cell in zip(
+                labelled.tolist(), some_rows(column, in_time[rows[labelled]]), strict=True
+            ):
                 cells[i] = cell
         found.append(cells)
     groups, moments = found
