@@ -274,13 +274,13 @@ def _from_polars(series: Any) -> Sequence[Any] | None:
 
 def _from_arrow(column: Any, missing: Any = None) -> Sequence[Any] | None:
     types = import_module("pyarrow").types
-    kind = column.type
-    if types.is_primitive(kind) and not column.null_count:
+    if types.is_primitive(column.type) and not column.null_count:
         return _from_numpy(column.to_numpy(zero_copy_only=False))
-    if not types.is_dictionary(kind):
-        if not (types.is_string(kind) or types.is_large_string(kind)):
-            return None
-        column = column.dictionary_encode()
+    is_encoded = types.is_dictionary(column.type)
+    kind = column.type.value_type if is_encoded else column.type
+    if not (types.is_string(kind) or types.is_large_string(kind)):
+        return None
+    column = column if is_encoded else column.dictionary_encode()
     if hasattr(column, "chunks"):
         column = column.unify_dictionaries().combine_chunks()
     is_missing = column.indices.is_null().to_numpy(zero_copy_only=False)
