@@ -420,7 +420,8 @@ def sort_ids(ids: Sequence[Any]) -> NDArray[np.int64]:
         with suppress(OverflowError):
             values = np.array(numbers, np.int64)
             order = np.argsort(values, kind="stable")
-            if (np.diff(values[order]) > 0).all():  # "7" and "07" are two ids
+            ordered = values[order]
+            if (ordered[1:] > ordered[:-1]).all():  # "7" and "07" are two ids
                 return order
     keys = list(map(id_order, ids)) if keys is None else keys
     return np.array(sorted(range(len(ids)), key=keys.__getitem__), np.int64)

@@ -24,7 +24,7 @@ _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
 _WORD_BYTES = 8
 _MAX_WORDS = 5  # beyond 40 bytes, a slice per cell is as fast
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplication loses nothing
-# The bytes of a word that belong to a cell of which so many bytes are left.
+# The bytes of a word that belong to a cell of which n bytes are left, n = 0 … 8.
 _MASKS = np.array([(1 << 8 * n) - 1 for n in range(_WORD_BYTES + 1)], "<u8")
 
 
