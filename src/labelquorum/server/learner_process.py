@@ -1,7 +1,7 @@
 """The learner subprocess: its protocol, its supervisor and its program.
 
-The model runs there and nowhere else in the service, so that learning never delays the acceptance of
-labels. The service runs two of them: one for `learning_loop`, one that answers questions about
+The model runs there and nowhere else in the service, so that learning never delays the acceptance
+of labels. The service runs two of them: one for `learning_loop`, one that answers questions about
 models, so that neither waits for the other.
 
 A watchdog kills a process that does not answer a ping, so that another takes its place: one that
