@@ -1,22 +1,27 @@
 """Dawid–Skene: known answers, Crowd-Kit's labels, and the published error on real data."""
 
 import os
-from itertools import islice
 
 import numpy as np
 import pandas as pd
 import pytest
 from crowdkit.aggregation import DawidSkene as CrowdKitDawidSkene
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from labelquorum import DawidSkene
 from labelquorum.errors import StateError
 from labelquorum.evaluation import class_conditional_crowd
 from labelquorum.evaluation.datasets.load import read_dataset
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.ingest.vocabulary import Roster
 from labelquorum.learn.aggregator import vote_shares
+from labelquorum.learn.methods import _sparse_em
 from labelquorum.learn.methods import dawid_skene as module
-from labelquorum.learn.methods._batch import incidence_of
-from labelquorum.learn.methods.dawid_skene import dawid_skene
+from labelquorum.learn.methods._batch import has_settled, incidence_of, log_normalise
+from labelquorum.learn.methods._cells import cells_of
+from labelquorum.learn.methods.dawid_skene import dawid_skene, shares
+from labelquorum.learn.model_file import state_arrays, state_from_arrays
 
 
 def learn(aggregator, chunk, seed=0):
@@ -43,30 +48,90 @@ def test_a_fixed_point_found_by_hand_is_kept():
     np.testing.assert_allclose(info.losses, 2 * np.log(2), atol=1e-9)
 
 
-@pytest.mark.slow
 def test_the_likelihood_never_falls():
-    labels = incidence_of(chunk := chunk_of(class_conditional_crowd(120, 12, 4, 4, seed=1)))
-
-    def smooth(counts):
-        return counts + 1e-9
-
-    start = module.maximise(vote_shares(chunk), labels, smooth)
-    evidence = [
-        found.log_evidence.sum() for found in islice(module.rounds(labels, start, smooth), 40)
-    ]
-    assert (np.diff(evidence) > -1e-6).all()
+    chunk = chunk_of(class_conditional_crowd(120, 12, 4, 4, seed=1))
+    info = learn(dawid_skene(smoothing=1e-9, tolerance=0, iterations=40), chunk)[1]
+    assert (np.diff(info.losses) < 1e-6).all()
 
 
-def test_gold_is_believed_in_every_round():
-    labels = incidence_of(chunk := chunk_of(class_conditional_crowd(60, 9, 3, 4, seed=2)))
+def dense_fit(chunk, smoothing=1e-5, rounds=500):
+    """EM by its equations, with all matrices (K, C, C) at once: probabilities and losses."""
+    probs, losses = vote_shares(chunk), []
+    for _ in range(rounds):
+        counts = np.zeros((chunk.n_workers, chunk.n_classes, chunk.n_classes))
+        said = (chunk.weight[:, None] * probs[chunk.item]).astype(np.float64)
+        np.add.at(counts.swapaxes(1, 2), (chunk.worker, chunk.label), said)
+        confusion = shares(counts + smoothing)
+        prior = shares(probs.sum(axis=0) + smoothing)
+        scores = np.tile(np.log(prior), (chunk.n_items, 1))
+        evidence = np.log(confusion)[chunk.worker, :, chunk.label] * chunk.weight[:, None]
+        np.add.at(scores, chunk.item, evidence)
+        probs, log_evidence = log_normalise(scores)
+        losses.append(-log_evidence.sum())
+        if has_settled(losses, 1e-7):
+            break
+    return probs, losses
 
-    def smooth(counts):
-        return counts + 1e-5
 
-    gold = module.Gold(np.array([3, 4]), np.array([2, 0]))
-    start = module.maximise(gold.correct(vote_shares(chunk)), labels, smooth)
-    for found in islice(module.rounds(labels, start, smooth, gold), 5):
-        assert found.probs[[3, 4]].tolist() == [[0, 0, 1], [1, 0, 0]]
+@st.composite
+def sparse_chunks(draw):
+    """Labels of which most workers gave few, over many classes; some items have one or none."""
+    seed, n_classes = draw(st.integers(0, 2**31)), draw(st.integers(1, 30))
+    rng = np.random.default_rng(seed)
+    n_items, n_workers = draw(st.integers(1, 40)), draw(st.integers(1, 12))
+    truth = rng.integers(n_classes, size=n_items)
+    per_item = rng.integers(0, n_workers + 1, size=n_items)
+    item = np.repeat(np.arange(n_items), per_item)
+    worker = np.concatenate([rng.permutation(n_workers)[:n] for n in per_item])
+    right = rng.random(len(item)) < draw(st.sampled_from([0.3, 0.7, 0.95]))
+    label = np.where(right, truth[item], rng.integers(n_classes, size=len(item)))
+    weight = rng.choice([0.5, 1, 2], len(item)) if draw(st.booleans()) else None
+    sizes = {"n_items": n_items, "n_workers": n_workers, "n_classes": n_classes}
+    return make_chunk(item, worker.astype(int), label, weight=weight, **sizes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sparse_chunks(), st.sampled_from([0.0, 0.1, 2.0]))
+def test_candidates_and_sweeps_find_what_dense_matrices_find(chunk, links):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_sparse_em, "MAX_LINKS", links)  # never candidates, sometimes, always
+        cells = cells_of(incidence_of(chunk))
+        probs, losses = _sparse_em.fit_probs(vote_shares(chunk), cells, 1e-5, 1e-7, 30)
+    expected, expected_losses = dense_fit(chunk, rounds=30)
+    if chunk.n_labels:
+        np.testing.assert_allclose(losses, expected_losses, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(probs, expected, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(sparse_chunks(), sparse_chunks())
+def test_a_state_of_labels_answers_as_a_state_of_matrices(learned, asked):
+    asked = asked._replace(n_classes=max(learned.n_classes, asked.n_classes))
+    method, workers = dawid_skene(), np.array([3, 0, 3, 50])
+    found = []
+    for dense in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "_fits", lambda chunk, dense=dense: dense)
+            state = method.init(learned, 0)
+            state = method.forget(method.update(state, learned)[0], 0)
+            state = state_from_arrays(method.state_type, state_arrays(state))
+            found.append((method.aggregate(state, asked), method.confusion(state, workers)))
+            assert ("probs" in state.shared) == (not dense)
+    (expected, matrices), (answer, made_matrices) = found
+    np.testing.assert_array_equal(answer.aggregated, expected.aggregated)
+    np.testing.assert_allclose(answer.probs, expected.probs, atol=1e-6)
+    np.testing.assert_allclose(answer.log_evidence, expected.log_evidence, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(made_matrices, matrices, rtol=1e-5)
+
+
+def test_many_workers_and_classes_need_no_matrices(tmp_path):
+    crowd = class_conditional_crowd(300, 600, 150, 5, seed=6)  # 108 MB of matrices
+    table = pd.DataFrame({"task": crowd.item, "worker": crowd.worker, "label": crowd.label})
+    model = DawidSkene(open_items=0).fit(table)
+    model.save(tmp_path / "model.lq")
+    assert (tmp_path / "model.lq").stat().st_size < 3e6
+    again = DawidSkene.load(tmp_path / "model.lq")
+    pd.testing.assert_series_equal(again.predict(table), model.predict(table))
 
 
 def test_a_label_of_weight_two_teaches_what_two_labels_teach():

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -17,16 +17,27 @@ from labelquorum.compat.crowdkit.tables import (
     read_table,
 )
 from labelquorum.errors import LabelError, StateError
-from labelquorum.learn.methods import dawid_skene, glad, mace, one_coin
-from labelquorum.learn.methods._batch import Incidence, probs_of_labels, sum_votes
+from labelquorum.learn.methods import glad, mace, one_coin
+from labelquorum.learn.methods._batch import (
+    Incidence,
+    Indices,
+    log_normalise,
+    probs_of_labels,
+    sum_votes,
+)
+from labelquorum.learn.methods._cells import (
+    Cells,
+    Smoothing,
+    cells_of,
+    find,
+    log_joint,
+    sweep,
+)
 
 __all__ = ["GLAD", "MACE", "DawidSkene", "OneCoinDawidSkene"]
 
 EPSILON = 1e-10
 """Crowd-Kit lets no count, prior or probability be smaller."""
-
-NEVER = 1e-300
-"""Stands for a label a worker never gave: its logarithm is finite."""
 
 
 @dataclass(eq=False)
@@ -80,29 +91,41 @@ class DawidSkene(Aggregator):
         if not len(labels.item):
             self.priors_, self.errors_ = pd.Series(dtype=float, name="prior"), pd.DataFrame()
             return self._nothing()
-        said = said_cells(labels)
-
-        def smooth(counts: Floats) -> Floats:
-            if counts.ndim == 1:  # of the classes
-                return np.maximum(counts, EPSILON * labels.n_items)
-            return np.where(said, np.maximum(counts, EPSILON), NEVER)
-
-        probs, gold = _shares(sum_votes(None, labels)), read_gold(true_labels, table)
+        cells = cells_of(labels)
+        smoothing = Smoothing(
+            lambda counts: np.maximum(counts, EPSILON),
+            0.0,
+            lambda sums: np.maximum(sums, EPSILON * labels.n_items),
+        )
+        probs, gold = (
+            np.asfortranarray(_shares(sum_votes(None, labels))),
+            read_gold(true_labels, table),
+        )
         if gold is not None:
             probs = gold.correct(probs)
-        params = dawid_skene.maximise(probs, labels, smooth)
+        start = None
         if first is not None and strategy is not None:
-            confusion = initial_confusion(first, strategy, params.counts, said, table)
-            params = params._replace(confusion=confusion)
-        for found in islice(dawid_skene.rounds(labels, params, smooth, gold), self.n_iter):
-            probs, params = found.probs, found.params
+            start = initial_columns(first, strategy, probs, cells, table)
+        scores, _ = log_joint(probs, cells, smoothing, start)
+        for _ in range(self.n_iter):
+            probs, _ = log_normalise(scores)
+            if gold is not None:
+                probs = gold.correct(probs)
+            start = None
             # Σ q log ψ over all labels is a sum over the soft counts ψ was made of.
-            reported = float((params.counts * np.log(params.confusion)).sum())
+            scores, reported = log_joint(probs, cells, smoothing)
             if _is_enough(self.loss_history_, _lower_bound(probs, reported, labels), self.tol):
                 break
         self._answer(np.maximum(probs, EPSILON), table.tasks, table.classes)
         self.priors_ = pd.Series(probs.mean(axis=0), index=table.classes, name="prior")
-        self.errors_ = errors_table(params.confusion, table)
+        order = pd.unique(cells.cell)
+        if start is None:
+            columns = np.empty((len(order), labels.n_classes), order="F")
+            for c, found in enumerate(sweep(probs, cells, smoothing)):
+                np.exp(found.log_said[order], out=columns[:, c])
+        else:
+            columns = start[order]
+        self.errors_ = errors_table(columns, order, cells, table)
         if first is not None and strategy == "assign" and not self.n_iter:
             floor = first.clip(lower=EPSILON)  # nothing was learned: the rows are those given
             self.errors_ = floor / floor.groupby(level="worker").transform("sum")
@@ -144,10 +167,11 @@ class OneCoinDawidSkene(Aggregator):
         self.priors_ = pd.Series(probs.mean(axis=0), index=table.classes, name="prior")
         self.skills_ = pd.Series(params.skill, index=table.workers, name="skill")
         right, wrong = one_coin.right_and_wrong(params.skill, labels.n_classes)
-        same = np.eye(labels.n_classes, dtype=bool)
-        self.errors_ = errors_table(
-            np.where(same, right[:, None, None], wrong[:, None, None]), table
-        )
+        cells = cells_of(labels)
+        is_right = cells.label[:, None] == np.arange(labels.n_classes)
+        columns = np.where(is_right, right[cells.worker, None], wrong[cells.worker, None])
+        order = pd.unique(cells.cell)
+        self.errors_ = errors_table(columns[order], order, cells, table)
         return self
 
 
@@ -321,14 +345,27 @@ def _shares(votes: Floats) -> Floats:
     return np.asarray(votes / votes.sum(axis=1, keepdims=True))
 
 
-def read_gold(true_labels: pd.Series | None, table: Table) -> dawid_skene.Gold | None:
+class Gold(NamedTuple):
+    """Items whose truth is known beforehand."""
+
+    item: NDArray[np.intp]
+    truth: NDArray[np.intp]
+
+    def correct(self, probs: Floats) -> Floats:
+        """Put certainty where the truth is known."""
+        probs[self.item] = 0
+        probs[self.item, self.truth] = 1
+        return probs
+
+
+def read_gold(true_labels: pd.Series | None, table: Table) -> Gold | None:
     """The truth of the tasks in the table; others are passed over."""
     if true_labels is None:
         return None
     known = true_labels.dropna()
     item = table.tasks.get_indexer(known.index)
     truth = table.classes.get_indexer(pd.Index(known))
-    return dawid_skene.Gold(item[item >= 0], truth[item >= 0])
+    return Gold(item[item >= 0], truth[item >= 0])
 
 
 def read_prior_mean(given: pd.Series | None, index: pd.Index, name: str) -> Floats:
@@ -342,20 +379,10 @@ def read_prior_mean(given: pd.Series | None, index: pd.Index, name: str) -> Floa
     return values
 
 
-def said_cells(labels: Incidence) -> NDArray[np.bool_]:
-    """Which labels each worker gave, (P, 1, C)."""
-    given = np.bincount(labels.cell, minlength=labels.n_workers * labels.n_classes) > 0
-    return np.asarray(given.reshape(labels.n_workers, 1, labels.n_classes))
-
-
-def initial_confusion(
-    given: pd.DataFrame,
-    strategy: str,
-    counts: Floats,
-    said: NDArray[np.bool_],
-    table: Table,
+def initial_columns(
+    given: pd.DataFrame, strategy: str, probs: Floats, cells: Cells, table: Table
 ) -> Floats:
-    """The matrices (P, C, C) of the first round, from what is `given` and the soft counts."""
+    """The columns ψ_k[·, z] of the first round, (S, C), from what is `given` and soft counts."""
     if strategy not in ("assign", "addition"):
         raise StateError(
             '`initial_error_strategy` of DawidSkene must be "assign" or "addition". '
@@ -366,19 +393,21 @@ def initial_confusion(
             "The index of `initial_error` must have the names worker and label. "
             f"Got {list(given.index.names)}."
         )
+    n_cells, n_classes = len(cells.worker), len(table.classes)
     worker = table.workers.get_indexer(given.index.get_level_values("worker"))
     label = table.classes.get_indexer(given.index.get_level_values("label"))
     values = given.reindex(columns=table.classes).fillna(0).to_numpy(np.float64)  # rows × truth
-    inside, outside = (worker >= 0) & (label >= 0), (worker >= 0) & (label < 0)
-    added, there = np.zeros_like(counts), np.zeros_like(said)
-    added[worker[inside], :, label[inside]] = values[inside]
-    there[worker[inside], 0, label[inside]] = True
+    cell = np.where((worker >= 0) & (label >= 0), find(cells, worker, label), n_cells)
+    occurs = cell < n_cells
+    added = np.zeros((n_cells, n_classes))
+    added[cell[occurs]] = values[occurs]
     if strategy == "assign":
-        if (said & ~there).any():
-            lacking = (said & ~there).any(axis=(1, 2)).sum()
+        lacking = np.setdiff1d(np.arange(n_cells), cell[occurs])
+        if len(lacking):
+            n_workers = len(np.unique(cells.worker[lacking]))
             raise LabelError(
                 "`initial_error` must have a row for each label of each worker when it is "
-                f"assigned. It lacks rows of {lacking} workers; add them, or choose addition."
+                f"assigned. It lacks rows of {n_workers} workers; add them, or choose addition."
             )
         sums = given.groupby(level="worker", sort=False).sum()
         if given.le(1).all(axis=None) and not np.allclose(sums, 1):
@@ -386,17 +415,23 @@ def initial_confusion(
                 "The sum of each worker's error matrix in initial_error should be 1.0, for each "
                 "truth. Divide each by its sum, or give counts."
             )
-        counts, said = np.zeros_like(counts), there
-    cells = np.where(said | there, np.maximum(counts + added, EPSILON), NEVER)
-    total = cells.sum(axis=2)
+    else:
+        row = cells.labels
+        for c in range(n_classes):
+            added[:, c] += row.total(cells.cell, probs[:, c].take(row.item), n_cells)
+    columns = np.maximum(added, EPSILON)
+    total = np.zeros((len(table.workers), n_classes))
+    np.add.at(total, cells.worker, columns)
     # A label that occurs only there has its share of the worker's matrix all the same.
-    np.add.at(total, worker[outside], np.maximum(values[outside], EPSILON))
-    return np.asarray(cells / total[:, :, None])
+    only_there = (worker >= 0) & ~occurs
+    np.add.at(total, worker[only_there], np.maximum(values[only_there], EPSILON))
+    return np.asarray(columns / total[cells.worker])
 
 
-def errors_table(confusion: Floats, table: Table) -> pd.DataFrame:
-    """Matrices (P, C, C) as Crowd-Kit lays them out: worker and label as they appear × truth."""
-    worker, label = np.divmod(pd.unique(table.labels.cell), len(table.classes))
-    index = pd.MultiIndex.from_arrays([table.workers.take(worker), table.classes.take(label)])
-    columns = pd.Index([*COLUMNS[1:], *table.classes])[2:]  # of the type a table's columns have
-    return pd.DataFrame(confusion[worker, :, label], index, columns)
+def errors_table(columns: Floats, order: Indices, cells: Cells, table: Table) -> pd.DataFrame:
+    """Columns (S, C) of cells in the order they appear, as in Crowd-Kit: worker, label × truth."""
+    index = pd.MultiIndex.from_arrays(
+        [table.workers.take(cells.worker[order]), table.classes.take(cells.label[order])]
+    )
+    truths = pd.Index([*COLUMNS[1:], *table.classes])[2:]  # of the type a table's columns have
+    return pd.DataFrame(columns, index, truths, copy=False)

@@ -24,6 +24,7 @@ from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, co
 __all__ = [
     "Fit",
     "Incidence",
+    "Indices",
     "Info",
     "Leaves",
     "Round",
@@ -41,6 +42,8 @@ __all__ = [
     "soft_counts",
     "sum_by_worker",
     "sum_votes",
+    "take",
+    "with_unknown_classes",
 ]
 
 Leaves = dict[str, NDArray[Any]]
@@ -101,7 +104,7 @@ def offline(
     def aggregate(state: State, chunk: Chunk) -> Aggregation:
         n_classes = len(state.shared["class_prior"])
         if chunk.n_classes > n_classes:
-            return _with_unknown_classes(aggregate, state, chunk, n_classes)
+            return with_unknown_classes(aggregate, state, chunk)
         rows = _rows_of(state, chunk.workers, newcomer)
         scores = log_scores(rows, state.shared, chunk)
         log_confusion = np.log(np.maximum(confusion(rows, state.shared), 1e-300))
@@ -133,10 +136,11 @@ def offline(
     )
 
 
-def _with_unknown_classes(
-    aggregate: Callable[[State, Chunk], Aggregation], state: State, chunk: Chunk, n_classes: int
+def with_unknown_classes(
+    aggregate: Callable[[State, Chunk], Aggregation], state: State, chunk: Chunk
 ) -> Aggregation:
     """Answer by the fit what names only classes it knew; the other items are put to the vote."""
+    n_classes = len(state.shared["class_prior"])
     strange = np.bincount(chunk.item, chunk.label >= n_classes, chunk.n_items) > 0
     familiar = take_items(chunk, ~strange)._replace(n_classes=n_classes)
     known = aggregate(state, familiar)
@@ -268,7 +272,7 @@ def log_likelihood(log_confusion: Floats, labels: Incidence) -> Floats:
     row = np.empty(len(labels.item))  # used again for every class: fresh memory is slow
     for c in range(labels.n_classes):
         table = np.ascontiguousarray(log_confusion[:, c]).ravel()
-        sums[c] = labels.total(labels.item, _take(table, labels.cell, row), labels.n_items)
+        sums[c] = labels.total(labels.item, take(table, labels.cell, row), labels.n_items)
     return sums.T
 
 
@@ -277,7 +281,7 @@ def soft_counts(probs: Floats, labels: Incidence) -> Floats:
     counts = np.empty((labels.n_classes, labels.n_workers, labels.n_classes))
     row = np.empty(len(labels.item))
     for c in range(labels.n_classes):
-        share = _take(np.ascontiguousarray(probs[:, c]), labels.item, row)
+        share = take(np.ascontiguousarray(probs[:, c]), labels.item, row)
         counts[c].flat = labels.total(labels.cell, share, counts[c].size)
     return counts.swapaxes(0, 1)
 
@@ -313,7 +317,8 @@ def sum_by_worker(probs: Floats, chunk: Chunk) -> Floats:
     return soft_counts(probs, incidence_of(chunk))
 
 
-def _take(values: Floats, index: Indices, out: Floats) -> Floats:
+def take(values: Floats, index: Indices, out: Floats) -> Floats:
+    """Write values at indices known to be valid into memory that is there."""
     # Without a mode, `take` would check the indices into a copy of its own.
     return np.take(values, index, out=out, mode="clip")
 
