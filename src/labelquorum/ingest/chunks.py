@@ -502,6 +502,8 @@ def cut_chunks(tables: Iterable[LabelTable], chunk_items: int) -> Iterator[Label
 
 def take_rows(table: LabelTable, rows: Sequence[int] | NDArray[Any]) -> LabelTable:
     """Some rows of a table, with nothing said of what was skipped."""
+    if isinstance(rows, range):  # which NumPy would read number by number
+        rows = np.arange(rows.start, rows.stop, rows.step)
     positions = np.asarray(rows, np.intp)
     columns: dict[str, Any] = {
         name: some_rows(values, positions)
