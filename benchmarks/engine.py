@@ -17,24 +17,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import bulk
 import numpy as np
 from streams import (
     CHUNK_ITEMS,
     CHUNK_LABELS,
     LABELS_PER_ITEM,
     N_CLASSES,
+    QUICK,
     Door,
     Functions,
     Labels,
     Result,
+    Sizes,
     draw_chunk,
     frame,
     integer_chunk,
@@ -47,33 +50,6 @@ from streams import (
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much of everything."""
-
-    history: Sequence[int] = (10**4, 10**6, 10**7)  # labels streamed
-    workers: Sequence[int] = (10**3, 10**5, 10**6)  # workers known
-    crowd: int = 1000  # workers where their number is not the question
-    timed_chunks: int = 500
-    starts: int = 5
-    refit_items: int = 20_000
-    refit_workers: Sequence[int] = (1000, 200)
-    preset: str = "default"
-    own_cache: bool = True  # of compiled code, for each part; else that of the environment
-
-
-QUICK = Sizes(
-    (500, 1000),
-    (500, 1000),
-    100,
-    20,
-    starts=1,
-    refit_items=300,
-    refit_workers=(50,),
-    own_cache=False,
-)
 
 
 # ── parts ────────────────────────────────────────────────────────────────────────────────────
@@ -345,6 +321,15 @@ PARTS: dict[str, Callable[[Sizes], Result]] = {
     "workers": measure_workers,
     "start": measure_start,
     "refit": measure_refit,
+    "stalls": bulk.measure_stalls,
+    "fit": bulk.measure_fit,
+    "csv": bulk.measure_csv,
+    "classes": bulk.measure_classes,
+    "installed": bulk.measure_installed,
+}
+WITHIN_PARTS: dict[str, Callable[..., Result]] = {
+    "first_chunk": measure_first_chunk,
+    "our_stream": measure_our_stream,
 }
 
 
@@ -413,8 +398,18 @@ def machine() -> Result:
         "load_before": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{name: version(name) for name in ("labelquorum", "jax", "numpy", "pandas", "crowd-kit")},
+        **{name: version_of(name) for name in PACKAGES},
     }
+
+
+PACKAGES = ("labelquorum", "jax", "numpy", "pandas", "crowd-kit")
+
+
+def version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def child(part: str, sizes: Sizes, cache: str, *arguments: float) -> Result:
@@ -435,7 +430,7 @@ def child(part: str, sizes: Sizes, cache: str, *arguments: float) -> Result:
 
 
 def run_child(part: str, sizes: Result, *arguments: float) -> None:
-    print(json.dumps(globals()[f"measure_{part}"](Sizes(**sizes), *arguments)))
+    print(json.dumps((PARTS | WITHIN_PARTS)[part](Sizes(**sizes), *arguments)))
 
 
 def main(arguments: list[str] | None = None) -> None:

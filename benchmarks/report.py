@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from targets import rows as target_rows
+
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
 
@@ -17,7 +19,7 @@ LEVELS = {"door": "`partial_fit` on a DataFrame", "functions": "`update` and `ag
 
 def page(result: dict[str, Any]) -> str:
     parts, machine = result["parts"], result["machine"]
-    sections = [SECTIONS[name](part) for name, part in parts.items()]
+    sections = [SECTIONS[name](part) for name, part in parts.items() if name in SECTIONS]
     made = (
         f"Made by `{result['command']} --save` and `python3 run.py python benchmarks/report.py` on "
         f"{machine['cores']} cores ({machine['cpu']}), {machine['system']}, Python "
@@ -25,9 +27,7 @@ def page(result: dict[str, Any]) -> str:
         f"{machine['pandas']}, Crowd-Kit {machine['crowd-kit']}, labelquorum "
         f"{machine['labelquorum']}. Load before the start: {machine['load_before']}."
     )
-    return (
-        "\n\n".join(["# Performance", INTRO, verdicts(result["verdicts"]), *sections, made]) + "\n"
-    )
+    return "\n\n".join(["# Performance", INTRO, targets(parts), *sections, made]) + "\n"
 
 
 INTRO = """How fast is `BiLA()`, and does it stay so? A command writes this page from measurements.
@@ -36,6 +36,15 @@ DataFrame with text ids to `labels_`. Every part runs in its own process, and mo
 compared take turns."""
 CURVE_POINTS = 5
 """Points of the memory curve that are shown: enough to see whether it rises."""
+
+
+def targets(parts: dict[str, Any]) -> str:
+    header = ["measure", "before", "target", "measured"]
+    return (
+        f"## Targets\n\n{table(header, target_rows(parts))}\n\n"
+        '"Before" is from issue 19, which set the targets: the engine that compiled every shape '
+        "with XLA, on 2 cores. A part that is not measured yet is named; `--only PART` measures it."
+    )
 
 
 def verdicts(rows: list[dict[str, Any]]) -> str:

@@ -1,6 +1,7 @@
 """What load does the service bear? A real service, a real store, loopback, one JSON object.
 
     python3 run.py python benchmarks/service.py [--save] [--only PART …] [--minutes N] [--quick]
+    python3 run.py python benchmarks/service.py --only limit    # at which rate does it break?
 
 Authentication, validation and updates are on, and the client runs on the same cores. Requests are
 sent at a set rate, whether or not earlier ones were answered, and a latency counts from the moment
@@ -39,6 +40,8 @@ CLASSES = ["a", "b", "c", "d"]
 N_WORKERS = 1000
 CONNECTIONS = 64
 SINGLE_RATE, BATCH_RATE, BATCH = 2_000, 200, 100
+SLOWEST_SINGLE_MS, SLOWEST_BATCH_MS, MAX_CHUNKS_BEHIND = 50, 250, 2
+RATE_STEP = 1.25
 
 
 # ── what is sent ─────────────────────────────────────────────────────────────────────────────
@@ -277,6 +280,7 @@ def measure_load(
         "chunk_items": chunk_items,
         "labels_per_second": round(batch * found["requests_per_second"]),
         **found,
+        "learner_cpu_ms_per_request": found["cpu_us_per_request"][-1] / 1000,
         "chunks_behind_p50": float(np.median(behind)),
         "chunks_behind_max": float(max(behind)),
         "resident_mb_tenth": resident[tenth],
@@ -284,6 +288,47 @@ def measure_load(
         "resident_mb": resident,
         "start_s": round(ready, 2),
     }
+
+
+def measure_limit(rate: float, seconds: float, warm: float, max_steps: int = 20) -> Result:
+    """Offer a quarter more each time, to a new service, until it breaks."""
+    steps: list[Result] = []
+    for _ in range(max_steps):
+        load = measure_load(rate, BATCH, seconds, 2000, warm)
+        steps.append({name: load[name] for name in LIMIT_FIGURES})
+        steps[-1] |= {
+            "offered_labels_per_second": round(rate * BATCH),
+            "broken": broken(load, rate),
+        }
+        say(f"  {json.dumps(steps[-1])}")
+        if steps[-1]["broken"]:
+            break
+        rate *= RATE_STEP
+    held = [step["labels_per_second"] for step in steps if not step["broken"]]
+    return {"seconds": seconds, "held_labels_per_second": max(held, default=0), "steps": steps}
+
+
+LIMIT_FIGURES = (
+    "labels_per_second",
+    "refused",
+    "p50_ms",
+    "p99_ms",
+    "chunks_behind_max",
+    "settled_s",
+    "learner_cpu_ms_per_request",
+    "cpu_us_per_request",
+)
+
+
+def broken(load: Result, rate: float) -> list[str]:
+    """What a service under a load of batches did not keep."""
+    kept = {
+        "the rate": load["requests_per_second"] >= 0.99 * rate,
+        "every request": not load["refused"],
+        "p99": load["p99_ms"] < SLOWEST_BATCH_MS,
+        "chunks behind": load["chunks_behind_max"] < MAX_CHUNKS_BEHIND,
+    }
+    return [name for name, holds in kept.items() if not holds]
 
 
 def measure_restart(
@@ -368,6 +413,7 @@ def parts(seconds: float, minutes: float, quick: bool) -> dict[str, Callable[[],
         "batches": lambda: measure_load(BATCH_RATE * scale, BATCH, seconds, 2000, warm),
         "steady": lambda: measure_load(BATCH_RATE * scale / 2, BATCH, 60 * minutes, 2000, warm),
         "restart": lambda: measure_restart(*full),
+        "limit": lambda: measure_limit(BATCH_RATE * scale, seconds, warm, 2 if quick else 20),
     }
 
 
@@ -379,8 +425,8 @@ def verdicts(found: dict[str, Result]) -> list[Result]:
         rows.append({**row, "holds": bool(holds)})
 
     for name, unit, least, slowest in (
-        ("singles", "requests_per_second", SINGLE_RATE, 50),
-        ("batches", "labels_per_second", BATCH_RATE * BATCH, 250),
+        ("singles", "requests_per_second", SINGLE_RATE, SLOWEST_SINGLE_MS),
+        ("batches", "labels_per_second", BATCH_RATE * BATCH, SLOWEST_BATCH_MS),
     ):
         if name in found:
             one = found[name]
@@ -390,7 +436,7 @@ def verdicts(found: dict[str, Result]) -> list[Result]:
             add(f"{name}: {what}", one[unit], least, kept)
             add(f"{name}: p99, ms", one["p99_ms"], slowest, one["p99_ms"] < slowest)
             lag = one["chunks_behind_max"]
-            add(f"{name}: chunks behind, at most", lag, 2, lag < 2)
+            add(f"{name}: chunks behind, at most", lag, MAX_CHUNKS_BEHIND, lag < MAX_CHUNKS_BEHIND)
     if "steady" in found:
         grown = round(found["steady"]["resident_mb_end"] / found["steady"]["resident_mb_tenth"], 3)
         minutes = found["steady"]["seconds"] / 60

@@ -25,6 +25,8 @@ def page(result: dict[str, Any]) -> str:
     loads = [parts[name] for name in ("singles", "batches", "steady") if name in parts]
     if loads:
         sections.append(f"## Labels sent at a rate\n\n{table(*_loads(loads))}")
+    if "limit" in parts:
+        sections.append(_limit(parts["limit"]))
     if "restart" in parts:
         sections.append(_restart(parts["restart"]))
     sections.append(
@@ -77,6 +79,28 @@ def _loads(loads: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
         for one in loads
     ]
     return header, lines
+
+
+def _limit(part: dict[str, Any]) -> str:
+    header = ["labels per second offered", "answered", "refused", "p50, ms", "p99, ms"]
+    header += ["chunks behind, most", "learner's CPU per request, ms", "not kept"]
+    lines = [
+        [
+            f"{step['offered_labels_per_second']:,}",
+            f"{step['labels_per_second']:,}",
+            f"{step['refused']:,}",
+            f"{step['p50_ms']:.1f}",
+            f"{step['p99_ms']:.1f}",
+            f"{step['chunks_behind_max']:g}",
+            f"{step['learner_cpu_ms_per_request']:.2f}",
+            ", ".join(step["broken"]) or "–",
+        ]
+        for step in part["steps"]
+    ]
+    return (
+        f"## Until it breaks\n\nRequests of 100 labels, a quarter more each time, "
+        f"{part['seconds']:g} seconds each.\n\n{table(header, lines)}"
+    )
 
 
 def _restart(part: dict[str, Any]) -> str:

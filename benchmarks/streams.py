@@ -4,6 +4,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,22 +19,58 @@ SKILL = 0.7  # of the crowd whose answers are timed, not scored
 Result = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything."""
+
+    history: Sequence[int] = (10**4, 10**6, 10**7)  # labels streamed
+    workers: Sequence[int] = (10**3, 10**5, 10**6)  # workers known
+    crowd: int = 1000  # workers where their number is not the question
+    timed_chunks: int = 500
+    starts: int = 5
+    refit_items: int = 20_000
+    refit_workers: Sequence[int] = (1000, 200)
+    stall_chunks: int = 300
+    bulk_labels: int = 10**7
+    many_classes: Sequence[int] = (3000, 500, 10**5)  # workers, classes, labels
+    preset: str = "default"
+    own_cache: bool = True  # of compiled code, for each part; else that of the environment
+
+
+QUICK = Sizes(
+    (500, 1000),
+    (500, 1000),
+    100,
+    20,
+    starts=1,
+    refit_items=300,
+    refit_workers=(50,),
+    stall_chunks=20,
+    bulk_labels=10**5,
+    many_classes=(100, 20, 2000),
+    own_cache=False,
+)
+
+
 class Labels(NamedTuple):
     """One chunk's labels as flat integers, items numbered along the stream."""
 
     item: Any
     worker: Any
     label: Any
+    truth: Any = None  # of each item
 
 
-def labels_of(rng: np.random.Generator, worker: Any, first_item: int) -> Labels:
+def labels_of(
+    rng: np.random.Generator, worker: Any, first_item: int, n_classes: int = N_CLASSES
+) -> Labels:
     """What these workers, (N, labels per item), say: the truth with chance SKILL, else anything."""
     n_items, per_item = worker.shape
-    truth = rng.integers(N_CLASSES, size=(n_items, 1))
-    noise = rng.integers(N_CLASSES, size=worker.shape)
+    truth = rng.integers(n_classes, size=(n_items, 1))
+    noise = rng.integers(n_classes, size=worker.shape)
     label = np.where(rng.random(worker.shape) < SKILL, truth, noise)
     item = first_item + np.repeat(np.arange(n_items), per_item)
-    return Labels(item, worker.ravel(), label.ravel())
+    return Labels(item, worker.ravel(), label.ravel(), truth.ravel())
 
 
 def draw_chunk(
@@ -57,11 +94,11 @@ def frame(labels: Labels) -> Any:
     )
 
 
-def integer_chunk(labels: Labels, n_workers: int) -> Any:
+def integer_chunk(labels: Labels, n_workers: int, n_classes: int = N_CLASSES) -> Any:
     from labelquorum.ingest.chunks import make_chunk
 
     item = labels.item - labels.item[0]
-    return make_chunk(item, labels.worker, labels.label, n_workers=n_workers, n_classes=N_CLASSES)
+    return make_chunk(item, labels.worker, labels.label, n_workers=n_workers, n_classes=n_classes)
 
 
 class Door:

@@ -40,16 +40,60 @@ def test_the_engine_benchmark_prints_one_json_object_and_its_report(tmp_path: Pa
     page = tmp_path / "performance.md"
     run_script("benchmarks/report.py", str(tmp_path / "engine.json"), "-o", str(page))
     assert "## Latency against known workers" in page.read_text()
+    assert "not yet (`stalls`)" in page.read_text()
+
+
+def test_bulk_parts_are_measured_in_processes_and_shown_beside_their_targets(
+    tmp_path: Path,
+) -> None:
+    bulk = ("stalls", "fit", "csv", "classes")
+    out = run_script("benchmarks/engine.py", "--quick", "--only", *bulk)
+    parts = json.loads(out)["parts"]
+    assert parts["stalls"]["chunks"] == 20
+    assert parts["fit"]["labels"] == 100_000 and parts["fit"]["peak_mb"] > 50
+    for side in ("labelquorum", "crowdkit"):
+        assert parts["csv"][side]["error"] < 5 and parts["csv"][side]["peak_mb"] > 50
+    for name in ("dawid_skene", "crowdkit_drop_in", "bila"):
+        assert parts["classes"][name]["error"] < 20
+
+    (tmp_path / "engine.json").write_text(out)
+    page = tmp_path / "performance.md"
+    run_script("benchmarks/report.py", str(tmp_path / "engine.json"), "-o", str(page))
+    assert not any(f"not yet (`{part}`)" in page.read_text() for part in bulk)
+
+
+def test_a_process_that_fails_is_reported_with_its_last_line(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import bulk
+
+    ended = bulk.run_measured([sys.executable, "-c", "raise MemoryError('too much')"])
+    assert ended["failed"] == "MemoryError: too much" and ended["peak_mb"] > 0
+
+
+def test_the_gpu_benchmark_runs_on_the_processor_too() -> None:
+    result = json.loads(run_script("benchmarks/gpu.py", "--quick", JAX_PLATFORMS="cpu"))
+    assert result["labels"] == 20_000 and result["labels_per_second"] > 0
 
 
 def test_the_service_benchmark_prints_one_json_object_and_its_report(tmp_path: Path) -> None:
     out = run_script(
-        "benchmarks/service.py", "--quick", "--seconds", "2", "--only", "batches", "restart"
+        "benchmarks/service.py",
+        "--quick",
+        "--seconds",
+        "2",
+        "--only",
+        "batches",
+        "restart",
+        "limit",
     )
     result = json.loads(out)
     load, restart = result["parts"]["batches"], result["parts"]["restart"]
     assert load["requests"] == 8 and load["refused"] == 0
     assert 0 < load["p50_ms"] <= load["p99_ms"] <= load["max_ms"]
+    assert load["learner_cpu_ms_per_request"] == load["cpu_us_per_request"][-1] / 1000
+    assert [step["offered_labels_per_second"] for step in result["parts"]["limit"]["steps"]][
+        :1
+    ] == [400]
     assert restart["items"] == 5000 and restart["labels"] == 15_000
     assert len(result["verdicts"]) == 4
 
@@ -57,6 +101,7 @@ def test_the_service_benchmark_prints_one_json_object_and_its_report(tmp_path: P
     page = tmp_path / "load.md"
     run_script("benchmarks/service_report.py", str(tmp_path / "service.json"), "-o", str(page))
     assert "## Starting on a full store" in page.read_text()
+    assert "## Until it breaks" in page.read_text()
 
 
 def test_the_benchmark_of_large_bodies_tells_latency_and_memory() -> None:
