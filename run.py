@@ -44,8 +44,8 @@ LOCK = ROOT / "requirements.lock"
 LOCK_DEV = ROOT / "requirements-dev.lock"
 LOCK_NODEPS = ROOT / "requirements-nodeps.lock"  # installed without their dependencies
 LOCK_SPARK = ROOT / "requirements-spark.lock"
-RUN = Packages("run", "labelquorum, its service and the demo", 220, [LOCK])
-DEV = Packages("dev", "the tests and checks", 210, [LOCK_DEV, LOCK_NODEPS])
+RUN = Packages("run", "labelquorum, its service and the demo", 102, [LOCK])
+DEV = Packages("dev", "the tests and checks", 328, [LOCK_DEV, LOCK_NODEPS])
 SPARK = Packages("spark", "Spark", 456, [LOCK_SPARK])
 PROJECT = "project"
 
