@@ -32,7 +32,7 @@ from labelquorum.learn.aggregator import (
 )
 from labelquorum.learn.analysis import posterior  # which imports from this package: no names yet
 from labelquorum.learn.bila.dependence import N_SUMS, temperature
-from labelquorum.learn.bila.hierarchical import ONE_COIN, Recipe, class_prior
+from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, class_prior
 from labelquorum.learn.bila.minibatch import pack_counted
 from labelquorum.learn.bila.solver import (
     count,
@@ -63,6 +63,10 @@ __all__ = [
     "update",
     "with_more",
 ]
+
+
+MAX_MATRIX_BYTES = 1 << 30
+"""The matrices of a chunk's workers may take this much; the solver holds about five copies."""
 
 
 class State(NamedTuple):
@@ -121,6 +125,7 @@ def init(chunk: Chunk, seed: int, recipe: Recipe) -> State:
 
 def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     """Solve the chunk together with the counts of all that came before it, and count it."""
+    _check_size(chunk, recipe)
     state = _grow(state, chunk)
     if not chunk.n_labels:
         nothing = np.zeros((chunk.n_items, len(recipe.worker_models), chunk.n_classes), np.float32)
@@ -146,6 +151,18 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     loss, rounds = fitted[model].numbers
     losses = np.array([loss], np.float32)
     return following, Info(chunk.n_labels, int(rounds), losses, model, counted)
+
+
+def _check_size(chunk: Chunk, recipe: Recipe) -> None:
+    """Refuse a chunk whose matrices would not fit into memory."""
+    n_workers, n_classes = len(chunk.workers), chunk.n_classes
+    if HIERARCHICAL in recipe.worker_models and 8 * n_workers * n_classes**2 > MAX_MATRIX_BYTES:
+        raise StateError(
+            f"{n_workers:,} workers × {n_classes:,} classes: a matrix for each would take "
+            f"{8 * n_workers * n_classes**2 / 2**30:.1f} GiB, and a chunk may take "
+            f"{MAX_MATRIX_BYTES / 2**30:.0f}. Use BiLA(generative='one_coin') or DawidSkene(), or "
+            "learn in smaller chunks with partial_fit."
+        )
 
 
 def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
@@ -345,7 +362,7 @@ def _commit(
     pooled, class_counts, unexplained = {}, {}, {}
     for name, past in before.items():
         fit = fitted[name]
-        if not (np.isfinite(fit.theta).all() and np.isfinite(fit.class_probs).all()):
+        if not np.isfinite(fit.theta.sum() + fit.class_probs.sum()):
             raise StateError(
                 "Learning from this chunk gave no finite numbers, so it was not learned from. "
                 "Look for extreme weights, or for settings far from their defaults."
