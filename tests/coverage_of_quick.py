@@ -3,7 +3,8 @@
     python3 run.py coverage [--reuse]
 
 runs the quick tests, then the others, with the processes they start, and fails where the quick
-tests cover less than MIN_SHARE of the lines that either covers. With `--reuse` it compares the files of the last run.
+tests cover less than MIN_SHARE of the lines that either covers. With `--reuse` it compares the
+files of the last run.
 """
 
 import argparse
