@@ -6,6 +6,7 @@ order in which rows arrived cannot change a bit of any result.
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from hashlib import blake2b
 from math import inf
 from string import ascii_letters, digits
@@ -45,8 +46,8 @@ _INT64_DIGITS = 18
 _HASH_OF_TEXT, _HASH_OF_NUMBER = (blake2b(kind, digest_size=8).copy for kind in (b"s", b"n"))
 
 
-class Chunk(NamedTuple):
-    """Labels of N items by P workers; B rows sorted by item, worker, label."""
+class _ChunkColumns(NamedTuple):
+    """The fields of a `Chunk`."""
 
     item: NDArray[np.int32]  # (B,) position of the item in this chunk
     worker: NDArray[np.int32]  # (B,) index of the worker among all known workers
@@ -64,6 +65,16 @@ class Chunk(NamedTuple):
     gold: NDArray[np.int32] | None = None  # (N,) the true class where it was given, or MISSING
     votes: NDArray[np.float32] | None = None  # (B, 1 + C) of labels that are majorities: how many
     # votes, and their weight by class; a row of zeros stands for one vote
+
+
+class Chunk(_ChunkColumns):
+    """Labels of N items by P workers; B rows sorted by item, worker, label.
+
+    What follows from the columns is computed once, when it is first asked for.
+    """
+
+    def __getstate__(self) -> None:
+        """A copy or a pickle has the columns alone."""
 
     @property
     def n_items(self) -> int:
@@ -86,7 +97,7 @@ class Chunk(NamedTuple):
         again = self.known | (self.replaced != MISSING)
         return np.asarray(np.bincount(self.item, again, self.n_items) == 0)
 
-    @property
+    @cached_property
     def first_votes(self) -> NDArray[np.int32] | None:
         """The first row of the same worker on the same item, (B,); None where each has one row."""
         again = np.zeros(self.n_labels, bool)
@@ -96,12 +107,12 @@ class Chunk(NamedTuple):
         rows = np.arange(self.n_labels, dtype=np.int32)
         return np.asarray(np.maximum.accumulate(np.where(again, 0, rows)), np.int32)
 
-    @property
+    @cached_property
     def weight_by_item(self) -> NDArray[np.float64]:
         """How many labels each item has, by weight, (N,)."""
         return np.asarray(np.bincount(self.item, self.weight, self.n_items), np.float64)
 
-    @property
+    @cached_property
     def workers_by_item(self) -> NDArray[np.float64]:
         """How many workers labelled each item, (N,); by weight, where each gave one label."""
         first = self.first_votes
@@ -112,7 +123,7 @@ class Chunk(NamedTuple):
             counts = np.bincount(first, counts, self.n_labels) > 0
         return np.asarray(np.bincount(self.item, counts, self.n_items), np.float64)
 
-    @property
+    @cached_property
     def local_worker(self) -> NDArray[np.int32]:
         """The rows' workers as positions in `workers`, (B,)."""
         n_workers = int(self.workers.max(initial=-1)) + 1

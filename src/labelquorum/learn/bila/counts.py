@@ -296,7 +296,7 @@ def _tally(chunk: Chunk, n_models: int) -> _Tally:
     An item that was counted before is counted again with all its labels, and the past is taken
     back. Where the q of then is not known, only labels of workers new to the item are counted.
     """
-    items = (np.bincount(chunk.item, chunk.weight, chunk.n_items) > 0).astype(np.float64)
+    items = (chunk.weight_by_item > 0).astype(np.float64)
     probs = np.zeros((chunk.n_items, n_models, chunk.n_classes))
     corrects = chunk.replaced != MISSING
     seen = chunk.known | corrects
