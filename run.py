@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "installed-by-run"  # what is installed; a part is recorded after its last package
 PYPROJECT = ROOT / "pyproject.toml"
+KERNEL = ROOT / "src/labelquorum/learn/bila/_kernel.c"  # compiled where there is a compiler
 CI = "LABELQUORUM_CI"  # set where every test must run, those of Spark too
 
 
@@ -43,8 +44,8 @@ LOCK = ROOT / "requirements.lock"
 LOCK_DEV = ROOT / "requirements-dev.lock"
 LOCK_NODEPS = ROOT / "requirements-nodeps.lock"  # installed without their dependencies
 LOCK_SPARK = ROOT / "requirements-spark.lock"
-RUN = Packages("run", "labelquorum, its service and the demo", 220, [LOCK])
-DEV = Packages("dev", "the tests and checks", 210, [LOCK_DEV, LOCK_NODEPS])
+RUN = Packages("run", "labelquorum, its service and the demo", 102, [LOCK])
+DEV = Packages("dev", "the tests and checks", 328, [LOCK_DEV, LOCK_NODEPS])
 SPARK = Packages("spark", "Spark", 456, [LOCK_SPARK])
 PROJECT = "project"
 
@@ -143,7 +144,7 @@ def wanted_stamp(extra: Sequence[Packages]) -> dict[str, str]:
     place = [sys.implementation.cache_tag, sysconfig.get_platform(), str(ROOT)]
     return {
         RUN.name: _digest(RUN.locks, *place),
-        PROJECT: _digest([PYPROJECT]),
+        PROJECT: _digest([PYPROJECT, KERNEL]),
         **{part.name: _digest(part.locks) for part in extra},
     }
 

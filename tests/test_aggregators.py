@@ -9,7 +9,7 @@ from groups import slow_but
 from labelquorum.errors import StateError
 from labelquorum.evaluation import checks
 from labelquorum.evaluation.checks import CHECKS, check_aggregator
-from labelquorum.learn.aggregator import Aggregator, refit
+from labelquorum.learn.aggregator import Aggregator, refit, softmax
 from labelquorum.learn.bila.presets import PRESETS, settings_of
 from labelquorum.learn.methods.majority_vote import majority_vote
 from labelquorum.learn.registry import AGGREGATORS
@@ -326,3 +326,12 @@ def test_an_aggregator_that_breaks_a_law_is_found_out(law):
 def test_a_law_can_be_broken_in_a_second_way(law, broken):
     with pytest.raises(AssertionError, match=f"breaks the law '{law}'"):
         CHECKS[law](broken(majority_vote()))
+
+
+@pytest.mark.parametrize("n_classes", [1, 2, 5, 7, 8, 9])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_probabilities_have_the_bits_of_a_softmax_row_by_row(n_classes, dtype):
+    scores = np.random.default_rng(0).normal(0, 5, (200, n_classes)).astype(dtype)
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    expected = (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+    np.testing.assert_array_equal(softmax(scores), expected)

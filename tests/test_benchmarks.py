@@ -102,3 +102,12 @@ def test_the_service_benchmark_prints_one_json_object_and_its_report(tmp_path: P
     run_script("benchmarks/service_report.py", str(tmp_path / "service.json"), "-o", str(page))
     assert "## Starting on a full store" in page.read_text()
     assert "## Until it breaks" in page.read_text()
+
+
+def test_the_benchmark_of_large_bodies_tells_latency_and_memory() -> None:
+    out = run_script("benchmarks/large_bodies.py", "--senders", "2", "--megabytes", "0.5")
+    parts = json.loads(out)["parts"]
+    assert [part["kind"] for part in parts] == ["names", "different names", "labels"]
+    assert [list(part["statuses"]) for part in parts] == [["422"], ["422"], ["200"]]
+    assert all(part["healthz_ms"]["max"] < 60_000 for part in parts)
+    assert all(part["peak_mb"] < 1_000 for part in parts)

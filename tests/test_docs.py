@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from code import InteractiveConsole
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -152,6 +153,29 @@ def test_blocks_of_a_page_share_their_names_and_their_folder(tmp_path):
         "```python\nimport os\nos.mkdir('a')\n```\n\n```python\nassert os.listdir() == ['a']\n```\n"
     )
     generate.run_code(text + "```console\n$ test -d a\n```\n", tmp_path)
+
+
+class Typed(InteractiveConsole):
+    """Python's prompt, which runs nothing and keeps what it could not read."""
+
+    def __init__(self):
+        super().__init__()
+        self.faults = []
+
+    def runcode(self, code):
+        pass
+
+    def showsyntaxerror(self, *_, **__):
+        self.faults.append(str(sys.exception()))
+
+
+@pytest.mark.parametrize("name", generate.PAGES)
+def test_code_of_a_page_can_be_pasted_at_the_prompt(name):
+    for code in re.findall(r"^```python\n(.*?)^```", page(name), re.DOTALL | re.MULTILINE):
+        prompt = Typed()
+        for line in [*code.splitlines(), ""]:
+            prompt.push(line)
+        assert prompt.faults == [], code
 
 
 def test_every_page_with_code_is_run():

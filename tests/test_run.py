@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RUN = "requirements.lock"
 DEV = ["requirements-dev.lock", "requirements-nodeps.lock"]
 SPARK = "requirements-spark.lock"
+KERNEL = "src/labelquorum/learn/bila/_kernel.c"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 UV = """#!/bin/sh
@@ -40,7 +41,8 @@ class Checkout:
         self.venv = folder / ".venv"
         self.stamp = self.venv / "installed-by-run"
         shutil.copy(ROOT / "run.py", folder)
-        for name in [RUN, *DEV, SPARK, "pyproject.toml"]:
+        (folder / KERNEL).parent.mkdir(parents=True)
+        for name in [RUN, *DEV, SPARK, "pyproject.toml", KERNEL]:
             (folder / name).write_text("one==1\n")
         uv = folder / "bin" / "uv"
         uv.parent.mkdir()
@@ -102,8 +104,8 @@ def test_first_run_installs_the_pins_and_the_project(checkout: Checkout) -> None
     assert all(f"-r {checkout.folder / name}" in dev for name in DEV)
     assert "--no-build-isolation" in project
     assert project.endswith(f"-e {checkout.folder}")
-    assert "1 packages, a download of about 220 MB" in err
-    assert "2 packages, a download of about 210 MB" in err
+    assert "1 packages, a download of about 102 MB" in err
+    assert "2 packages, a download of about 328 MB" in err
 
 
 def test_demo_installs_no_package_of_the_developers(checkout: Checkout) -> None:
@@ -183,8 +185,9 @@ def test_new_pins_make_a_new_environment(installed: Checkout, name: str) -> None
     assert not (installed.venv / "old").exists()
 
 
-def test_new_pyproject_reinstalls_the_project_alone(installed: Checkout) -> None:
-    (installed.folder / "pyproject.toml").write_text("two\n")
+@pytest.mark.parametrize("name", ["pyproject.toml", KERNEL])
+def test_a_changed_project_is_installed_again_alone(installed: Checkout, name: str) -> None:
+    (installed.folder / name).write_text("two\n")
     assert installed.run("python", "-c", "")[0] == 0
     (asked,) = installed.asked()
     assert asked.endswith(f"-e {installed.folder}")
@@ -342,9 +345,10 @@ def test_locks_satisfy_pyproject_and_stay_light() -> None:
     extras = project["optional-dependencies"]
     serve = [*project["dependencies"], *extras["serve"], *extras["store"], *extras["client"]]
     run = [*serve, *extras["browser"], *groups["editable"], *PYPROJECT["build-system"]["requires"]]
-    developing = [*groups["dev"], *extras["excel"], *extras["parquet"], *extras["plots"]]
-    known = {"browser", "client", "excel", "parquet", "plots", "serve", "spark", "store"}
-    assert set(extras) == known
+    used = [extras[name] for name in ("crowdkit", "excel", "jax", "parquet", "plots")]
+    developing = [*groups["dev"], *(name for names in used for name in names)]
+    known = {"browser", "client", "serve", "spark", "store"}
+    assert set(extras) == known | {"crowdkit", "excel", "jax", "parquet", "plots"}
     assert set(groups["spark"]) <= set(extras["spark"])
     pins = {name: read_lock(name) for name in [RUN, *DEV, SPARK]}
     for name, requirements in [

@@ -97,7 +97,7 @@ __all__ = [
 
 __version__ = version("labelquorum")
 
-# What needs JAX or httpx is imported when first used, so that `labelquorum --help` answers at once.
+# What needs pandas or httpx is imported when first used, so `labelquorum --help` answers at once.
 _LATER = {
     "Batch": "labelquorum.learn.bila.minibatch",
     "LabelTable": "labelquorum.ingest.labels",

@@ -271,6 +271,14 @@ def test_tasks_that_a_model_does_not_keep_open_are_reported():
     assert len(MajorityVote.load("all.lq").report().items) == 60
 
 
+def test_the_same_command_again_does_not_count_its_file_twice():
+    command = ("aggregate", "labels.csv", "--model", "crowd.lq", *VOTE)
+    run(*command)
+    before = Path("crowd.lq").read_bytes()
+    assert "has learned from labels.csv before" in run(*command, code=1).stderr
+    assert Path("crowd.lq").read_bytes() == before
+
+
 def test_a_file_counts_once_unless_it_is_given_again_on_purpose():
     def labels() -> int:
         table = MajorityVote.load("crowd.lq").report().workers

@@ -1,6 +1,7 @@
 """The drop-in classes give what Crowd-Kit gives: arguments, tables, values."""
 
 import inspect
+import sys
 import warnings
 
 import crowdkit.aggregation
@@ -502,3 +503,10 @@ def test_what_metrics_cannot_use_is_refused_as_crowd_kit_does():
         ours.uncertainty(data, compute_by="day")
     with pytest.raises(StateError, match="DawidSkene has no skills"):
         ours.consistency(data, aggregator=DawidSkene())
+
+
+def test_what_needs_scipy_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)  # as if it were not installed
+    answers = pd.DataFrame({"task": ["q", "q"], "worker": ["a", "b"], "label": ["x", "y"]})
+    with pytest.raises(StateError, match=r"pip install 'labelquorum\[crowdkit\]'"):
+        ours.uncertainty(answers)

@@ -251,6 +251,36 @@ def test_a_sentence_names_the_file_and_the_next_step(file, tmp_path):
     assert "\n" not in sentence
 
 
+def crafted(snapshot):
+    """Files that no `save` wrote, with the digest of what they hold."""
+    header, arrays, ids = snapshot.header, snapshot.arrays, snapshot.ids
+    for name in header:
+        yield snapshot._replace(header={key: header[key] for key in header if key != name})
+        for junk in (None, 3, "x", [], {"a": 1}):
+            yield snapshot._replace(header={**header, name: junk})
+    for name, array in arrays.items():
+        yield snapshot._replace(arrays={key: arrays[key] for key in arrays if key != name})
+        for other in (array.ravel()[:-1], array[..., None], np.full(array.shape, -1.5)):
+            yield snapshot._replace(arrays={**arrays, name: other})
+    for name in ids:
+        yield snapshot._replace(ids={key: ids[key] for key in ids if key != name})
+        yield snapshot._replace(ids={**ids, name: list(ids[name])[:-1]})
+
+
+def test_a_crafted_file_is_read_or_refused_with_a_sentence(file, tmp_path):
+    path = tmp_path / "crafted.lq"
+    path.write_bytes(file)
+    sentences = []
+    for snapshot in crafted(read_snapshot(path)):
+        write_snapshot(path, snapshot)
+        try:
+            lq.load(path)
+        except StateError as error:
+            sentences.append(str(error))
+    assert sum("what it holds is no model" in sentence for sentence in sentences) > 20
+    assert all("\n" not in sentence for sentence in sentences)
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"hello", b"\0" * 100, b"PK\x03\x04" * 20, pickle.dumps({"a": 1}), b"\xff" * 64],

@@ -6,6 +6,7 @@ import pytest
 
 import labelquorum as lq
 from labelquorum.evaluation import class_agreement, krippendorff_alpha
+from labelquorum.learn import reports
 
 ROWS = [
     *[("t1", worker, label) for worker, label in zip("abc", "xxy", strict=True)],
@@ -138,3 +139,15 @@ def test_a_report_does_not_change_the_model(tmp_path):
     model.report()
     model.save(tmp_path / "after.lq")
     assert (tmp_path / "before.lq").read_bytes() == (tmp_path / "after.lq").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "classes", [["a", "b"], [1, 2], [1, 2.5], [True, 2], ["a", 2], [2**60, 0.5]]
+)
+def test_a_long_series_of_labels_has_the_type_of_a_short_one(classes, monkeypatch):
+    rows = [(task, 0, label) for task, label in enumerate(classes * 3)]
+    short = lq.MajorityVote(classes=classes).partial_fit(rows).labels_
+    monkeypatch.setattr(reports, "MIN_TAKEN_LABELS", 0)
+    long = lq.MajorityVote(classes=classes).partial_fit(rows).labels_
+    pd.testing.assert_series_equal(long, short)
+    assert list(map(type, long)) == list(map(type, short))

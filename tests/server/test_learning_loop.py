@@ -9,8 +9,10 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from server.served import serving
 
 from labelquorum.errors import LabelError, StoreError
@@ -18,6 +20,7 @@ from labelquorum.evaluation import class_conditional_crowd, label_table
 from labelquorum.server.learning_loop import SubprocessLoop
 from labelquorum.server.write_queue import WriteQueue
 from labelquorum.store.batch import Submission
+from labelquorum.store.database import TURN_NUMBER, open_postgresql
 from labelquorum.store.database.page_checksums import PageChecksums
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
@@ -113,29 +116,55 @@ def test_a_chunk_that_ends_the_process_three_times_is_quarantined(queue):
     assert queue.healthy
 
 
-def stop_process(pid, turns, in_turn):
+@contextmanager
+def turns_of(where):
+    """Give a function that tells whether a process writes: it takes the writers' lock, or fails."""
+    if "://" in where:
+        ask = sa.select(sa.func.pg_try_advisory_xact_lock(TURN_NUMBER))
+        engine, _ = open_postgresql(where)
+
+        def is_held():
+            with engine.begin() as connection:
+                return not connection.scalar(ask)
+
+        yield is_held
+        engine.dispose()
+        return
+    with (Path(where) / "labelquorum.turn").open("a") as file:
+
+        def is_held():
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            fcntl.flock(file, fcntl.LOCK_UN)
+            return False
+
+        yield is_held
+
+
+def stop_process(pid, where, in_turn):
     """Stop a process while it writes, or while it does not."""
-    with turns.open("a") as file:
+    with turns_of(where) as is_held:
         while True:
             os.kill(pid, signal.SIGSTOP)
             time.sleep(0.05)  # whoever else writes is done by then
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                fcntl.flock(file, fcntl.LOCK_UN)
-                is_held = False
-            except BlockingIOError:
-                is_held = True
-            if is_held == in_turn:
+            if is_held() == in_turn:
                 return
             os.kill(pid, signal.SIGCONT)
             time.sleep(0.003)
 
 
 @pytest.mark.kill
+@pytest.mark.parametrize("database_kind", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("in_turn", [True, False], ids=["writing", "not writing"])
-def test_a_learner_that_was_stopped_is_noticed_and_replaced(tmp_path, in_turn):
+def test_a_learner_that_was_stopped_is_noticed_and_replaced(
+    tmp_path, request, database_kind, in_turn
+):
+    is_file = database_kind == "sqlite"
+    where = str(tmp_path / "store") if is_file else request.getfixturevalue("database")
     rules = {"labels_per_item": 1, "chunk_items": 1, "max_wait": None}
-    with serving(tmp_path / "store", in_subprocess=True) as service:
+    with serving(where, in_subprocess=True) as service, turns_of(where) as is_held:
         admin, loop = service.client(), service.app.service.write_queue.loop
         admin.post("/v1/streams", json={"name": "s", "rules": rules}).raise_for_status()
 
@@ -147,7 +176,7 @@ def test_a_learner_that_was_stopped_is_noticed_and_replaced(tmp_path, in_turn):
         send(0).raise_for_status()
         until(lambda: stream.answers())
         victim = loop.pid
-        stop_process(victim, tmp_path / "store" / "labelquorum.turn", in_turn)
+        stop_process(victim, where, in_turn)
         begun = time.monotonic()
         statuses = [send(60).status_code]
         if not in_turn:
@@ -155,6 +184,7 @@ def test_a_learner_that_was_stopped_is_noticed_and_replaced(tmp_path, in_turn):
         until(lambda: admin.get("/readyz").status_code == 503, 30)
         until(lambda: loop.pid not in (None, victim), 30)
         assert time.monotonic() - begun < 30
+        until(lambda: not is_held(), 30)  # whatever was stopped holds the writers' lock no longer
         until(lambda: admin.get("/readyz").status_code == 200)
         until(lambda: send(60).status_code == 200)
         until(lambda: len(stream.answers()) == 120)

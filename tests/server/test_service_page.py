@@ -9,6 +9,7 @@ from typer.main import get_command
 
 from labelquorum.cli import app
 from labelquorum.learn.analysis.flags import FLAGS
+from labelquorum.server import write_queue
 from labelquorum.server.auth import ROUTES
 from labelquorum.server.config import Settings
 from labelquorum.server.routes import workers
@@ -34,6 +35,12 @@ def test_every_option_scope_and_flag_is_on_the_page():
     assert {option for option in options if option.startswith("--")} - {"--help"} <= CODE
     assert set(SCOPES) <= CODE
     assert len(FLAGS) == 5 and set(FLAGS) <= CODE
+
+
+def test_the_limits_of_what_waits_are_on_the_page():
+    labels, chunks = write_queue.MAX_QUEUED_LABELS, write_queue.MAX_CHUNKS_BEHIND
+    assert f"| labels that wait to be committed | {labels:,}; then 503 |" in PAGE
+    assert f"to be learned from | {chunks}; then its labels get 503 |" in PAGE
 
 
 def test_every_status_that_is_answered_is_on_the_page():

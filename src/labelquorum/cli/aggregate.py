@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 __all__ = ["Alarm", "Encoding", "aggregate", "encoding_of", "stream", "write_file"]
 
 Encoding = Literal["csv", "jsonl"]
-Row = Mapping[str, Any]
 
 COLUMNS = ("task", "label", "confidence")
 PROBABILITY = "prob_"  # before a class, so that no class can be taken for another column
@@ -111,7 +110,7 @@ def aggregate(
     """
     from labelquorum.ingest.chunks import concatenate
     from labelquorum.ingest.readers import read_labels
-    from labelquorum.ingest.writers import write_rows
+    from labelquorum.ingest.writers import write_columns
 
     encoding = _encoding(output, labels)
     estimator = open_model(
@@ -134,15 +133,15 @@ def aggregate(
             "twice. Leave the file out, or add --again to insist."
         )
     columns = columns_of(task_column, worker_column, label_column)
-    table = concatenate([read_labels(sources[name], space, columns) for name in labels])
-    if len(labels) > 1:
-        table = table._replace(source=" + ".join(labels))
-    with Console(stderr=True).status(f"Learning from {len(table.labels):,} labels…"):
+    with Console(stderr=True).status("Reading labels…") as status:
+        table = concatenate([read_labels(sources[name], space, columns) for name in labels])
+        if len(labels) > 1:
+            table = table._replace(source=" + ".join(labels))
+        status.update(f"Learning from {len(table.labels):,} labels…")
         estimator.partial_fit(table)
-    rows = answers(estimator)
-    types = {name: {type(row[name]) for row in rows} for name in (rows[0] if rows else COLUMNS)}
-    target = io.BytesIO()
-    write_rows(rows, types, target, encoding, raw)
+        status.update("Writing answers…")
+        target = io.BytesIO()
+        n_tasks = write_columns(answers(estimator), target, encoding, raw)
     if output is None:
         typer.echo(target.getvalue(), nl=False)
     else:
@@ -155,10 +154,10 @@ def aggregate(
     summary.add(estimator)
     written = [f"Wrote {path}." for path in (output, model) if path is not None]
     kept = len(estimator.model_.learned.open_items)
-    if model is not None and kept < len(rows):
+    if model is not None and kept < n_tasks:
         written.append(
-            f"It keeps the last {kept:,} of these {len(rows):,} tasks open, and tells about those "
-            f"alone; a new model with --open-items {len(rows)} keeps them all."
+            f"It keeps the last {kept:,} of these {n_tasks:,} tasks open, and tells about those "
+            f"alone; a new model with --open-items {n_tasks} keeps them all."
         )
     tell(" ".join([summary.sentence(estimator), *written]))
 
@@ -228,14 +227,14 @@ def stream(
         tables = readers[encoding_in](source.lines(), space, 1, columns)
         for index, chunk in enumerate(cut_chunks(source.sound(tables), chunk_items), 1):
             estimator.partial_fit(chunk)
-            rows = _emit(estimator, encoding_out, raw, header=index == 1)
+            n_tasks = _emit(estimator, encoding_out, raw, header=index == 1)
             if model is not None:
                 estimator.save(model)
             summary.add(estimator)
             if not quiet:
                 until = f", up to line {chunk.lines[-1]:,}" if chunk.lines else ""
                 saved = "" if model is None else ", saved"
-                tell(f"Chunk {index:,}: tasks {len(rows):,}{until}{saved}.")
+                tell(f"Chunk {index:,}: tasks {n_tasks:,}{until}{saved}.")
     if model is None and estimator.held_labels_:  # no later run will complete the warm-up
         _emit(estimator.answer_held(), encoding_out, raw, header=False)
         summary.add(estimator)
@@ -244,14 +243,17 @@ def stream(
         raise source.error
 
 
-def _emit(estimator: "Estimator", encoding: Encoding, raw: bool, header: bool) -> list[Row]:
-    """Write the answers to the last chunk."""
+def _emit(estimator: "Estimator", encoding: Encoding, raw: bool, header: bool) -> int:
+    """Write the answers to the last chunk, and return how many there are."""
+    from labelquorum.ingest.columns import as_column
     from labelquorum.ingest.writers import encode_rows
 
-    rows = answers(estimator)
-    columns = COLUMNS if encoding == "csv" else rows[0] if rows else ()
-    typer.echo(encode_rows(rows, columns, encoding, raw=raw, header=header), nl=False)
-    return rows
+    columns = answers(estimator)
+    cells = zip(*map(as_column, columns.values()), strict=True)
+    rows = [dict(zip(columns, row, strict=True)) for row in cells]
+    names = COLUMNS if encoding == "csv" else tuple(columns)
+    typer.echo(encode_rows(rows, names, encoding, raw=raw, header=header), nl=False)
+    return len(rows)
 
 
 class Alarm:
@@ -327,20 +329,22 @@ def _only_once(number: int, _: object) -> None:
     signal.signal(number, signal.SIG_DFL)
 
 
-def answers(model: "Estimator") -> list[Row]:
-    """Give the last chunk's answers, a row per task, in order of appearance."""
+def answers(model: "Estimator") -> dict[str, Any]:
+    """Give the last chunk's answers as columns, the tasks in order of appearance."""
+    import numpy as np
+
     from labelquorum.ingest.writers import names_of
 
     labels, probas = model.labels_, model.probas_
-    classes = probas.columns.tolist()
-    columns = [PROBABILITY + name for name in names_of(classes)]
+    chosen, classes = labels.tolist(), probas.columns.tolist()
+    if not chosen:
+        return {name: [] for name in COLUMNS}
     position = {label: c for c, label in enumerate(classes)}
-    probs = probas.to_numpy().astype(float).round(DECIMALS).tolist()
-    return [
-        {"task": task, "label": label, "confidence": row[position[label]]}
-        | dict(zip(columns, row, strict=True))
-        for task, label, row in zip(labels.index.tolist(), labels.tolist(), probs, strict=True)
-    ]
+    probs = probas.to_numpy().astype(float).round(DECIMALS)
+    confidence = probs[np.arange(len(chosen)), [position[label] for label in chosen]]
+    names = [PROBABILITY + name for name in names_of(classes)]
+    columns = labels.index.tolist(), chosen, confidence, *probs.T
+    return dict(zip((*COLUMNS, *names), columns, strict=True))
 
 
 def encoding_of(path: Path | None, option: str) -> Encoding:

@@ -1,6 +1,6 @@
 """The Python client of the service: labels in, consensus out, from another process or machine.
 
-It imports neither JAX nor the store. Labels are sent in batches, each under an idempotency key, and
+It does not import the store. Labels are sent in batches, each under an idempotency key, and
 retried until the service has acknowledged them, so nothing is lost and nothing counts twice,
 whatever becomes of a connection.
 """
@@ -416,7 +416,7 @@ class Client:
         return self._wire.events(_path(stream, "events"), None if after is None else str(after))
 
     def model(self, stream: str) -> "Estimator":
-        """The model as it is now, as the library's own; this takes JAX."""
+        """The model as it is now, as the library's own."""
         from labelquorum.learn.estimators import load
 
         content = self._wire.call("GET", _path(stream, "model")).content

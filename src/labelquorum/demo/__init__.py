@@ -116,7 +116,7 @@ def _start(plan: Plan, stack: ExitStack, tell: Callable[[str], None]) -> Running
     tell("Starting a service, and drawing a crowd of 26 workers…")
     where = plan.store or str(folder / "store")
     service = stack.enter_context(Service(where, plan.port, folder / "service.log"))
-    # Imported while the service starts: they bring JAX along, which takes seconds.
+    # Imported while the service starts: they bring pandas along, which takes a second.
     from labelquorum.client import Client
     from labelquorum.demo.crowd import CLASSES, Feeder, simulate
 
@@ -165,7 +165,7 @@ def _watch(running: Running, tell: Callable[[str], None], seconds: float | None 
 
 
 def _catch_up(running: Running, tell: Callable[[str], None]) -> None:
-    """Wait until what was sent is learned from: at first, code has to be compiled."""
+    """Wait until what was sent is learned from: at first, the learner has to start."""
     began = time.monotonic()
     while _labels_behind(running) > BEHIND_LABELS:
         if time.monotonic() - began > CATCH_UP_SECONDS:

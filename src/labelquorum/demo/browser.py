@@ -25,7 +25,7 @@ OPTIONS = (
     "--disable-component-update",
     "--disable-sync",
 )
-TIMEOUT_MS = 120_000  # a busy machine has to compile first
+TIMEOUT_MS = 120_000  # a busy machine starts slowly
 WIDE, PHONE = 1280, 390
 MIN_HEIGHT, MAX_HEIGHT = 800, 1460
 """Limits of a picture's height; between them it shows the whole page."""

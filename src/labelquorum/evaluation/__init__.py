@@ -130,7 +130,7 @@ __all__ = [
     "worker_table",
 ]
 
-# What needs JAX is imported when first used, so that a crowd is simulated, and a data set read, at
+# The methods are imported when first used, so that a crowd is simulated, and a data set read, at
 # once.
 _LATER = {
     "ClassAgreement": "labelquorum.evaluation.metrics",

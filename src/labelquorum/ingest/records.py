@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from labelquorum.errors import LabelError
+from labelquorum.ingest.columns import as_column
 from labelquorum.ingest.labels import COLUMN_ALIASES, LabelSpace, LabelTable
 from labelquorum.ingest.validate import (
     ANY_LABEL,
@@ -129,7 +130,9 @@ def read_columns(
     cells: dict[str, Any] = {}
     for role, at in found.items():
         column = named[names[at]]
-        cells[COLUMNS[role]] = list(column.values() if isinstance(column, Mapping) else column)
+        if isinstance(column, Mapping):
+            column = column.values()
+        cells[COLUMNS[role]] = as_column(column if hasattr(column, "__len__") else list(column))
     if len(set(map(len, cells.values()))) > 1:
         raise LabelError(
             f"{source}: all columns must be of one length. Got "

@@ -18,16 +18,17 @@ A file of one's own may hold any text. What comes over a network is kept, logged
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from heapq import nsmallest
-from itertools import compress
 from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from labelquorum.errors import LabelError, StateError
+from labelquorum.ingest.chunks import take_rows
+from labelquorum.ingest.columns import DictionaryColumn, distinct, kinds_of, mapped, rows_with
 from labelquorum.ingest.labels import (
     COLUMN_ALIASES,
     COMMON_NAMES,
@@ -201,52 +202,60 @@ def checked(raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = ()) ->
             if role == "label":
                 _check_classes(columns[name], reasons, space)
             if role == "group" and reasons:  # a label need not have one
-                columns[name] = [None if is_missing(value) else value for value in columns[name]]
+                columns[name] = mapped(columns[name], lambda v: None if is_missing(v) else v)
                 reasons.pop(None, None)
             if reasons:
-                for row, value in enumerate(columns[name]):
-                    if value in reasons:
-                        bad.setdefault(row, reasons[value])
+                for row, value in rows_with(columns[name], reasons):
+                    bad.setdefault(row, reasons[value])
     if raw.weights is not None:
-        columns["weights"], wrong = _check_weights(raw.weights)
-        for row in wrong:
+        columns["weights"] = mapped(raw.weights, _number)
+        weights = np.asarray(columns["weights"], np.float64)
+        for row in np.flatnonzero(~((weights >= 0) & (weights <= MAX_WEIGHT))).tolist():
             bad.setdefault(row, "bad weight")
     if raw.timestamps is not None:
-        columns["timestamps"] = [_moment(value) for value in raw.timestamps]
-        for row, value in enumerate(columns["timestamps"]):
-            if isinstance(value, list | dict | set):
-                bad.setdefault(row, "bad timestamp")
+        columns["timestamps"] = mapped(raw.timestamps, _moment)
+        if not isinstance(raw.timestamps, DictionaryColumn):  # whose values can be hashed
+            for row, value in enumerate(columns["timestamps"]):
+                if isinstance(value, list | dict | set):
+                    bad.setdefault(row, "bad timestamp")
 
     if not bad and not faults:
         return validated(raw._replace(**columns), space)
     if space.on_bad == "error":
         _raise_bad(raw, space, bad, faults)
-    good = [row not in bad for row in range(len(raw.labels))]
-    columns["lines"] = range(len(good)) if raw.lines is None else raw.lines
     skipped = Counter(raw.skipped) + Counter(bad.values()) + Counter(f.reason for f in faults)
-    columns = {name: list(compress(column, good)) for name, column in columns.items()}
-    return validated(raw._replace(**columns, skipped=dict(skipped)), space)
+    return validated(_without(raw._replace(**columns), bad, skipped), space)
 
 
-def _check_ids(role: str, column: Sequence[Any]) -> tuple[list[Any], dict[Hashable, str]]:
+def _without(table: LabelTable, bad: Collection[int], skipped: Mapping[str, int]) -> LabelTable:
+    """The table without its bad rows; the others keep their number."""
+    n_rows = len(table.labels)
+    is_good = np.ones(n_rows, bool)
+    is_good[list(bad)] = False
+    table = table._replace(lines=range(n_rows) if table.lines is None else table.lines)
+    return take_rows(table, np.flatnonzero(is_good))._replace(skipped=dict(skipped))
+
+
+def _check_ids(role: str, column: Sequence[Any]) -> tuple[Sequence[Any], dict[Hashable, str]]:
     """Bring a column to plain values, and say which of them break a rule, and why."""
-    values = column if isinstance(column, list) else list(column)
-    kinds = set(map(type, values))
+    if not isinstance(column, list | DictionaryColumn):
+        column = list(column)
+    kinds = kinds_of(column)
     if not kinds <= {str, int, bool}:
-        values = [_plain(value) for value in values]
-        kinds = set(map(type, values))
+        column = mapped(column, _plain)
+        kinds = kinds_of(column)
     if kinds <= {int, bool, float}:
-        return values, {}
-    distinct = set(values)
-    if kinds == {str} and all(map(str.strip, distinct)) and _is_utf8("".join(distinct)):
-        return values, {}
+        return column, {}
+    values: Any = column.values if isinstance(column, DictionaryColumn) else set(column)
+    if kinds == {str} and all(map(str.strip, values)) and _is_utf8("".join(values)):
+        return column, {}
     reasons: dict[Hashable, str] = {}
-    for value in distinct:
+    for value in values:
         if is_missing(value):
             reasons[value] = f"missing {role}"
         elif value is _UNUSABLE or not _is_utf8(value):
             reasons[value] = f"bad {role}"
-    return values, reasons
+    return column, reasons
 
 
 def _check_classes(
@@ -260,7 +269,8 @@ def _check_classes(
         else:
             reasons[space.abstain] = "abstained"
     if space.classes is not None:
-        unknown = set(labels).difference(space.classes, reasons)
+        said = labels.values if isinstance(labels, DictionaryColumn) else labels
+        unknown = set(said).difference(space.classes, reasons)
         reasons.update(dict.fromkeys(unknown, "unknown class"))
 
 
@@ -284,13 +294,6 @@ def _is_utf8(value: object) -> bool:
         return not isinstance(value, str) or value.encode() is not None
     except UnicodeEncodeError:
         return False
-
-
-def _check_weights(column: Sequence[Any]) -> tuple[list[float], list[int]]:
-    """Bring weights to floats, and say which rows hold none from 0 to `MAX_WEIGHT`."""
-    values = [_number(value) for value in column]
-    weights = np.array(values, dtype=np.float64)
-    return values, np.flatnonzero(~((weights >= 0) & (weights <= MAX_WEIGHT))).tolist()
 
 
 def _number(value: Any) -> float:
@@ -425,11 +428,10 @@ def check_names(table: LabelTable, space: LabelSpace) -> LabelTable:
         column: Sequence[Any] | None = getattr(table, COLUMNS[role])
         if column is None:
             continue
-        faults = {name: why for name in set(column) if (why := fault_of_new_name(name))}
+        faults = {name: why for name in distinct(column) if (why := fault_of_new_name(name))}
         if faults:
-            for row, name in enumerate(column):
-                if name in faults:
-                    bad.setdefault(row, (role, faults[name]))
+            for row, name in rows_with(column, faults):
+                bad.setdefault(row, (role, faults[name]))
     if not bad:
         return table
     if space.on_bad == "error":
@@ -439,16 +441,8 @@ def check_names(table: LabelTable, space: LabelSpace) -> LabelTable:
             got = shown(getattr(table, COLUMNS[role])[row])
             sentences.append(f"{table.where(row)}: the {role} {why}. Got {got}. {SKIP}")
         raise LabelError(sentences[0], sentences[1:])
-    good = [row not in bad for row in range(len(table.labels))]
-    kept: dict[str, Any] = {
-        name: list(compress(column, good))
-        for name in (*COLUMNS.values(), "lines")
-        if (column := getattr(table, name)) is not None
-    }
-    if table.lines is None:
-        kept["lines"] = [row for row, is_good in enumerate(good) if is_good]
     skipped = Counter(table.skipped) + Counter(f"bad {role}" for role, _ in bad.values())
-    return table._replace(**kept, skipped=dict(skipped))
+    return _without(table, bad, skipped)
 
 
 def _escaped(name: str) -> str:

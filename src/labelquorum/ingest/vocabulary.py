@@ -14,7 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError
-from labelquorum.ingest.chunks import Chunk, id_key, id_order, make_chunk, scramble
+from labelquorum.ingest.chunks import (
+    Chunk,
+    canonical_order,
+    id_keys,
+    id_order,
+    make_chunk,
+    scramble,
+    sort_ids,
+    sorted_chunk,
+)
+from labelquorum.ingest.columns import DictionaryColumn, encode, first_rows, some_rows
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable, is_missing
 
 __all__ = ["HeldItem", "HeldItems", "Intake", "Note", "Roster", "Tally"]
@@ -142,7 +152,7 @@ class Roster:
         # A worker who was forgotten leaves an empty place: None.
         self._worker_index = {w: k for k, w in enumerate(self.worker_ids) if w is not None}
         self._class_index = {label: c for c, label in enumerate(self.classes)}
-        self._worker_keys = array("Q", map(id_key, self.worker_ids))
+        self._worker_keys = array("Q", id_keys(self.worker_ids).tobytes())
 
     def worker_index(self, worker_id: Hashable) -> int | None:
         """The index of a known worker."""
@@ -175,66 +185,75 @@ class Roster:
         """
         held = _NothingHeld() if open_items is None else open_items
         # Canonical order: items by id, whatever the order of rows.
-        appearance = list(dict.fromkeys([*table.item_ids, *also] if also else table.item_ids))
+        items = encode(table.item_ids)
+        appearance = list(dict.fromkeys([*items.values, *also]) if also else items.values)
         appearance += self._news_of_gold(gold or {}, appearance, held)
-        item_ids = sorted(appearance, key=id_order)
-        position = {item_id: i for i, item_id in enumerate(item_ids)}
+        by_id = sort_ids(appearance)
+        item_ids = [appearance[n] for n in by_id.tolist()]
+        order = _inverse(by_id)
+        item = order.astype(np.int32)[items.codes]
         truth = {i: gold[d] for i, d in enumerate(item_ids) if d in gold} if gold else {}
         workers, new_workers = _index(table.worker_ids, self._worker_index, len(self.worker_ids))
-        said, new_classes = _index(
-            [*table.labels, *truth.values()] if truth else table.labels,
-            self._class_index,
-            len(self.classes),
+        labels, new_classes = _index(
+            table.labels, self._class_index, len(self.classes), list(truth.values())
         )
-        labels, true_labels = said[: len(workers)], said[len(workers) :]
+        labels, true_labels = labels[: len(workers)], labels[len(workers) :]
         if new_classes and self.space.classes is not None:
             self._refuse_classes(table, new_classes, gold or {})
         n_workers = len(self.worker_ids) + len(new_workers)
         n_classes = len(self.classes) + len(new_classes)
 
         late = held.among(item_ids)
+        position = {item_id: i for i, item_id in enumerate(item_ids)} if late else {}
         entries = [(position[d], entry) for d in late if (entry := held.get(d))]
         entries.sort(key=itemgetter(0))
-        n_held = sum(len(entry.worker) for _, entry in entries)
-        item = np.fromiter(map(position.__getitem__, table.item_ids), np.int64, len(workers))
+        notes = _notes(table, item, item_ids, [(i, entry.note) for i, entry in entries])
         weight = None if table.weights is None else np.asarray(table.weights)
-        if entries:  # earlier labels of open items come before the table's own rows
-            weight = np.ones(len(workers)) if weight is None else weight
-            item = np.concatenate([*(np.full(len(e.worker), i) for i, e in entries), item])
-            workers = np.concatenate([*(e.worker for _, e in entries), workers])
-            labels = np.concatenate([*(e.label for _, e in entries), labels])
-            weight = np.concatenate([*(e.weight for _, e in entries), weight])
-        pair = item * max(n_workers, 1) + workers
-        item_keys = np.fromiter(map(id_key, item_ids), np.uint64, len(item_ids))
-        votes = None
-        if self.space.repeats == "majority":
-            votes = _votes_of_pairs(pair, labels, weight, [e for _, e in entries], n_classes)
-        if votes is not None:
-            present, at = np.unique(workers, return_inverse=True)
-            keys = item_keys[item] ^ scramble(
-                self._keys_of(present.astype(np.int32), new_workers)[at]
-            )
-            voted = _majority(votes, labels, keys, [*self.classes, *new_classes])
-            weight = np.ones(len(labels)) if weight is None else weight
-            # What was held stays, to be corrected by the majority of now.
-            labels = np.concatenate([labels[:n_held], voted[0][n_held:]])
-            weight = np.concatenate([weight[:n_held], voted[1][n_held:]])
-        kept, tally = self._apply_repeats(table, pair, labels, weight, n_held)
-
+        item_keys = id_keys(item_ids)
+        weights = None if weight is None else weight.astype(np.float32)
+        in_order = canonical_order(item, workers, labels, weights)
+        ordered = item[in_order], workers[in_order], labels[in_order]
+        tally = Tally(rows=len(item))
         returned = held.was_closed(item_keys)
-        returned[[i for i, _ in entries]] = False
-        chunk = make_chunk(
-            *(column if kept is None else column[kept.rows] for column in (item, workers, labels)),
-            weight=weight if kept is None or weight is None else weight[kept.rows],
-            known=None if kept is None else kept.known,
-            replaced=None if kept is None else kept.replaced,
-            replaced_weight=None if kept is None else kept.replaced_weight,
-            votes=votes if kept is None or votes is None else votes[kept.rows],
-            item_keys=item_keys,
-            n_items=len(item_ids),
-            n_workers=n_workers,
-            n_classes=n_classes,
-        )
+        if not entries and (self.space.repeats == "all" or not _has_repeats(*ordered[:2])):
+            weights = None if weights is None else weights[in_order]
+            chunk = sorted_chunk(*ordered, weights, item_keys, n_workers, n_classes)
+        else:
+            votes = None
+            if entries:  # earlier labels of open items come before the table's own rows
+                weight = np.ones(len(workers)) if weight is None else weight
+                item = np.concatenate([*(np.full(len(e.worker), i) for i, e in entries), item])
+                workers = np.concatenate([*(e.worker for _, e in entries), workers])
+                labels = np.concatenate([*(e.label for _, e in entries), labels])
+                weight = np.concatenate([*(e.weight for _, e in entries), weight])
+                returned[[i for i, _ in entries]] = False
+            n_held = sum(len(entry.worker) for _, entry in entries)
+            pair = item * np.int64(max(n_workers, 1)) + workers
+            if self.space.repeats == "majority":
+                votes = _votes_of_pairs(pair, labels, weight, [e for _, e in entries], n_classes)
+            if votes is not None:
+                present, at = np.unique(workers, return_inverse=True)
+                keys = item_keys[item] ^ scramble(
+                    self._keys_of(present.astype(np.int32), new_workers)[at]
+                )
+                voted = _majority(votes, labels, keys, [*self.classes, *new_classes])
+                weight = np.ones(len(labels)) if weight is None else weight
+                # What was held stays, to be corrected by the majority of now.
+                labels = np.concatenate([labels[:n_held], voted[0][n_held:]])
+                weight = np.concatenate([weight[:n_held], voted[1][n_held:]])
+            kept, tally = self._apply_repeats(table, pair, labels, weight, n_held)
+            chunk = make_chunk(
+                *(column[kept.rows] for column in (item, workers, labels)),
+                weight=None if weight is None else weight[kept.rows],
+                known=kept.known,
+                replaced=kept.replaced,
+                replaced_weight=kept.replaced_weight,
+                votes=None if votes is None else votes[kept.rows],
+                item_keys=item_keys,
+                n_items=len(item_ids),
+                n_workers=n_workers,
+                n_classes=n_classes,
+            )
         known_of_items = _of_items(entries, truth, true_labels, (len(item_ids), n_classes))
         chunk = chunk._replace(
             worker_keys=self._keys_of(chunk.workers, new_workers),
@@ -244,10 +263,10 @@ class Roster:
         return Intake(
             chunk=chunk,
             item_ids=item_ids,
-            order=np.fromiter(map(position.__getitem__, appearance), np.intp, len(appearance)),
+            order=order,
             new_workers=new_workers,
             new_classes=new_classes,
-            notes=_notes(table, item_ids, held, late),
+            notes=notes,
             tally=tally._replace(
                 late_items=len(entries),
                 returned_items=int(returned.sum()),
@@ -291,7 +310,7 @@ class Roster:
         for label in intake.new_classes:
             self._class_index[label] = len(self.classes)
             self.classes.append(label)
-        self._worker_keys.extend(map(id_key, intake.new_workers))
+        self._worker_keys.frombytes(id_keys(intake.new_workers).tobytes())
 
     def _keys_of(
         self, workers: NDArray[np.int32], new_workers: list[Hashable]
@@ -299,7 +318,7 @@ class Roster:
         known = np.frombuffer(self._worker_keys, np.uint64)  # a view: nothing is copied
         if not new_workers:
             return known[workers]
-        fresh = np.fromiter(map(id_key, new_workers), np.uint64, len(new_workers))
+        fresh = id_keys(new_workers)
         n_old = np.searchsorted(workers, len(known))  # workers are sorted, new ones last
         return np.concatenate([known[workers[:n_old]], fresh[workers[n_old:] - len(known)]])
 
@@ -307,19 +326,17 @@ class Roster:
         self,
         table: LabelTable,
         pair: NDArray[np.int64],
-        labels: NDArray[np.int64],
+        labels: NDArray[np.integer[Any]],
         weight: NDArray[np.float64] | None,
         n_held: int,
-    ) -> tuple[_Kept | None, Tally]:
+    ) -> tuple[_Kept, Tally]:
         """Choose the rows that count among those of equal (item, worker) pair.
 
-        The first `n_held` rows are the labels held of open items; None where all rows are new.
+        The first `n_held` rows are the labels held of open items.
         """
         tally = Tally(rows=len(table.item_ids))
         ordered = np.sort(pair)
         repeats = self.space.repeats != "all" and bool((ordered[1:] == ordered[:-1]).any())
-        if not repeats and not n_held:
-            return None, tally
         weight = np.ones(len(pair)) if weight is None else weight
         everything = np.arange(len(pair))
         known = everything < n_held
@@ -327,7 +344,7 @@ class Roster:
         replaced_weight = np.zeros(len(pair))
         if not repeats:
             return _Kept(everything, known, replaced, replaced_weight), tally
-        arrival = np.concatenate([everything[:n_held], n_held + _arrival(table)])
+        arrival = np.concatenate([everything[:n_held], n_held + _inverse(_in_time(table))])
         by_pair = np.lexsort((arrival, pair))
         same = pair[by_pair][1:] == pair[by_pair][:-1]
         if self.space.repeats == "error":
@@ -361,20 +378,38 @@ class Roster:
 
 
 def _index(
-    values: Sequence[Hashable], known: Mapping[Hashable, int], first: int
-) -> tuple[NDArray[np.int64], list[Hashable]]:
-    """Number values by a known index, new ones from `first` on in canonical order."""
-    with suppress(KeyError):  # most chunks have nobody new
-        return np.fromiter(map(known.__getitem__, values), np.int64, len(values)), []
-    new = sorted(set(values).difference(known), key=id_order)
-    index = {value: first + n for n, value in enumerate(new)}
-    codes = [known[value] if value in known else index[value] for value in values]
-    return np.array(codes, np.int64), new
+    column: Sequence[Hashable],
+    known: Mapping[Hashable, int],
+    first: int,
+    more: Sequence[Hashable] = (),
+) -> tuple[NDArray[np.int32], list[Hashable]]:
+    """Number a column and more values by a known index, new ones from `first` on by `id_order`."""
+    cells = encode(column) if isinstance(column, DictionaryColumn) else None
+    values = column if cells is None else cells.values
+    values = [*values, *more] if more else values
+    new: list[Hashable] = []
+    try:  # most chunks have nobody new
+        index = np.fromiter(map(known.__getitem__, values), np.int32, len(values))
+    except KeyError:
+        unknown = list(dict.fromkeys(value for value in values if value not in known))
+        new = [unknown[n] for n in sort_ids(unknown).tolist()]
+        place = dict(zip(new, range(first, first + len(new)), strict=True))
+        index = np.array([known[v] if v in known else place[v] for v in values], np.int32)
+    if cells is None:
+        return index, new
+    n_values = len(cells.values)
+    rows = index[:n_values][cells.codes]
+    return np.concatenate([rows, index[n_values:]]) if more else rows, new
+
+
+def _has_repeats(item: NDArray[np.int32], worker: NDArray[np.int32]) -> bool:
+    """Whether rows in canonical order have a worker twice on one item."""
+    return bool(((item[1:] == item[:-1]) & (worker[1:] == worker[:-1])).any())
 
 
 def _votes_of_pairs(
     pair: NDArray[np.int64],
-    labels: NDArray[np.int64],
+    labels: NDArray[np.integer[Any]],
     weight: NDArray[np.float64] | None,
     held: Sequence[HeldItem],
     n_classes: int,
@@ -406,7 +441,7 @@ def _votes_of_pairs(
 
 def _majority(
     votes: NDArray[np.float64],
-    labels: NDArray[np.int64],
+    labels: NDArray[np.integer[Any]],
     keys: NDArray[np.uint64],
     classes: Sequence[Hashable],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -420,32 +455,42 @@ def _majority(
     chosen = np.asarray(best.argmax(axis=1), np.int64)
     tied = np.flatnonzero(best.sum(axis=1) > 1)
     if len(tied):
-        of_class = np.fromiter(map(id_key, classes), np.uint64, len(classes))
-        lots = scramble(keys[tied, None] ^ scramble(of_class)) >> np.uint64(1)
+        lots = scramble(keys[tied, None] ^ scramble(id_keys(classes))) >> np.uint64(1)
         chosen[tied] = np.where(best[tied], lots, 0).argmax(axis=1)
     chosen = np.where(most > 0, chosen, labels)  # votes that weigh nothing
     return chosen, most / votes[:, 0]
 
 
-def _arrival(table: LabelTable) -> NDArray[np.intp]:
-    """The rank of each row in time: by timestamp where there is one, else as they came."""
-    ranks = np.arange(len(table.item_ids))
-    if table.timestamps is None:
-        return ranks
-    stamps: Sequence[Any] = table.timestamps
-
-    def time(row: int) -> tuple[bool, Any]:
-        return (False, 0) if is_missing(stamps[row]) else (True, stamps[row])
-
-    try:  # rows without a timestamp come first, as they came
-        in_time = sorted(range(len(stamps)), key=time)
+def _in_time(table: LabelTable) -> NDArray[np.intp]:
+    """The rows in order of time: by timestamp where there is one, else as they came."""
+    stamps = table.timestamps
+    if stamps is None:
+        return np.arange(len(table.item_ids))
+    if isinstance(stamps, DictionaryColumn):
+        with suppress(TypeError):  # the rows tell which two cannot be compared
+            rank = _inverse(_sorted_by_time(stamps.values))
+            return np.argsort(rank[stamps.codes], kind="stable")
+    try:
+        return _sorted_by_time(list(stamps))
     except TypeError as error:
         raise LabelError(
             f"{table.source}: column 'timestamp' must hold values that can be compared "
             f"({error}). Give every row one kind of timestamp, or leave the column out."
         ) from error
-    ranks[np.array(in_time, np.intp)] = np.arange(len(ranks))
-    return ranks
+
+
+def _sorted_by_time(stamps: Sequence[Any]) -> NDArray[np.intp]:
+    def time(row: int) -> tuple[bool, Any]:  # rows without a timestamp come first, as they came
+        return (False, 0) if is_missing(stamps[row]) else (True, stamps[row])
+
+    return np.array(sorted(range(len(stamps)), key=time), np.intp)
+
+
+def _inverse(order: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
+    """The place of each element in an order of all."""
+    place = np.empty(len(order), np.intp)
+    place[order] = np.arange(len(order))
+    return place
 
 
 def _later(one: Any, other: Any) -> Any:
@@ -460,7 +505,7 @@ def _later(one: Any, other: Any) -> Any:
 def _of_items(
     open_items: list[tuple[int, HeldItem]],
     truth: Mapping[int, Hashable],
-    true_labels: NDArray[np.int64],
+    true_labels: NDArray[np.integer[Any]],
     shape: tuple[int, int],
 ) -> tuple[NDArray[np.float32] | None, NDArray[np.int32] | None]:
     """By what open items were counted, (N, A, C), and the truth where it is given, (N,)."""
@@ -477,24 +522,44 @@ def _of_items(
 
 
 def _notes(
-    table: LabelTable, item_ids: list[Hashable], held: HeldItems, late: set[Hashable]
+    table: LabelTable,
+    item: NDArray[np.int32],
+    item_ids: Sequence[Hashable],
+    held: Sequence[tuple[int, Note]],
 ) -> list[Note] | None:
-    """Each item's first group and latest timestamp; what an open item has stays."""
+    """Each item's first group and latest timestamp; what an open item has stays.
+
+    Parameters
+    ----------
+    item
+        The position of each row's item, (B,).
+    held
+        The notes of open items, by position.
+    """
     if table.groups is None and table.timestamps is None:
-        if not late:
+        if not held:
             return None
-        return [item.note if (item := held.get(d)) else Note() for d in item_ids]
-    empty = [None] * len(table.item_ids)
-    groups: dict[Hashable, Hashable] = {}
-    latest: dict[Hashable, Any] = {}
-    by_time = np.argsort(_arrival(table), kind="stable").tolist()
-    for row in by_time:
-        item_id = table.item_ids[row]
-        groups.setdefault(item_id, (table.groups or empty)[row])
-        latest[item_id] = (table.timestamps or empty)[row]
-    for item_id in late:
-        if item := held.get(item_id):
-            group, moment = groups.get(item_id), latest.get(item_id)
-            groups[item_id] = group if item.note.group is None else item.note.group
-            latest[item_id] = _later(item.note.timestamp, moment)
-    return [Note(groups[item_id], latest[item_id]) for item_id in item_ids]
+        notes = [Note()] * len(item_ids)
+        for i, note in held:
+            notes[i] = note
+        return notes
+    in_time = _in_time(table)
+    by_time = item[in_time]
+    first = first_rows(by_time, len(item_ids))
+    labelled = np.flatnonzero(first < len(item))
+    last = np.zeros(len(item_ids), np.intp)
+    last[by_time] = np.arange(len(item))  # of several assignments, the last stays
+    found: list[list[Any]] = []
+    for column, rows in ((table.groups, first), (table.timestamps, last)):
+        cells: list[Any] = [None] * len(item_ids)
+        if column is not None:
+            for i, cell in zip(
+                labelled.tolist(), some_rows(column, in_time[rows[labelled]]), strict=True
+            ):
+                cells[i] = cell
+        found.append(cells)
+    groups, moments = found
+    for i, note in held:
+        groups[i] = groups[i] if note.group is None else note.group
+        moments[i] = _later(note.timestamp, moments[i])
+    return list(map(Note, groups, moments))

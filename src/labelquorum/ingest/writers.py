@@ -14,13 +14,25 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
+import numpy as np
+
 from labelquorum.errors import StateError
+from labelquorum.ingest.columns import DictionaryColumn, as_column, encode
 from labelquorum.ingest.frames import require_pyarrow
 
-__all__ = ["Written", "encode_rows", "harmless", "names_of", "replacing", "write_rows"]
+__all__ = [
+    "Written",
+    "encode_rows",
+    "harmless",
+    "names_of",
+    "replacing",
+    "write_columns",
+    "write_rows",
+]
 
 Written = Literal["csv", "jsonl", "parquet"]
 Row = Mapping[str, Any]
@@ -28,6 +40,7 @@ Row = Mapping[str, Any]
 FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 """First characters of a cell that a spreadsheet executes; some accept the full-width forms too."""
 
+_FORMULA = frozenset(FORMULA)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _ROWS_PER_WRITE = 10_000
 _OWNER_ONLY = 0o600
@@ -75,6 +88,73 @@ def write_rows(
         target.write(encode_rows(some, columns, encoding, raw=raw, header=False))
         n_rows += len(some)
     return n_rows
+
+
+def write_columns(
+    columns: Mapping[str, Any], target: IO[bytes], encoding: Written, raw: bool = False
+) -> int:
+    """Write columns as `write_rows` writes their rows, byte for byte, and return their number.
+
+    A column is a list, or a NumPy array of floats, of which each distinct one is formatted once.
+
+    Examples
+    --------
+    >>> file = io.BytesIO()
+    >>> write_columns({"task": ["q1", "q2"], "label": [0, 1]}, file, "jsonl")
+    2
+    >>> print(file.getvalue().decode(), end="")
+    {"task": "q1", "label": 0}
+    {"task": "q2", "label": 1}
+    """
+    n_rows = len(next(iter(columns.values()), ()))
+    lists = {name: cells for name, cells in columns.items() if isinstance(cells, list)}
+    if encoding == "parquet" or (encoding == "csv" and any(map(_has_return, lists.values()))):
+        plain = [cells if name in lists else cells.tolist() for name, cells in columns.items()]
+        rows = (dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True))
+        kinds = {name: set(map(type, lists.get(name, [0.0]))) for name in columns}
+        return write_rows(rows, kinds, target, encoding, raw)
+    is_csv = encoding == "csv"
+    texts: dict[str, Sequence[Any]] = dict(lists)
+    for name, cells in lists.items():
+        if not is_csv:
+            texts[name] = list(map(_json, cells))
+        elif not raw and not _FORMULA.isdisjoint(c[:1] for c in cells if isinstance(c, str)):
+            texts[name] = list(map(harmless, cells))
+    floats = [name for name in columns if name not in lists]
+    if floats:
+        column = encode(as_column(np.concatenate([columns[name] for name in floats])))
+        spelled = DictionaryColumn(
+            column.codes, list(map(repr if is_csv else _json, column.values))
+        )
+        for at, name in enumerate(floats):
+            texts[name] = spelled[at * n_rows : (at + 1) * n_rows]
+    if not is_csv:
+        keys = [json.dumps(name, ensure_ascii=False).replace("%", "%%") for name in columns]
+        form = f"{{{', '.join(f'{key}: %s' for key in keys)}}}\n".__mod__
+    is_bare = len(columns) > 1 and not any(map(_needs_quotes, lists.values()))
+    target.write(encode_rows((), columns, encoding))
+    for start in range(0, n_rows, _ROWS_PER_WRITE):
+        some = zip(*(texts[name][start : start + _ROWS_PER_WRITE] for name in columns), strict=True)
+        if not is_csv:
+            target.write("".join(map(form, some)).encode())
+        elif is_bare:  # in half the time of csv.writer
+            target.write("\n".join([*map(",".join, some), ""]).encode())
+        else:
+            target.write(_minimal_csv(some))
+    return n_rows
+
+
+def _needs_quotes(cells: list[Any]) -> bool:
+    """Whether CSV may have to quote one of these cells, or convert it to text."""
+    return set(map(type, cells)) != {str} or not set(',"\n').isdisjoint("".join(cells))
+
+
+def _has_return(cells: list[Any]) -> bool:
+    return "\r" in "".join(cell for cell in cells if isinstance(cell, str))
+
+
+def _json(cell: Any) -> str:
+    return encode_basestring(cell) if type(cell) is str else json.dumps(cell, ensure_ascii=False)
 
 
 def encode_rows(
@@ -156,11 +236,16 @@ def _pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 def _csv(lines: Iterable[Sequence[Any]]) -> bytes:
     rows = list(lines)
+    text = _minimal_csv(rows)
+    if b"\r" not in text:
+        return text
+    # Which older Pythons leave without quotes.
+    return _minimal_csv(rows, csv.QUOTE_NONNUMERIC)
+
+
+def _minimal_csv(lines: Iterable[Sequence[Any]], quoting: Any = csv.QUOTE_MINIMAL) -> bytes:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    if "\r" in text.getvalue():  # which older Pythons leave without quotes
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(rows)
+    csv.writer(text, lineterminator="\n", quoting=quoting).writerows(lines)
     return text.getvalue().encode()
 
 

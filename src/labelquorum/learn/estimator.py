@@ -21,6 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError, StateError
+from labelquorum.ingest.columns import distinct
 from labelquorum.ingest.labels import LabelSpace, LabelTable, OnBad, Repeats
 from labelquorum.ingest.readers import read_gold, read_labels
 from labelquorum.ingest.validate import Columns
@@ -41,6 +42,7 @@ from labelquorum.learn.model import (
 )
 from labelquorum.learn.model_file import (
     Snapshot,
+    crafted_refused,
     read_snapshot,
     snapshot_bytes,
     snapshot_from_bytes,
@@ -131,7 +133,7 @@ class Estimator(ABC):
         """
         model = type(self)(**self.get_params()).model_
         table, gold = _read(model, labels, _one_of(true_labels, y), columns)
-        model.learned.open_items.make_room(len(set(table.item_ids)))
+        model.learned.open_items.make_room(len(distinct(table.item_ids)))
         model.learn(table, gold)
         self.model_ = model  # a pipeline's own attributes stay
         return self
@@ -528,6 +530,13 @@ class Estimator(ABC):
         cls, path: str | os.PathLike[str], snapshot: Snapshot, own: Mapping[str, Any]
     ) -> Self:
         """Take over what was read from a file."""
+        with crafted_refused(path):
+            return cls._from_snapshot(path, snapshot, own)
+
+    @classmethod
+    def _from_snapshot(
+        cls, path: str | os.PathLike[str], snapshot: Snapshot, own: Mapping[str, Any]
+    ) -> Self:
         if snapshot.header["method"] != cls.method:
             raise StateError(
                 f"{path}: this is a model of the method {snapshot.header['method']!r}, not of "
@@ -667,7 +676,7 @@ def _truths(true_labels: Any, table: LabelTable) -> dict[Hashable, Hashable]:
         return {}
     if not isinstance(true_labels, np.ndarray):
         return read_gold(true_labels)
-    tasks = list(dict.fromkeys(table.item_ids))
+    tasks = distinct(table.item_ids)
     if true_labels.shape != (len(tasks),):
         raise LabelError(
             f"true_labels: an array must have one truth for each of the {len(tasks):,} tasks. Got "

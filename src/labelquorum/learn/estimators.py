@@ -21,7 +21,7 @@ from labelquorum.learn.bila.settings import (
     takes_settings,
 )
 from labelquorum.learn.estimator import SHARED_SETTINGS, Estimator, check_settings
-from labelquorum.learn.model_file import read_snapshot
+from labelquorum.learn.model_file import crafted_refused, read_snapshot
 from labelquorum.learn.registry import AGGREGATORS
 from labelquorum.learn.reports import id_index
 
@@ -297,5 +297,6 @@ def load(path: str | os.PathLike[str], **own: Any) -> Estimator:
         is never saved.
     """
     snapshot = read_snapshot(path)
-    kind: type[Estimator] = type(estimator(snapshot.header["method"]))
+    with crafted_refused(path):
+        kind: type[Estimator] = type(estimator(snapshot.header["method"]))
     return kind.from_snapshot(path, snapshot, own)

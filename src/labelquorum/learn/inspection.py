@@ -310,7 +310,7 @@ class Inspection:
             chunk = held.to_chunk(len(learned.vocabulary.worker_ids), len(classes))
             probs, aggregated = held.answers(len(classes))
             item_ids, notes = list(held), held.notes
-            shown = np.array([held.key_of(task) for task in held], np.uint64)
+            shown = held.keys
         else:
             answer = self._model.answer  # of a loaded model, no tasks: its workers are known
             intake, result = answer.intake, answer.result
@@ -510,24 +510,16 @@ class Inspection:
     def _open_evidence(self) -> tuple[Chunk, Floats, Floats, Floats]:
         """Open tasks: labels, answers (N, C), evidence of each label (B, C), temperatures (N,)."""
         chunk, probs, _, gold = self._open()
-        held = self._model.fitted().open_items
-        arrays = held.to_arrays()
-        item = np.repeat(np.arange(len(held)), arrays["counts"])
-        order = np.lexsort((arrays["weight"], arrays["label"], arrays["worker"], item))
-        evidence = _wide(arrays["log_evidence"][order].astype(np.float64), chunk.n_classes)
-        keys = np.array([held.key_of(task) for task in held], np.uint64)
-        chunk = chunk._replace(item_keys=keys, gold=gold)
-        return chunk, probs.astype(np.float64), evidence, arrays["heat"].astype(np.float64)
-
-
-def _wide(evidence: Floats, n_classes: int) -> Floats:
-    """Evidence for all classes: for a class that was unknown then, the least of any class."""
-    wide = np.full((len(evidence), n_classes), np.nan)
-    wide[:, : evidence.shape[1]] = evidence
-    if len(wide):
-        least = np.nanmin(wide, axis=1, keepdims=True, initial=0)
-        wide = np.where(np.isnan(wide), least, wide)
-    return wide
+        held = self._model.fitted().open_items.everything()
+        item = np.repeat(np.arange(len(held.counts)), held.counts)
+        rows = np.lexsort((*map(held.column, ("weight", "label", "worker")), item))
+        evidence = held.column("log_evidence", chunk.n_classes)[rows].astype(np.float64)
+        if len(evidence):  # for a class that was unknown then, the least of any class
+            least = np.nanmin(evidence, axis=1, keepdims=True, initial=0)
+            evidence = np.where(np.isnan(evidence), least, evidence)
+        chunk = chunk._replace(item_keys=held.column("key"), gold=gold)
+        temperature = held.column("temperature").astype(np.float64)
+        return chunk, probs.astype(np.float64), evidence, temperature
 
 
 def _asked(chunk: Chunk, rows: NDArray[np.intp], workers: NDArray[np.intp]) -> Chunk:

@@ -275,10 +275,12 @@ def _merge_open_items(
                 source[task] = model
         if base is not None:
             gone.update(_withdrawn(model, base))
-    for task, model in source.items():
-        held = model.model_.learned.open_items.get(task)
-        if held is not None and task not in gone:
-            merged.keep(task, _renumbered(held, places[id(model)], n_classes), id_key(task))
+    kept = {
+        task: _renumbered(held, places[id(model)], n_classes)
+        for task, model in source.items()
+        if task not in gone and (held := model.model_.learned.open_items.get(task)) is not None
+    }
+    merged.keep_all(kept, kept.values(), map(id_key, kept))
     return merged
 
 

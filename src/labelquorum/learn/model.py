@@ -25,6 +25,7 @@ from labelquorum.ingest.chunks import (
     with_news,
     withdrawn,
 )
+from labelquorum.ingest.columns import distinct, encode
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable
 from labelquorum.ingest.validate import kind_of_value
 from labelquorum.ingest.vocabulary import Intake, Note, Roster, Tally
@@ -182,8 +183,9 @@ class Model:
         may_be_votes = self.space.repeats == "last" and table.timestamps is None
         if self._warned_of_repeats or not may_be_votes or not tally.repeated:
             return
-        pairs = set(zip(table.item_ids, table.worker_ids, strict=True))
-        dropped = len(table.item_ids) - len(pairs)
+        task, worker = encode(table.item_ids), encode(table.worker_ids)
+        pairs = np.sort(task.codes.astype(np.int64) * len(worker.values) + worker.codes)
+        dropped = int(np.count_nonzero(pairs[1:] == pairs[:-1]))
         if dropped:
             self._warned_of_repeats = True
             warnings.warn(
@@ -255,9 +257,12 @@ class Model:
     def _answer_sole_class_again(self) -> None:
         """Answer open tasks again that were answered when a single class was known, with 1."""
         learned = self.learned
-        tasks = [task for task in learned.open_items if learned.open_items.n_classes_of(task) == 1]
-        if not tasks:
+        held = learned.open_items.everything()
+        sole = np.flatnonzero(held.column("n_classes") == 1)
+        if not len(sole):
             return
+        item_ids = held.ids
+        tasks = [item_ids[n] for n in sole.tolist()]
         nothing = LabelTable([], [], [])
         intake = learned.vocabulary.read(nothing, learned.open_items, also=tasks)
         result = self.aggregator.aggregate(learned.state, intake.chunk)
@@ -297,7 +302,7 @@ def check_table(learned: ModelState, table: LabelTable, gold: Mapping[Hashable, 
     """
     _check_truths(learned, table, gold)
     classes = learned.vocabulary.classes
-    said = {label for part in (*learned.held, table) for label in part.labels}
+    said = {label for part in (*learned.held, table) for label in distinct(part.labels)}
     new = said.union(gold.values()).difference(classes)
     if not new or learned.vocabulary.space.classes is not None:
         return  # classes that were listed are checked one by one
@@ -320,11 +325,13 @@ def check_table(learned: ModelState, table: LabelTable, gold: Mapping[Hashable, 
 def _check_truths(
     learned: ModelState, table: LabelTable, gold: Mapping[Hashable, Hashable]
 ) -> None:
-    unknown = set(gold).difference(table.item_ids, *(part.item_ids for part in learned.held))
+    unknown = set(gold)
+    for part in (*learned.held, table) if gold else ():
+        unknown.difference_update(distinct(part.item_ids))
     unknown -= learned.open_items.among(unknown)
     if not unknown:
         return
-    as_text = {str(task): task for task in table.item_ids}
+    as_text = {str(task): task for task in distinct(table.item_ids)}
     task = min(unknown, key=lambda task: (str(task) not in as_text, id_order(task)))
     if str(task) in as_text:
         raise LabelError(
@@ -444,20 +451,21 @@ def count_agreement(
     fresh = ~chunk.known & (chunk.replaced == MISSING)
     if not fresh.any():
         return stats
-    agreed = chunk.label == result.aggregated[chunk.item]
-    temperature = np.ones(chunk.n_items) if result.temperature is None else result.temperature
-    agreement = left_out(
-        result.probs[chunk.item], result.log_evidence, temperature[chunk.item], chunk.label
-    )
-    worker, n_workers = chunk.local_worker[fresh], len(chunk.workers)
+    item, label, log_evidence = chunk.item, chunk.label, result.log_evidence
+    worker, n_workers = chunk.local_worker.astype(np.intp), len(chunk.workers)
+    if not fresh.all():
+        item, label, worker = item[fresh], label[fresh], worker[fresh]
+        log_evidence = log_evidence[fresh]
+    agreement = left_out(result.probs, result.temperature, item, log_evidence, label)
     rows = stats.gather(chunk.workers)
     labels = np.bincount(worker, minlength=n_workers)
     rows["labels"] += labels
-    rows["agreed"] += np.bincount(worker[agreed[fresh]], minlength=n_workers)
-    own = np.bincount(worker, agreement[fresh], n_workers)
+    agreed = label == result.aggregated.take(item)
+    rows["agreed"] += np.bincount(worker, agreed, n_workers).astype(np.int64)
+    own = np.bincount(worker, agreement, n_workers)
     if not np.isfinite(number):  # of merged models: after the latest these workers know of
         number = rows["track"][..., -1].max(initial=0) + 1
-    squares = np.bincount(worker, agreement[fresh] ** 2, n_workers)
+    squares = np.bincount(worker, agreement**2, n_workers)
     news = np.stack([labels, own, squares, _of_others(labels, own)], axis=1)
     rows["track"] = extend(rows["track"], news, number)
     return stats.scatter(chunk.workers, rows)
@@ -477,9 +485,8 @@ def uncount(stats: WorkerRows, worker: int, held: OpenItem) -> WorkerRows:
     rows = stats.gather(np.array([worker]))
     for name, lost in (("labels", len(labels)), ("agreed", (labels == held.aggregated).sum())):
         rows[name] = np.maximum(rows[name] - lost, 0)
-    gone = left_out(
-        held.probs, held.log_evidence[own], np.full(len(labels), held.temperature), labels
-    ).sum()
+    temperature, item = np.array([held.temperature]), np.zeros(len(labels), np.intp)
+    gone = left_out(held.probs[None], temperature, item, held.log_evidence[own], labels).sum()
     rows["track"] = taken_back(rows["track"][0], len(labels), float(gone))[None]
     return stats.scatter(np.array([worker]), rows)
 

@@ -8,7 +8,8 @@ old file or the new one.
 
 import json
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_origin, get_type_hints
@@ -19,13 +20,14 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse_arrays
 from safetensors.numpy import save, save_file
 
-from labelquorum.errors import StateError
+from labelquorum.errors import LabelQuorumError, StateError
 from labelquorum.ingest.writers import replacing
 from labelquorum.learn.worker_table import WorkerRows
 
 __all__ = [
     "FORMAT_VERSION",
     "Snapshot",
+    "crafted_refused",
     "read_snapshot",
     "snapshot_bytes",
     "snapshot_from_bytes",
@@ -84,6 +86,20 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
             f"{path}: no model can be read there ({error.strerror or error}). Check the path."
         ) from error
     return snapshot_from_bytes(data, path)
+
+
+@contextmanager
+def crafted_refused(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Give one sentence where what a file holds is no model; anyone can compute its digest."""
+    try:
+        yield
+    except LabelQuorumError:
+        raise
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise StateError(
+            f"{path}: this file is whole, and what it holds is no model ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}). Give a file that model.save wrote."
+        ) from error
 
 
 def snapshot_from_bytes(data: bytes, path: str | os.PathLike[str]) -> Snapshot:

@@ -5,14 +5,15 @@ probabilities by which it was counted are kept. A late label is then answered fr
 evidence, and a correction replaces what it corrects. When an item is evicted by newer ones its
 labels are gone; a small table of hashes keeps only that it was there.
 
-An item is kept as two strings of bytes, the rows and the answer: a slice of bytes is the cheapest
-copy there is, and arrays are made of it on access.
+Items are kept as the columns of the chunk they came in, in blocks of at most `BLOCK_ITEMS`. An
+item is one entry of a dict: its id and its slot, which is the number of the block and the place in
+it. Blocks stand in the order in which their items came, so the oldest items are in the first one.
 """
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,43 +22,45 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk, id_key, make_chunk
 from labelquorum.ingest.labels import MISSING
 from labelquorum.ingest.vocabulary import Note
+from labelquorum.learn.item_columns import (
+    ItemColumns,
+    OpenItem,
+    Selection,
+    columns_of_chunk,
+    columns_of_items,
+    edges_of,
+)
 
 __all__ = ["OpenItem", "OpenItems"]
 
 CLOSED_SLOTS = 1 << 17
 """Hashes of closed items that are kept, 1 MiB; a newer one takes its slot from an older."""
 
-_KEY_BYTES = 8  # an answer starts with the item's key
+BLOCK_BITS = 12
+"""Bits of a slot that are the place in its block."""
+
+BLOCK_ITEMS = 1 << BLOCK_BITS
+"""Items of a block at most: to write one again without the items that left it takes about 1 ms."""
+
+MIN_LIVE_SHARE = 0.25
+"""The share of a block's items below which it is written again without those that came again."""
 
 
-NO_NOTE = Note()
+class _Block:
+    """Items that came together, or what is left of them."""
 
+    __slots__ = ("columns", "items", "live", "n_live")
 
-class OpenItem(NamedTuple):
-    """An item whose labels are still held; n labels, C classes known when it was answered."""
+    def __init__(self, columns: ItemColumns, items: NDArray[np.intp]) -> None:
+        self.columns = columns
+        self.items = items  # their positions in the columns, in order of appearance
+        self.live = np.ones(len(items), bool)
+        self.n_live = len(items)
 
-    worker: NDArray[np.int32]  # (n,)
-    label: NDArray[np.int32]  # (n,)
-    weight: NDArray[np.float32]  # (n,)
-    log_evidence: NDArray[np.float32]  # (n, C) what each label said for each class
-    probs: NDArray[np.float32]  # (C,) the answer given
-    aggregated: int  # its class
-    counted_probs: NDArray[np.float32]  # (A, C) by which it was counted; 0 if it was not
-    gold: int  # its true class, where that was given, or MISSING
-    temperature: float = 1.0  # what its log scores were divided by before they became `probs`
-    note: Note = NO_NOTE
-    votes: NDArray[np.float32] | None = None  # (n, 1 + C) of majorities, as in `Chunk`
-
-
-class _Held(NamedTuple):
-    """An open item as it is kept."""
-
-    rows: bytes
-    answer: bytes
-    n_classes: int
-    n_models: int
-    note: Note
-    has_votes: bool = False
+    @property
+    def held(self) -> NDArray[np.intp]:
+        """The positions of those that are still open."""
+        return self.items[self.live]
 
 
 class OpenItems:
@@ -67,38 +70,61 @@ class OpenItems:
         if open_items < 0:
             raise StateError(f"`open_items` must be a whole number ≥ 0. Got {open_items!r}.")
         self.open_items = open_items
-        self._items: OrderedDict[Hashable, _Held] = OrderedDict()
+        self._slots: dict[Hashable, int] = {}
+        # Ordered: of a plain dict the first entry is found in steps as many as were deleted.
+        self._blocks: OrderedDict[int, _Block] = OrderedDict()
+        self._next_block = 0
         self._closed = np.zeros(CLOSED_SLOTS, np.uint64)
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._slots)
 
     def __contains__(self, item_id: Hashable) -> bool:
-        return item_id in self._items
+        return item_id in self._slots
 
     def __iter__(self) -> Iterator[Hashable]:
-        return iter(self._items)
+        return iter(self.everything().ids)
 
     def get(self, item_id: Hashable) -> OpenItem | None:
         """The item if it is still open."""
-        held = self._items.get(item_id)
-        return None if held is None else _open(held)
+        if item_id not in self._slots:
+            return None
+        columns, n = self._find(item_id)
+        return columns.item(n)
 
     def among(self, item_ids: Iterable[Hashable]) -> set[Hashable]:
         """Those of these items that are open."""
-        return self._items.keys() & item_ids
+        return self._slots.keys() & item_ids
+
+    def select(self, item_ids: Iterable[Hashable]) -> Selection:
+        """Those of these items that are open, to be read together, in no particular order."""
+        found = [(n, s) for n, s in enumerate(map(self._slots.get, item_ids)) if s is not None]
+        places, slots = np.array(found, np.intp).reshape(-1, 2).T
+        order = np.argsort(slots, kind="stable")
+        slots = slots[order]
+        cuts = np.flatnonzero(np.diff(slots >> BLOCK_BITS)) + 1
+        blocks = [
+            (self._blocks[int(run[0]) >> BLOCK_BITS], run % BLOCK_ITEMS)
+            for run in np.split(slots, cuts)
+            if len(run)
+        ]
+        return Selection(places[order], [(block.columns, block.items[at]) for block, at in blocks])
+
+    def everything(self) -> Selection:
+        """All open items, the oldest first."""
+        parts = [(block.columns, block.held) for block in self._blocks.values()]
+        return Selection(np.arange(len(self)), parts)
 
     def to_chunk(self, n_workers: int, n_classes: int) -> Chunk:
         """All labels of the open items, in the order the items are kept."""
-        items = self._all()
-        votes = _votes(items, n_classes)
+        held = self.everything()
         return make_chunk(
-            np.repeat(np.arange(len(items)), [len(held.worker) for held in items]),
-            _join([held.worker for held in items], np.int32),
-            _join([held.label for held in items], np.int32),
-            weight=_join([held.weight for held in items], np.float32),
-            votes=votes,
-            n_items=len(items),
+            np.repeat(np.arange(len(self)), held.counts),
+            held.column("worker"),
+            held.column("label"),
+            weight=held.column("weight"),
+            votes=held.votes(n_classes),
+            n_items=len(self),
             n_workers=n_workers,
             n_classes=n_classes,
         )
@@ -106,21 +132,25 @@ class OpenItems:
     @property
     def notes(self) -> list[Note]:
         """The notes on the open items."""
-        return [held.note for held in self._items.values()]
+        return self.everything().notes
 
     def answers(self, n_classes: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
         """The answers given to the open items: probabilities (N, C) and classes (N,).
 
         A class that was unknown then has probability 0.
         """
-        items = self._all()
-        probs = np.nan_to_num(_pad([held.probs[None] for held in items], n_classes))
-        return probs, np.array([held.aggregated for held in items], np.int32)
+        held = self.everything()
+        return np.nan_to_num(held.column("probs", n_classes)), held.column("aggregated")
 
     @property
     def gold(self) -> NDArray[np.int32]:
         """The true classes of the open items where they were given, or MISSING, (N,)."""
-        return np.array([held.gold for held in self._all()], np.int32)
+        return self.everything().column("gold")
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        """The hashes of the open items, (N,)."""
+        return self.everything().column("key")
 
     def was_closed(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Which items were answered and closed before, as far back as hashes reach."""
@@ -144,34 +174,24 @@ class OpenItems:
         temperature: NDArray[Any] | None = None,
     ) -> None:
         """Keep a chunk's items as the most recent, in order of appearance; close the oldest."""
-        positions = order.tolist()
-        too_many = max(len(positions) - self.open_items, 0)
-        for position in positions[:too_many]:
-            self.discard(item_ids[position])
-        self.close(chunk.item_keys[order[:too_many]])
-        n_classes = probs.shape[1]
-        has_votes = chunk.votes is not None
-        rows = np.empty(chunk.n_labels, _row_type(n_classes, has_votes))
-        rows["worker"], rows["label"], rows["weight"] = chunk.worker, chunk.label, chunk.weight
-        if has_votes:
-            rows["votes"] = chunk.votes
-        rows["log_evidence"] = log_evidence
-        n_models = 1 if counted_probs is None else counted_probs.shape[1]
-        answers = np.empty(chunk.n_items, _answer_type(n_classes, n_models))
-        answers["key"], answers["aggregated"], answers["probs"] = chunk.item_keys, aggregated, probs
-        answers["counted_probs"] = 0 if counted_probs is None else counted_probs
-        answers["gold"] = MISSING if chunk.gold is None else chunk.gold
-        answers["temperature"] = 1 if temperature is None else temperature
-        edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1)) * rows.itemsize
-        note_of = notes.__getitem__ if notes else lambda position: NO_NOTE
-        cut = _cut(rows, edges.tolist(), answers, positions[too_many:])
-        self._keep(
-            [item_ids[position] for position in positions[too_many:]],
-            [
-                _Held(said, answer, n_classes, n_models, note_of(position), has_votes)
-                for position, said, answer in cut
-            ],
+        too_many = max(len(order) - self.open_items, 0)
+        if too_many:
+            self._remove([item_ids[n] for n in order[:too_many].tolist()])
+            self.close(chunk.item_keys[order[:too_many]])
+        if not self.open_items:
+            return
+        columns = columns_of_chunk(
+            item_ids,
+            chunk,
+            log_evidence,
+            probs,
+            aggregated,
+            notes or None,
+            counted_probs,
+            temperature,
         )
+        self._append(columns, order[too_many:])
+        self._evict()
 
     def make_room(self, n_items: int) -> None:
         """Keep as many items at least; 0 stays 0."""
@@ -179,40 +199,55 @@ class OpenItems:
 
     def n_classes_of(self, item_id: Hashable) -> int:
         """The classes that were known when an open item was answered."""
-        return self._items[item_id].n_classes
+        columns, n = self._find(item_id)
+        return int(columns.n_classes[n])
 
     def answer_again(self, item_ids: Sequence[Hashable], chunk: Chunk, result: Any) -> None:
         """Put another answer, an `Aggregation`, in place of what open items have."""
-        edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1))
-        temperature = np.ones(chunk.n_items) if result.temperature is None else result.temperature
-        for position, item_id in enumerate(item_ids):
-            held, rows = _open(self._items[item_id]), slice(*edges[position : position + 2])
-            known = held.counted_probs.shape[1]
-            counted = np.pad(held.counted_probs, [(0, 0), (0, chunk.n_classes - known)])
-            again = held._replace(
-                worker=chunk.worker[rows],
-                label=chunk.label[rows],
-                weight=chunk.weight[rows],
-                log_evidence=result.log_evidence[rows],
-                probs=result.probs[position],
-                aggregated=int(result.aggregated[position]),
-                counted_probs=counted,
-                temperature=float(temperature[position]),
-                votes=None if chunk.votes is None else chunk.votes[rows],
-            )
-            self._items[item_id] = _close(again, self.key_of(item_id))
+        held = self.select(item_ids)
+        at = np.argsort(held.places)
+        notes, counted_probs = held.notes, held.column("counted_probs", chunk.n_classes)[at]
+        fresh = columns_of_chunk(
+            item_ids,
+            chunk,
+            result.log_evidence,
+            result.probs,
+            result.aggregated,
+            [notes[n] for n in at.tolist()],
+            np.nan_to_num(counted_probs),
+            result.temperature,
+        )._replace(key=held.column("key")[at], gold=held.column("gold")[at])
+        again = {item_id: n for n, item_id in enumerate(item_ids)}
+        blocks, self._blocks, self._slots = self._blocks.values(), OrderedDict(), {}
+        for columns, items in ((block.columns, block.held) for block in blocks):
+            now = np.array([again.get(columns.ids[n], -1) for n in items.tolist()], np.intp)
+            cuts = np.flatnonzero(np.diff(now < 0)) + 1  # items stay in their order
+            for old, new in zip(np.split(items, cuts), np.split(now, cuts), strict=True):
+                self._append(*((columns, old) if new[0] < 0 else (fresh, new)))
 
     def keep(self, item_id: Hashable, item: OpenItem, key: int) -> None:
         """Keep one item as the most recent."""
-        self._keep([item_id], [_close(item, key)])
+        self.keep_all([item_id], [item], [key])
+
+    def keep_all(
+        self, item_ids: Iterable[Hashable], items: Iterable[OpenItem], keys: Iterable[int]
+    ) -> None:
+        """Keep some items as the most recent."""
+        kept = zip(item_ids, items, keys, strict=True)
+        for _, run in groupby(
+            kept, key=lambda row: (row[1].counted_probs.shape, row[1].votes is None)
+        ):
+            self._append(columns := columns_of_items(list(run)), np.arange(len(columns.ids)))
+        self._evict()
 
     def key_of(self, item_id: Hashable) -> int:
         """The hash of an open item."""
-        return int.from_bytes(self._items[item_id].answer[:_KEY_BYTES], "little")
+        columns, n = self._find(item_id)
+        return int(columns.key[n])
 
     def discard(self, item_id: Hashable) -> None:
         """Drop an open item as if it had never been there."""
-        self._items.pop(item_id, None)
+        self._remove([item_id])
 
     def close(self, keys: NDArray[np.uint64]) -> None:
         """Remember that these items were there."""
@@ -220,49 +255,93 @@ class OpenItems:
 
     def forget_worker(self, worker: int) -> None:
         """Drop every label of one worker from the open items."""
-        for item_id in self._items:
-            self.drop(item_id, worker)
+        for _, run in groupby(self._blocks.values(), key=lambda block: id(block.columns)):
+            blocks = list(run)
+            columns = blocks[0].columns
+            gone = columns.worker == worker
+            if gone.any():
+                columns = columns.without(gone)
+                for block in blocks:
+                    block.columns = columns
 
     def drop(self, item_id: Hashable, worker: int) -> None:
         """Drop the labels of one worker from an open item."""
-        held = self._items[item_id]
-        rows = np.frombuffer(held.rows, _row_type(held.n_classes, held.has_votes))
-        keep = rows["worker"] != worker
-        if not keep.all():
-            self._items[item_id] = held._replace(rows=rows[keep].tobytes())
+        columns, n = self._find(item_id)
+        if worker not in columns.item(n).worker:
+            return
+        block = self._rewrite(self._slots[item_id] >> BLOCK_BITS)
+        columns, n = self._find(item_id)
+        gone = columns.worker == worker
+        gone[: columns.edges[n]] = gone[columns.edges[n + 1] :] = False
+        block.columns = columns.without(gone)
 
-    def _all(self) -> list[OpenItem]:
-        return list(map(_open, self._items.values()))
+    def _find(self, item_id: Hashable) -> tuple[ItemColumns, int]:
+        slot = self._slots[item_id]
+        block = self._blocks[slot >> BLOCK_BITS]
+        return block.columns, int(block.items[slot % BLOCK_ITEMS])
 
-    def _keep(self, item_ids: Sequence[Hashable], items: Sequence[_Held]) -> None:
-        for item_id in self.among(item_ids):  # an item that comes again goes to the end
-            del self._items[item_id]
-        self._items.update(zip(item_ids, items, strict=True))
-        overflow = max(len(self._items) - self.open_items, 0)
-        gone = [self._items.popitem(last=False)[1] for _ in range(overflow)]
-        if gone:
-            self.close(
-                np.frombuffer(b"".join(held.answer[:_KEY_BYTES] for held in gone), np.uint64)
-            )
+    def _append(self, columns: ItemColumns, items: NDArray[np.intp]) -> None:
+        """Put items at the end, where they may be already."""
+        if 2 * len(items) < len(columns.ids):
+            columns, items = columns.take(items), np.arange(len(items))
+        ids = list(map(columns.ids.__getitem__, items.tolist()))
+        self._remove(ids)
+        first = self._next_block << BLOCK_BITS
+        for start in range(0, len(items), BLOCK_ITEMS):
+            self._blocks[self._next_block] = _Block(columns, items[start : start + BLOCK_ITEMS])
+            self._next_block += 1
+        self._slots.update(zip(ids, range(first, first + len(ids)), strict=True))
+
+    def _remove(self, item_ids: Iterable[Hashable]) -> None:
+        for item_id in self.among(item_ids) if self._slots else ():
+            slot = self._slots.pop(item_id)
+            number, block = slot >> BLOCK_BITS, self._blocks[slot >> BLOCK_BITS]
+            block.live[slot % BLOCK_ITEMS] = False
+            block.n_live -= 1
+            if not block.n_live:
+                del self._blocks[number]
+            elif block.n_live < MIN_LIVE_SHARE * len(block.items):
+                self._rewrite(number)
+
+    def _rewrite(self, number: int) -> _Block:
+        """Write a block again, with columns of its own and without items that left it."""
+        old = self._blocks[number]
+        columns = old.columns.take(old.held)
+        block = self._blocks[number] = _Block(columns, np.arange(old.n_live))
+        first = number << BLOCK_BITS
+        self._slots.update(zip(columns.ids, range(first, first + old.n_live), strict=True))
+        return block
+
+    def _evict(self) -> None:
+        """Close the oldest items that are too many."""
+        while (excess := len(self._slots) - self.open_items) > 0:
+            number, block = next(iter(self._blocks.items()))
+            oldest = np.flatnonzero(block.live)[:excess]
+            items = block.items[oldest]
+            for n in items.tolist():
+                del self._slots[block.columns.ids[n]]
+            self.close(block.columns.key[items])
+            block.live[oldest] = False
+            block.n_live -= len(oldest)
+            if not block.n_live:
+                del self._blocks[number]
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Everything but ids and notes as flat arrays, for saving; classes padded with NaN."""
-        items = self._all()
-        n_classes = max((len(held.probs) for held in items), default=0)
-        n_models = max((len(held.counted_probs) for held in items), default=1)
-        counted = _pad([held.counted_probs for held in items], n_classes)
-        votes = _votes(items, n_classes)
+        held = self.everything()
+        n_classes = int(held.column("n_classes").max(initial=0))
+        votes = held.votes(n_classes)
         return {
-            "counts": np.array([len(held.worker) for held in items], np.int64),
-            "worker": _join([held.worker for held in items], np.int32),
-            "label": _join([held.label for held in items], np.int32),
-            "weight": _join([held.weight for held in items], np.float32),
-            "log_evidence": _pad([held.log_evidence for held in items], n_classes),
-            "probs": _pad([held.probs[None] for held in items], n_classes),
-            "aggregated": np.array([held.aggregated for held in items], np.int32),
-            "counted_probs": counted.reshape(len(items), n_models, n_classes),
-            "gold": np.array([held.gold for held in items], np.int32),
-            "heat": np.array([held.temperature for held in items], np.float32),
+            "counts": held.counts,
+            "worker": held.column("worker"),
+            "label": held.column("label"),
+            "weight": held.column("weight"),
+            "log_evidence": held.column("log_evidence", n_classes),
+            "probs": held.column("probs", n_classes),
+            "aggregated": held.column("aggregated"),
+            "counted_probs": held.column("counted_probs", n_classes),
+            "gold": held.column("gold"),
+            "heat": held.column("temperature"),
             "closed": self.closed_keys,
             **({} if votes is None else {"votes": votes}),
         }
@@ -276,109 +355,25 @@ class OpenItems:
         arrays: dict[str, NDArray[Any]],
     ) -> "OpenItems":
         """Rebuild what `to_arrays` wrote."""
+        n_items, probs = len(item_ids), arrays["probs"]
         ledger = cls(open_items)
-        ends = np.cumsum(arrays["counts"])
-        counted = arrays.get("counted_probs", np.zeros_like(arrays["probs"])[:, None])
-        gold = arrays.get("gold", np.full(len(ends), MISSING, np.int32))
-        temperature = arrays.get("heat", np.ones(len(ends), np.float32))
-        kept = zip(item_ids, notes, ends, strict=True)
-        for position, (item_id, note, end) in enumerate(kept):
-            rows = slice(end - arrays["counts"][position], end)
-            known = ~np.isnan(arrays["probs"][position])
-            item = OpenItem(
-                arrays["worker"][rows],
-                arrays["label"][rows],
-                arrays["weight"][rows],
-                arrays["log_evidence"][rows][:, known],
-                arrays["probs"][position][known],
-                int(arrays["aggregated"][position]),
-                counted[position][:, known],
-                int(gold[position]),
-                float(temperature[position]),
-                note,
-                arrays["votes"][rows][:, np.append(True, known)] if "votes" in arrays else None,
-            )
-            ledger._items[item_id] = _close(item, id_key(item_id))
+        columns = ItemColumns(
+            ids=item_ids,
+            key=np.fromiter(map(id_key, item_ids), np.uint64, n_items),
+            edges=edges_of(arrays["counts"]),
+            n_classes=(~np.isnan(probs)).sum(axis=1, dtype=np.int32),
+            worker=arrays["worker"],
+            label=arrays["label"],
+            weight=arrays["weight"],
+            log_evidence=arrays["log_evidence"],
+            votes=arrays.get("votes"),
+            probs=probs,
+            aggregated=arrays["aggregated"],
+            counted_probs=arrays.get("counted_probs", np.zeros_like(probs)[:, None]),
+            gold=arrays.get("gold", np.full(n_items, MISSING, np.int32)),
+            temperature=arrays.get("heat", np.ones(n_items, np.float32)),
+            notes=notes,
+        )
+        ledger._append(columns, np.arange(n_items))
         ledger.close(arrays["closed"])
         return ledger
-
-
-@lru_cache
-def _row_type(n_classes: int, has_votes: bool) -> np.dtype[Any]:
-    cells = ("worker", "i4"), ("label", "i4"), ("weight", "f4")
-    evidence = ("log_evidence", "f4", (n_classes,))
-    votes = [("votes", "f4", (1 + n_classes,))] if has_votes else []
-    return np.dtype([*cells, evidence, *votes])
-
-
-@lru_cache
-def _answer_type(n_classes: int, n_models: int) -> np.dtype[Any]:
-    per_class = ("probs", "f4", (n_classes,)), ("counted_probs", "f4", (n_models, n_classes))
-    cells = ("key", "u8"), ("aggregated", "i4"), ("gold", "i4"), ("temperature", "f4")
-    return np.dtype([*cells, *per_class])
-
-
-def _cut(
-    rows: NDArray[Any], edges: list[int], answers: NDArray[Any], order: list[int]
-) -> Iterator[tuple[int, bytes, bytes]]:
-    """Each item's position, rows and answer as bytes; `edges` are where its rows begin."""
-    said, answered, size = rows.tobytes(), answers.tobytes(), answers.itemsize
-    for position in order:
-        yield (
-            position,
-            said[edges[position] : edges[position + 1]],
-            answered[position * size : (position + 1) * size],
-        )
-
-
-def _open(held: _Held) -> OpenItem:
-    rows = np.frombuffer(held.rows, _row_type(held.n_classes, held.has_votes))
-    answer = np.frombuffer(held.answer, _answer_type(held.n_classes, held.n_models))[0]
-    return OpenItem(
-        rows["worker"],
-        rows["label"],
-        rows["weight"],
-        rows["log_evidence"],
-        answer["probs"],
-        int(answer["aggregated"]),
-        answer["counted_probs"],
-        int(answer["gold"]),
-        float(answer["temperature"]),
-        held.note,
-        rows["votes"] if held.has_votes else None,
-    )
-
-
-def _close(item: OpenItem, key: int) -> _Held:
-    n_models, n_classes = item.counted_probs.shape
-    has_votes = item.votes is not None
-    rows = np.empty(len(item.worker), _row_type(n_classes, has_votes))
-    for name in rows.dtype.names or ():
-        rows[name] = getattr(item, name)
-    answer = np.empty(1, _answer_type(n_classes, n_models))
-    answer["key"] = key
-    for name in ("aggregated", "gold", "temperature", "probs", "counted_probs"):
-        answer[name] = getattr(item, name)
-    return _Held(rows.tobytes(), answer.tobytes(), n_classes, n_models, item.note, has_votes)
-
-
-def _votes(items: Sequence[OpenItem], n_classes: int) -> NDArray[np.float32] | None:
-    """The votes of all items, (L, 1 + C): zeros where an item has none; None if all have none."""
-    if all(held.votes is None for held in items):
-        return None
-    none = [np.zeros((len(held.worker), 1), np.float32) for held in items]
-    votes = [z if held.votes is None else held.votes for held, z in zip(items, none, strict=True)]
-    return np.nan_to_num(_pad(votes, 1 + n_classes))
-
-
-def _join(parts: Sequence[NDArray[Any]], dtype: type) -> NDArray[Any]:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype)
-
-
-def _pad(parts: Sequence[NDArray[np.float32]], n_classes: int) -> NDArray[np.float32]:
-    padded = np.full((sum(map(len, parts)), n_classes), np.nan, np.float32)
-    start = 0
-    for part in parts:
-        padded[start : start + len(part), : part.shape[1]] = part
-        start += len(part)
-    return padded

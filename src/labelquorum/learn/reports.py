@@ -32,6 +32,9 @@ __all__ = [
 MAX_SHOWN_ROWS = 10
 """Rows of a table that a notebook shows."""
 
+MIN_TAKEN_LABELS = 500
+"""Answers from which on each class is converted once; a short list of labels is faster as it is."""
+
 MAX_NAMED, MIN_LOG_ODDS = 3, 0.05
 """Workers that a sentence names on either side, and the least log-odds that it mentions."""
 
@@ -203,9 +206,15 @@ class Answer:
     @cached_property
     def labels(self) -> pd.Series:
         """The consensus, Series `agg_label`, in order of appearance."""
-        aggregated = self.result.aggregated[self.intake.order]
-        chosen = [self.classes[c] for c in aggregated.tolist()]
-        return pd.Series(chosen, index=self._tasks, name="agg_label", dtype=_dtype(chosen))
+        codes = self.result.aggregated[self.intake.order]
+        if len(codes) < MIN_TAKEN_LABELS:
+            chosen = [self.classes[c] for c in codes.tolist()]
+            return pd.Series(chosen, index=self._tasks, name="agg_label", dtype=_dtype(chosen))
+        occurs = np.bincount(codes, minlength=len(self.classes)) > 0
+        labels = [self.classes[c] for c in np.flatnonzero(occurs).tolist()]
+        each = pd.Series(labels, dtype=_dtype(labels)).array  # pandas chooses a type for these
+        taken = each.take((np.cumsum(occurs) - 1)[codes])
+        return pd.Series(taken, index=self._tasks, name="agg_label")
 
     @cached_property
     def probas(self) -> pd.DataFrame:
@@ -244,7 +253,7 @@ def item_report(
     share = np.bincount(chunk.item, chunk.weight * agrees, chunk.n_items)
     items = pd.DataFrame(
         {
-            "consensus_label": [classes[c] for c in aggregated],
+            "consensus_label": [classes[c] for c in aggregated.tolist()],
             "consensus_quality_score": probs[np.arange(len(aggregated)), aggregated],
             "annotator_agreement": np.divide(
                 share, total, out=np.full(len(total), np.nan), where=total > 0

@@ -23,6 +23,7 @@ from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, vot
 from labelquorum.learn.bila.counts import Info, State, with_more
 from labelquorum.learn.bila.dependence import N_SUMS, N_VOTE_SUMS
 from labelquorum.learn.bila.hierarchical import Recipe
+from labelquorum.learn.bila.solver import pool as pool_counts
 from labelquorum.learn.bila.solver import solve_workers
 from labelquorum.learn.bila.worker_models import WORKER_MODELS, select_worker_model
 from labelquorum.learn.estimator import Estimator
@@ -222,7 +223,7 @@ def _counted(method: Aggregator, recipe: Recipe, seed: int) -> Sharding:
 
     def pool(rows: Floats, n_classes: int) -> Sums:
         counts = _split(rows, names, n_classes)
-        return {name: WORKER_MODELS[name].pool_exactly(counts[name], recipe) for name in names}
+        return {name: pool_counts(name, counts[name], recipe) for name in names}
 
     def fit(chunk: Chunk, known: Known | None, own: Gained | None) -> Gained:
         if known is None:

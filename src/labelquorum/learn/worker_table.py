@@ -34,7 +34,7 @@ class _Version:
     def __init__(self) -> None:
         self.newer: _Version | None = None  # towards the root
         self.changed: NDArray[Any] = np.zeros(0, np.intp)  # rows in which that one differs
-        self.undo: Leaves = {}  # the values of those rows in this version
+        self.undo: Leaves = {}  # those rows in this version, of each block
 
 
 class _Table:
@@ -73,28 +73,33 @@ class _Table:
         self, workers: NDArray[np.integer[Any]], names: Iterable[str] | None = None
     ) -> dict[str, NDArray[Any]]:
         places = {name: self.places[name] for name in names or self.places}
-        rows = {
-            kind: self.blocks[kind].take(workers, axis=0)
-            for kind in {place.kind for place in places.values()}
-        }
+        rows = self.rows(workers, {place.kind for place in places.values()})
         return {
             name: rows[place.kind][:, place.columns].reshape(len(workers), *place.shape)
             for name, place in places.items()
         }
 
+    def rows(
+        self, workers: NDArray[np.integer[Any]], kinds: Iterable[str] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Rows of each block, or of some."""
+        return {kind: self.blocks[kind].take(workers, axis=0) for kind in kinds or self.blocks}
+
     def put(self, workers: NDArray[np.integer[Any]], rows: Leaves) -> None:
         for kind, block in self.blocks.items():
-            together = np.empty((len(workers), block.shape[1]), kind)
-            for name, place in self.places.items():
-                if place.kind == kind:
-                    leaf = np.asarray(rows[name])
-                    together[:, place.columns] = leaf.reshape(len(workers), prod(place.shape))
-            block[workers] = together
+            block[workers] = rows[kind]
 
-    def change(self, workers: NDArray[np.integer[Any]], rows: Leaves) -> None:
+    def change(self, workers: NDArray[np.integer[Any]], leaves: Leaves) -> None:
         """Make a new version the root, in which these workers have these rows."""
+        rows = {
+            kind: np.empty((len(workers), block.shape[1]), kind)
+            for kind, block in self.blocks.items()
+        }
+        for name, place in self.places.items():
+            leaf = np.asarray(leaves[name])
+            rows[place.kind][:, place.columns] = leaf.reshape(len(workers), prod(place.shape))
         older, self.root = self.root, _Version()
-        older.newer, older.changed, older.undo = self.root, workers, self.take(workers)
+        older.newer, older.changed, older.undo = self.root, workers, self.rows(workers)
         self.put(workers, rows)
 
     def reroot(self, version: _Version) -> None:
@@ -103,7 +108,7 @@ class _Table:
         while (newer := path[-1].newer) is not None:
             path.append(newer)
         for owner, heir in zip(path[:0:-1], path[-2::-1], strict=True):
-            mine = self.take(heir.changed)
+            mine = self.rows(heir.changed)
             self.put(heir.changed, heir.undo)
             owner.newer, owner.changed, owner.undo = heir, heir.changed, mine
             heir.newer, heir.changed, heir.undo = None, np.zeros(0, np.intp), {}

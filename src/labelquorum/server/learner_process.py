@@ -1,7 +1,7 @@
 """The learner subprocess: its protocol, its supervisor and its program.
 
-JAX runs there and nowhere else in the service, so that learning never delays the acceptance of
-labels. The service runs two of them: one for `learning_loop`, one that answers questions about
+The model runs there and nowhere else in the service, so that learning never delays the acceptance
+of labels. The service runs two of them: one for `learning_loop`, one that answers questions about
 models, so that neither waits for the other.
 
 A watchdog kills a process that does not answer a ping, so that another takes its place: one that
@@ -569,7 +569,7 @@ def main() -> None:
                 require_pyarrow(module)  # once, and not in every fork
         program.run_alone(sys.stdin.buffer)
     else:
-        import labelquorum.store.model_queries  # noqa: F401  # JAX is loaded with the first call
+        import labelquorum.store.model_queries  # noqa: F401  # before the first call
 
         tune_garbage_collection()
         program.run(sys.stdin.buffer)

@@ -29,6 +29,7 @@ from labelquorum.store.batch import (
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, pick, put
 from labelquorum.store.failpoints import fault
+from labelquorum.store.new_classes import NewClasses
 from labelquorum.store.stream_ref import StreamRef, rules_of
 
 __all__ = ["Acceptor", "Revised", "Revision", "WaitingItem"]
@@ -69,7 +70,7 @@ class Acceptor:
     """Accepts labels for a stream; see `Stream`, which offers the same methods."""
 
     def __init__(self, ref: StreamRef) -> None:
-        self._ref = ref
+        self._ref, self.new_classes = ref, NewClasses(ref)
 
     def accept(
         self,
@@ -129,9 +130,9 @@ class Acceptor:
                     repeats[number] = batch.key or ""
                 else:
                     outcomes[number] = _repeated(before[1])
-            by_key: dict[str | None, Receipt | LimitError] = {}
-            for number, too_many in self._admit(connection, fresh).items():
-                outcomes[number] = by_key[fresh.pop(number).key] = too_many
+            by_key: dict[str | None, Receipt | LabelQuorumError] = {}
+            for number, refused in self._admit(connection, fresh).items():
+                outcomes[number] = by_key[fresh.pop(number).key] = refused
             if fresh:
                 receipts = self._take(connection, list(fresh.values()))
                 for (number, batch), receipt in zip(fresh.items(), receipts, strict=True):
@@ -139,6 +140,7 @@ class Acceptor:
             for number, key in repeats.items():
                 outcomes[number] = _repeated(by_key[key])
             fault("before_accept_commit")
+        self.new_classes.note(row.label for batch in fresh.values() for row in batch.rows)
         fault("after_accept")
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -240,18 +242,19 @@ class Acceptor:
 
     def _admit(
         self, connection: sa.Connection, batches: Mapping[int, Batch]
-    ) -> dict[int, LimitError]:
-        """Count new workers; returns an error per batch that brings more than the rules allow."""
+    ) -> dict[int, LabelQuorumError]:
+        """Count new workers; returns an error per batch with too many, or with bad classes."""
+        errors: dict[int, LabelQuorumError] = {**self.new_classes.errors(connection, batches)}
+        batches = {number: one for number, one in batches.items() if number not in errors}
         crowd = schema.crowd
         names = {row.worker for batch in batches.values() for row in batch.rows}
         here = pick(connection, crowd, ["worker"], self._ref.key, "worker", names)
         known = {row.worker for row in here}
         if len(known) == len(names):
-            return {}
+            return errors
         stream = self._ref.row(connection)
         most, n_crowd = rules_of(stream.rules).max_workers, stream.n_crowd
         newcomers: dict[str, None] = {}
-        errors: dict[int, LimitError] = {}
         for number, batch in batches.items():
             new = dict.fromkeys(
                 row.worker
@@ -350,6 +353,7 @@ class Acceptor:
                     f"No label of worker {worker!r} on task {task!r} is waiting: it never came, "
                     "or its chunk was cut. Check both ids, or send a correction."
                 )
+        self.new_classes.note((), has_more=True)
         return n_gone
 
     def revise_all(self, revisions: Sequence[Revision]) -> list[Revised | LabelQuorumError]:
@@ -372,6 +376,8 @@ class Acceptor:
                 else:
                     outcomes.append(batch)
             fault("before_accept_commit")
+        kept = [one for one in prepared if isinstance(one, Batch)]
+        self.new_classes.note((row.label for one in kept for row in one.rows), has_more=True)
         fault("after_accept")
         return outcomes
 
@@ -430,6 +436,6 @@ _CUT = sa.select(schema.chunks.c.id, schema.chunks.c.open_until).where(
 )
 
 
-def _repeated(first: Receipt | LimitError) -> Receipt | LimitError:
+def _repeated(first: Receipt | LabelQuorumError) -> Receipt | LabelQuorumError:
     """The outcome for the same table under the same key."""
     return first._replace(repeated=True) if isinstance(first, Receipt) else first

@@ -67,11 +67,13 @@ class GoldLabels:
                         "and a key names one thing for good. Send these truths under another key."
                     )
                 return before[1]._replace(repeated=True)
+            self._acceptor.new_classes.check_truths(connection, by_item)
             receipt = self._write(connection, by_item)
             batch = Batch([], {}, body, key, None, None)
             self._acceptor.write_receipts(connection, [batch], [receipt], self._ref.now())
             counts = {"counted": receipt.accepted, "late": receipt.late}
             self._ref.add_event(connection, "gold", counts)
+        self._acceptor.new_classes.note(by_item.values())
         return receipt
 
     def _checked(self, truths: Any) -> dict[str, str]:

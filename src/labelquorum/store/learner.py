@@ -1,4 +1,4 @@
-"""Who learns, and the rows that go in and out: the one part of a stream that needs JAX.
+"""Who learns, and the rows that go in and out: the one part of a stream that needs a model.
 
 `Work` is all that learning from a chunk needs, `Outcome` all that it changes. Both are plain
 values. So the learner may be this process (`LocalLearner`) or another one, and a store accepts
@@ -133,7 +133,7 @@ class Learner(Protocol):
 
 
 class LocalLearner:
-    """The process itself learns; JAX is imported when it is first asked to."""
+    """The process itself learns; the methods are imported when it is first asked to."""
 
     def configure(self, method: str, settings: Mapping[str, Any]) -> Configuration:
         """Check what a stream is to learn by, and spell out every setting."""

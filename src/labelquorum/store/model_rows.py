@@ -215,9 +215,9 @@ def memory_of(work: Work) -> ModelState:
     place = {row.place: k for k, row in enumerate(work.workers)}
     room = len(work.open_items) + len({row.item for row in work.labels})
     ledger = OpenItems(room if work.keeps_open or work.open_items else 0)
-    for row in work.open_items:
-        item_id = decode(row.item)
-        ledger.keep(item_id, _open_item(row, place), id_key(item_id))
+    item_ids = decode_all([row.item for row in work.open_items])
+    items = (_open_item(row, place) for row in work.open_items)
+    ledger.keep_all(item_ids, items, map(id_key, item_ids))
     book = WorkerRows(
         {
             "labels": np.array([row.labels for row in work.workers], np.int64),

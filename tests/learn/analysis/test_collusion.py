@@ -52,6 +52,13 @@ def test_the_score_bounds_what_chance_does():
     assert believed(pairs).tolist() == [True]
 
 
+def test_two_judges_share_tasks_however_often_they_vote_on_each():
+    rows = [(n, judge, n % 2) for n in range(30) for judge in ("ann", "bob") for _ in range(3)]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    model = lq.BiLA(repeats="all").fit(LabelTable(*columns))
+    assert model.collusion()["shared"].tolist() == [30]  # not the nine pairs of votes on each
+
+
 def test_pairs_with_few_shared_items_are_not_compared():
     assert not len(pairs_of([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 0, 0], [0.5, 0.5]).score)
     assert not len(pairs_of([], [], [], [0.5]).score)

@@ -48,7 +48,7 @@ def test_agreement_is_what_all_others_say_of_the_label():
     # π = (½, ½); the others say 3 : 1 for class 0, and this worker 4 : 1 for class 1
     others, own = np.log([0.75, 0.25]), np.log([0.2, 0.8])
     probs = np.exp(others + own) / np.exp(others + own).sum()
-    reply = left_out(probs[None], own[None], np.ones(1), np.array([1]))
+    reply = left_out(probs[None], None, np.zeros(1, int), own[None], np.array([1]))
     assert reply == pytest.approx([0.25])
 
 
@@ -56,14 +56,40 @@ def test_agreement_takes_a_label_out_by_the_heat_it_was_put_in_with():
     others, own, temperature = np.log([0.9, 0.1]), np.log([0.3, 0.6]), 2.0
     probs = np.exp((others + own) / temperature)
     left = np.exp(others / temperature)
-    reply = left_out((probs / probs.sum())[None], own[None], np.full(1, temperature), np.array([0]))
+    probs /= probs.sum()
+    reply = left_out(
+        probs[None], np.array([temperature]), np.zeros(1, int), own[None], np.array([0])
+    )
     assert reply == pytest.approx([left[0] / left.sum()])
 
 
 def test_agreement_with_a_given_truth_is_yes_or_no():
     evidence = np.log([[0.1, 0.9], [0.9, 0.1]])
-    reply = left_out(np.array([1.0, 0.0]), evidence, np.ones(2), np.array([1, 0]))
+    item, label = np.zeros(2, int), np.array([1, 0])
+    reply = left_out(np.array([[1.0, 0.0]]), None, item, evidence, label)
     assert reply.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("n_classes", [1, 2, 4, 7, 8, 9, 20])
+@pytest.mark.parametrize("heated", [False, True])
+def test_agreement_has_the_bits_of_its_formula_row_by_row(n_classes, heated, rng, monkeypatch):
+    monkeypatch.setattr(drift, "BATCH_LABELS", 7)
+    n_items, n_labels = 10, 60
+    probs = rng.dirichlet(np.full(n_classes, 0.3), n_items).astype(np.float32)
+    probs[rng.random(probs.shape) < 0.1] = 0
+    said = rng.normal(0, 30, (n_labels, n_classes)).astype(np.float32)
+    said[rng.random(said.shape) < 0.1] = np.nan
+    item, label = rng.integers(0, n_items, n_labels), rng.integers(0, n_classes, n_labels)
+    temperature = 1 + rng.random(n_items) if heated else np.ones(n_items)
+    expected = []
+    for n, z, row in zip(item, label, said.astype(np.float64), strict=True):
+        log_q = np.log(np.maximum(probs[n], 1e-30))
+        log_q = log_q - np.clip(np.nan_to_num(row), -60, 60) / temperature[n]
+        log_q = np.where(probs[n] > 0, log_q, -np.inf)
+        left = np.exp(log_q - max(log_q.max(), -1e9))
+        expected.append(left[z] / max(left.sum(), 1e-30))
+    reply = left_out(probs, temperature if heated else None, item, said, label)
+    assert reply.tolist() == expected
 
 
 # ── bins ─────────────────────────────────────────────────────────────────────────────────

@@ -1,19 +1,228 @@
-"""Fitting: shapes that recur, padding that changes nothing, and workers solved to the end."""
+"""The solver: C, NumPy and JAX agree, padding changes nothing, workers are solved to the end."""
 
 import logging
+import os
+import subprocess
+import sys
 
 import jax
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from labelquorum.errors import StateError
 from labelquorum.evaluation.simulate.crowds import class_conditional_crowd
 from labelquorum.ingest.chunks import make_chunk
-from labelquorum.learn.bila import PRESETS, bila, solver
+from labelquorum.learn.bila import PRESETS, array_solver, bila, kernel
 from labelquorum.learn.bila.hierarchical import Recipe, confusion, crowd_matrix, gradient
-from labelquorum.learn.bila.minibatch import worker_room, workers_last
-from labelquorum.learn.bila.solver import solve_workers
+from labelquorum.learn.bila.minibatch import pack_counted, pad_counted
+from labelquorum.learn.bila.solver import ENGINE, engine, solve_workers
+from labelquorum.learn.bila.worker_models import WORKER_MODELS, Known, Settled
 
 METHOD = bila(**PRESETS["recipe"])
+
+needs_kernel = pytest.mark.skipif(
+    not kernel.is_built(), reason="The kernel was not built: there is no C compiler here."
+)
+
+
+def test_the_kernel_was_built_where_there_is_a_compiler():
+    if "LABELQUORUM_CI" not in os.environ:
+        pytest.skip("only CI must have a C compiler")
+    assert kernel.is_built() and engine() == "c"
+
+
+# ── the engines agree ────────────────────────────────────────────────────────────────────
+
+
+def drawn_chunk(rng, n_classes, votes, weighted, gold):
+    """Up to 40 items, up to 9 labels each, some without any; with `votes` several of a worker."""
+    n_items, n_workers = rng.integers(1, 40), rng.integers(1, 12)
+    item = np.repeat(np.arange(n_items), rng.integers(0, 9, n_items))
+    truth = rng.integers(0, n_classes, n_items)
+    worker = rng.integers(0, n_workers, len(item))
+    guess = rng.integers(0, n_classes, len(item))
+    label = np.where(rng.random(len(item)) < 0.7, truth[item], guess)
+    if not votes:
+        _, rows = np.unique(item * n_workers + worker, return_index=True)
+        item, worker, label = item[rows], worker[rows], label[rows]
+    weight = rng.random(len(item)).round(2) * 2 if weighted else None
+    counts = {"n_items": n_items, "n_workers": n_workers, "n_classes": n_classes}
+    chunk = make_chunk(item, worker, label, weight=weight, **counts)
+    if gold:
+        known = np.where(rng.random(n_items) < 0.3, truth, -1).astype(np.int32)
+        chunk = chunk._replace(gold=known)
+    return chunk
+
+
+def drawn_known(rng, name, n_workers, n_classes):
+    """Counts of what came before, and θ somewhere."""
+    shape, size = WORKER_MODELS[name].count_shape(n_classes), WORKER_MODELS[name].theta_size
+    counts = rng.exponential(3, size=(n_workers, *shape)) * (rng.random((n_workers, 1, 1)) < 0.7)
+    others = rng.exponential(20, size=shape)
+    if name == "plain":  # labels on items of a class are at least the right ones
+        counts[:, 1] += counts[:, 0]
+        others[1] += others[0]
+    theta = rng.normal(scale=0.3, size=(n_workers, size(n_classes)))
+    return Known(counts, theta, others, rng.exponential(9, size=n_classes))
+
+
+cases = given(
+    seed=st.integers(0, 2**32 - 1),
+    name=st.sampled_from(list(WORKER_MODELS)),
+    n_classes=st.sampled_from([1, 2, 3, 4, 5, 7, 11]),
+    votes=st.booleans(),
+    weighted=st.booleans(),
+    gold=st.booleans(),
+    own_weight=st.sampled_from([0.0, 0.3]),
+    class_prior=st.sampled_from(["blended", "running", "uniform"]),
+)
+
+
+@needs_kernel
+@settings(max_examples=150, deadline=None)
+@cases
+def test_c_and_numpy_agree(seed, name, n_classes, votes, weighted, gold, own_weight, class_prior):
+    rng = np.random.default_rng(seed)
+    chunk = drawn_chunk(rng, n_classes, votes, weighted, gold)
+    recipe = Recipe(own_weight=own_weight, class_prior=class_prior, inner_steps=4)
+    known = drawn_known(rng, name, len(chunk.workers), n_classes)
+    counted = (rng.random(chunk.n_items) < 0.8).astype(float)
+    batch = pack_counted(chunk, chunk.weight, counted)
+    shares = rng.exponential(9, size=n_classes)
+    one = kernel.fit(name, batch, known, shares, recipe)
+    other = array_solver.fit(name, batch, known, shares, recipe)
+    for field, value in one._asdict().items():
+        # q is rounded to float32, and weights are squared in float32 by NumPy
+        near = 2e-5 if field == "unexplained" else 2e-6
+        np.testing.assert_allclose(
+            value, getattr(other, field), rtol=near, atol=near, err_msg=field
+        )
+    settled = Settled(one.counts, one.theta, one.pooled, shares, known.class_counts)
+    for mine, theirs in zip(
+        kernel.score(name, batch, settled, recipe),
+        array_solver.score(name, batch, settled, recipe),
+        strict=True,
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-9)
+    arguments = name, batch, one.class_probs, settled, recipe
+    np.testing.assert_allclose(
+        kernel.past_unexplained(*arguments),
+        array_solver.past_unexplained(*arguments),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    n_workers = len(chunk.workers)
+    np.testing.assert_allclose(
+        kernel.count(name, batch, one.class_probs, n_workers),
+        array_solver.count(name, batch, one.class_probs, n_workers),
+        atol=1e-5,
+    )
+    if n_workers:
+        arguments = name, known.counts, recipe
+        np.testing.assert_allclose(kernel.pool(*arguments), array_solver.pool(*arguments))
+        arguments = name, known.counts, known.others, recipe
+        np.testing.assert_allclose(
+            kernel.solve_workers(*arguments), array_solver.solve_workers(*arguments), atol=1e-9
+        )
+
+
+@pytest.mark.parametrize("name", WORKER_MODELS)
+@pytest.mark.parametrize("votes", [False, True])
+def test_jax_agrees_within_1e_4(name, votes):
+    """What a GPU runs, compiled for this processor: float32, so q is within 1e-4."""
+    rng = np.random.default_rng(5)
+    chunk = drawn_chunk(rng, 3, votes, weighted=True, gold=True)
+    recipe, known = Recipe(own_weight=0.3), drawn_known(rng, name, len(chunk.workers), 3)
+    batch, shares = pack_counted(chunk, chunk.weight, np.ones(chunk.n_items)), np.ones(3)
+    one = array_solver.fit(name, batch, known, shares, recipe)
+    other = array_solver.fit_compiled(name, batch, known, shares, recipe)
+    for field, value in one._asdict().items():
+        np.testing.assert_allclose(
+            value, getattr(other, field), rtol=1e-3, atol=1e-4, err_msg=field
+        )
+    settled = Settled(one.counts, one.theta, one.pooled, shares, known.class_counts)
+    for mine, theirs in zip(
+        array_solver.score(name, batch, settled, recipe),
+        array_solver.score_compiled(name, batch, settled, recipe),
+        strict=True,
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("chosen", ["numpy", "jax"])
+def test_every_engine_gives_the_same_labels(chosen, monkeypatch):
+    """Answers of a stream, through the same code path as on a GPU."""
+    crowd = class_conditional_crowd(200, 9, 3, 4, seed=2)
+
+    def answers():
+        method, state, probs = bila(), None, []
+        for start in range(0, 200, 50):
+            rows = (crowd.item >= start) & (crowd.item < start + 50)
+            columns = crowd.item[rows] - start, crowd.worker[rows], crowd.label[rows]
+            chunk = make_chunk(*columns, n_workers=9, n_classes=3)
+            state = method.init(chunk, 0) if state is None else state
+            state, _ = method.update(state, chunk)
+            probs.append(method.aggregate(state, chunk).probs)
+        return np.concatenate(probs)
+
+    expected = answers()
+    monkeypatch.setenv(ENGINE, chosen)
+    np.testing.assert_allclose(answers(), expected, atol=1e-3)
+
+
+def test_an_engine_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setenv(ENGINE, "fortran")
+    with pytest.raises(StateError, match=r"must be one of \['c', 'numpy', 'jax'\]. Got 'fortran'"):
+        engine()
+
+
+@needs_kernel
+def test_the_kernel_refuses_arrays_it_could_not_read(crowd):
+    chunk = first_items(crowd, 3)
+    recipe, batch = Recipe(), pack_counted(chunk, chunk.weight, np.ones(3))
+    known = drawn_known(np.random.default_rng(0), "rich", len(chunk.workers), 3)
+    for change in (
+        {"worker": batch.worker + 100},
+        {"label": batch.label - 1},
+        {"item": batch.item[::-1]},
+        {"weight": batch.weight[1:]},
+        {"gold": np.full(3, 3, np.int32)},
+    ):
+        with pytest.raises(ValueError, match=r"expected|sorted|true class"):
+            kernel.fit("rich", batch._replace(**change), known, np.ones(3), recipe)
+
+
+def test_nothing_imports_jax_unless_it_is_used():
+    code = (
+        "import sys, labelquorum as lq\n"
+        "lq.BiLA().fit_predict({'a': {'x': 1, 'y': 1}})\n"
+        "assert not {'jax', 'optax', 'scipy'} & set(sys.modules), 'imported'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_needs_jax_says_what_to_install():
+    code = (
+        "import sys\n"
+        "sys.modules['jax'] = None\n"  # as if it were not installed
+        "import labelquorum as lq\n"
+        "rows = {'a': {'x': 1, 'y': 1}}\n"
+        "print(lq.BiLA().fit_predict(rows)['a'])\n"
+        "for model in (lq.BiLA('www2021'), lq.estimator('laa')):\n"
+        "    try:\n"
+        "        model.fit_predict(rows)\n"
+        "    except lq.LabelQuorumError as error:\n"
+        "        print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    first, *errors = done.stdout.splitlines()
+    assert first == "1" and len(errors) == 2
+    assert all("pip install 'labelquorum[jax]'" in line for line in errors)
+
+
+# ── padding, and workers solved to the end ───────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -27,58 +236,33 @@ def first_items(crowd, n_items):
     return make_chunk(*columns, n_items=n_items, n_workers=9, n_classes=3)
 
 
-def learn(chunk, state=None):
-    return METHOD.update(METHOD.init(chunk, 0) if state is None else state, chunk)[0]
-
-
-def test_padding_changes_nothing(crowd):
-    """129 labels take other room than 128; the same items must come out the same."""
-    few = first_items(crowd, 32)
-    more = make_chunk(
-        np.append(few.item, 31),
-        np.append(few.worker, 9),
-        np.append(few.label, 0),
-        weight=np.append(np.ones(few.n_labels), 0),
-    )
-    assert (few.n_labels, more.n_labels) == (128, 129)
-    one, other = (learn(chunk).rows.to_arrays() for chunk in (few, more))
-    for name, rows in one.items():
-        np.testing.assert_allclose(rows, other[name][:9], atol=1e-5)
-
-
 @pytest.mark.slow
-def test_chunks_of_about_the_same_size_are_compiled_once(crowd, caplog):
+def test_chunks_of_about_the_same_size_are_compiled_once_by_jax(crowd, caplog, monkeypatch):
     jax.clear_caches()
+    monkeypatch.setenv(ENGINE, "jax")
 
     def compiled():
-        return sum("Compiling jit(_fit_flat)" in r.getMessage() for r in caplog.records)
+        return sum("Compiling jit(_fit_jax)" in r.getMessage() for r in caplog.records)
 
     with caplog.at_level(logging.DEBUG, "jax"):
-        state = learn(first_items(crowd, 60))
-        assert compiled() == 1
         for n_items in (60, 50, 40):
-            state = learn(first_items(crowd, n_items), state)
+            chunk = first_items(crowd, n_items)
+            METHOD.update(METHOD.init(chunk, 0), chunk)
     assert compiled() == 1
 
 
-def test_rows_of_workers_are_padded_to_a_few_sizes():
-    assert {worker_room(n, 3) for n in range(1, 600)} == {128, 512, 2048}
-    # A thousand classes make a worker large enough.
-    assert worker_room(3, 1000) == 4
-    assert workers_last(np.zeros((3, 7, 7)), 4).shape == (7, 7, 4)
-
-
-@pytest.mark.slow
-def test_counts_and_theta_take_the_same_room_however_many_classes_there_are():
-    for n_classes in (1, 2, 7, 8, 9, 16, 17, 31, 33):  # around what is padded to
-        rows = np.arange(200)
-        chunk = make_chunk(rows % 100, rows, rows % n_classes, n_classes=n_classes)
-        learn(chunk)
+def test_a_batch_is_padded_to_a_power_of_two(crowd):
+    chunk = first_items(crowd, 40)
+    padded = pad_counted(pack_counted(chunk, chunk.weight, np.ones(40)))
+    assert (len(padded.item), len(padded.gold)) == (256, 64)
+    assert padded.weight.sum() == chunk.n_labels and padded.counted_item.sum() == 40
 
 
 @pytest.mark.parametrize("newton_classes", [8, 0])
-def test_a_worker_is_solved_where_his_gradient_is_zero(newton_classes, monkeypatch):
-    monkeypatch.setattr(solver, "WORKERS_PER_BLOCK", 4)  # ten workers are three blocks
+@pytest.mark.parametrize("chosen", ["", "numpy"])
+def test_a_worker_is_solved_where_the_gradient_is_zero(newton_classes, chosen, monkeypatch):
+    monkeypatch.setenv(ENGINE, chosen)
+    monkeypatch.setattr(array_solver, "WORKERS_PER_BLOCK", 4)  # ten workers are three blocks
     recipe = Recipe(newton_classes=newton_classes)
     rng = np.random.default_rng(0)
     counts = rng.exponential(20, size=(10, 3, 3)) * (rng.random((10, 1, 1)) < 0.8)
@@ -86,9 +270,8 @@ def test_a_worker_is_solved_where_his_gradient_is_zero(newton_classes, monkeypat
     pooled = counts.sum(axis=0) / 100
     theta = solve_workers("rich", counts, pooled, recipe)
     assert theta.dtype == np.float64 and theta.shape == (10, 4)
-    with jax.enable_x64(True):
-        crowd, last = crowd_matrix(pooled, recipe), np.moveaxis(counts, 0, -1)
-        slope = gradient(theta.T, last, confusion(crowd, theta.T), recipe)
+    crowd, last = crowd_matrix(pooled, recipe), np.moveaxis(counts, 0, -1)
+    slope = gradient(theta.T, last, confusion(crowd, theta.T), recipe)
     # Next to a million labels, rounding is what is left.
     np.testing.assert_allclose(np.delete(slope, 3, axis=1), 0, atol=1e-8)
     np.testing.assert_allclose(slope[:, 3], 0, atol=1e-4)

@@ -513,6 +513,57 @@ def test_rules_and_keys_are_changed_in_the_settings(view, service):
     view.check()
 
 
+def test_a_stream_is_renamed_and_then_deleted_by_typing_its_name(view, service):
+    client = service.client
+    client.create("old name", classes=["a", "b"])
+    client.create("taken", classes=["a", "b"])
+    secret = client.make_key("its own", "admin", "old name")
+    page = view.page
+    page.goto(f"{service.url}/#key={secret}&go=/s/old%20name/settings")
+    view.ready()
+    page.fill(".rename input", "taken")
+    page.click("text=Rename")
+    page.wait_for_selector(".rename .form-error:has-text('taken')")
+    page.fill(".rename input", "new <b>name")
+    page.click("text=Rename")
+    page.wait_for_url("**/settings")
+    page.wait_for_selector(".crumb:has-text('new <b>name')")
+    view.ready()
+    assert "old name" not in client.streams() and "new <b>name" in client.streams()
+    assert page.locator(".rules input").first.is_enabled()  # the key is still for this stream
+    page.click("text=Delete this stream…")
+    end = page.locator("dialog[open] button[type=submit]")
+    assert end.is_disabled()
+    page.fill("dialog[open] input", "new name")
+    page.press("dialog[open] input", "Enter")
+    assert end.is_disabled() and "new <b>name" in client.streams()
+    page.click("dialog[open] >> text=Cancel")
+    page.click("text=Delete this stream…")
+    assert page.input_value("dialog[open] input") == ""
+    page.fill("dialog[open] input", "new <b>name")
+    end.click()
+    page.wait_for_selector("form.login")  # the key went with its stream
+    assert "new <b>name" not in client.streams() and "taken" in client.streams()
+
+
+def test_a_deleted_stream_leaves_the_list_and_only_an_admin_may_delete(view, service):
+    service.client.create("short lived", classes=["a", "b"])
+    reader = service.client.make_key("looks", "read", "short lived")
+    view.page.goto(f"{service.url}/#key={reader}&go=/s/short%20lived/settings")
+    view.ready()
+    assert not view.page.locator(".rename-delete").is_visible()
+    view.sign_in("/s/short%20lived/settings")
+    view.page.reload()
+    view.ready()
+    view.page.click("text=Delete this stream…")
+    view.page.fill("dialog[open] input", "short lived")
+    view.page.press("dialog[open] input", "Enter")
+    view.page.wait_for_selector("table.streams")
+    names = view.page.locator("table.streams tbody th a").all_text_contents()
+    assert "short lived" not in names and "birds" in names
+    view.check()
+
+
 @pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
 def test_results_are_taken_away(view, format):
     view.sign_in("/s/birds/settings")

@@ -170,6 +170,23 @@ def test_gzip_that_is_not_declared_is_told_as_such(admin, stream):
     assert answer.status_code == 422 and "Send Content-Encoding: gzip" in answer.json()["error"]
 
 
+def test_labels_that_would_be_classes_nobody_meant_are_refused(admin):
+    rules = {"labels_per_item": 2, "chunk_items": 5}
+    admin.post("/v1/streams", json={"name": "open", "rules": rules}).raise_for_status()
+    row = {"task": "t", "worker": "ann", "label": 1}
+    assert admin.post("/v1/streams/open/labels", json=row).status_code == 200
+    answer = admin.post("/v1/streams/open/labels", json={**row, "worker": "bob", "label": "1"})
+    assert answer.status_code == 422
+    [sentence] = answer.json()["errors"]
+    assert "label '1' (task 't', worker 'bob') is text" in sentence and "Convert" in sentence
+    rows = [{"task": n, "worker": "ann", "label": n / 7} for n in range(90)]
+    answer = admin.post("/v1/streams/open/labels", json=rows)
+    assert answer.status_code == 422 and "Bin them" in answer.json()["errors"][0]
+    answer = admin.post("/v1/streams/open/gold", json={"t": "1"})
+    assert answer.status_code == 422 and "two classes" in answer.json()["errors"][0]
+    assert admin.get("/v1/streams/open").json()["counts"]["waiting_labels"] == 1
+
+
 @pytest.mark.parametrize("name", NONSENSE)
 def test_nonsense_is_refused_in_the_one_shape(admin, stream, name):
     body, status = NONSENSE[name]

@@ -15,6 +15,7 @@ from labelquorum.compat.crowdkit.tables import (
     Table,
     natural_order,
     read_table,
+    require_scipy,
 )
 from labelquorum.errors import LabelError, StateError
 from labelquorum.learn.methods import glad, mace, one_coin
@@ -264,7 +265,7 @@ class GLAD(Aggregator):
     def _climb(
         self, right: Floats, params: glad.Params, labels: Incidence, priors: glad.Priors
     ) -> glad.Params:
-        from scipy.optimize import minimize  # type: ignore[import-untyped]
+        minimize = require_scipy("scipy.optimize").minimize
 
         def split(point: Floats) -> glad.Params:
             return glad.Params(point[: labels.n_workers], point[labels.n_workers :])

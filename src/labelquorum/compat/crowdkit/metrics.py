@@ -7,7 +7,12 @@ import numpy as np
 import pandas as pd
 
 from labelquorum._types import Floats
-from labelquorum.compat.crowdkit.tables import MissingColumnError, Table, read_table
+from labelquorum.compat.crowdkit.tables import (
+    MissingColumnError,
+    Table,
+    read_table,
+    require_scipy,
+)
 from labelquorum.compat.crowdkit.votes import MajorityVote, accuracy
 from labelquorum.errors import LabelError, StateError
 
@@ -74,8 +79,6 @@ def uncertainty(
     aggregate
         Give the mean, not a Series of all.
     """
-    from scipy.stats import entropy  # type: ignore[import-untyped]
-
     table = read_table(answers, sort_tasks=True, sort_classes=False)
     if workers_skills is None and aggregator is not None:
         workers_skills = _skills_of(aggregator.fit(answers))
@@ -89,6 +92,7 @@ def uncertainty(
         raise MissingColumnError(f'`compute_by` must be "task" or "worker". Got {compute_by!r}.')
     index, names = groups[compute_by]
     said = _said(table, workers_skills).groupby(index).sum().to_numpy()
+    entropy = require_scipy("scipy.stats").entropy
     found = pd.Series(entropy(said, axis=1), index=names).sort_index()
     return float(found.mean()) if aggregate else found
 

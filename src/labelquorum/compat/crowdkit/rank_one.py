@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum._types import Floats
-from labelquorum.compat.crowdkit.tables import Aggregator, read_table
+from labelquorum.compat.crowdkit.tables import Aggregator, read_table, require_scipy
 from labelquorum.compat.crowdkit.votes import VoteBySkill
 from labelquorum.errors import LabelError
 from labelquorum.learn.methods._batch import Incidence
@@ -135,8 +135,7 @@ def _others(values: Floats, index: NDArray[np.intp], length: int) -> Floats:
 
 def _pairs(labels: Incidence) -> tuple[Floats, Floats]:
     """How often two workers agree on the tasks both labelled, and the number of those, (K, K)."""
-    from scipy.sparse import csr_array  # type: ignore[import-untyped]
-
+    csr_array = require_scipy("scipy.sparse").csr_array
     place = labels.worker * labels.n_items + labels.item
     last = ~pd.Series(place).duplicated(keep="last").to_numpy()
     worker, item, label = labels.worker[last], labels.item[last], labels.label[last]

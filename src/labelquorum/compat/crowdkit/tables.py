@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum._types import Floats
-from labelquorum.errors import LabelError
+from labelquorum.errors import LabelError, StateError
 from labelquorum.learn.methods._batch import Incidence, incidence
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "check_columns",
     "natural_order",
     "read_table",
+    "require_scipy",
 ]
 
 COLUMNS = ["task", "worker", "label"]
@@ -31,6 +33,17 @@ class MissingColumnError(LabelError, KeyError):
     """A column is not there: a KeyError to programs written for Crowd-Kit."""
 
     __str__ = Exception.__str__  # a KeyError shows its message in quotes
+
+
+def require_scipy(module: str) -> Any:
+    """Import a module of SciPy, or say how to get it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise StateError(
+            "This part of compat.crowdkit takes SciPy, which is not installed. Run pip install "
+            "'labelquorum[crowdkit]'."
+        ) from error
 
 
 class Table(NamedTuple):

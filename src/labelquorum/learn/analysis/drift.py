@@ -67,6 +67,9 @@ NEARLY = 1e-3
 
 TINY = 1e-30
 
+BATCH_LABELS = 1 << 15
+"""Labels compared with their item's answer at once: what that needs stays in the cache."""
+
 Track = NDArray[np.float32]  # (…, BINS, WIDTH)
 
 
@@ -99,7 +102,11 @@ def fresh_track(n_workers: int) -> Track:
 
 
 def left_out(
-    probs: NDArray[Any], log_evidence: NDArray[Any], temperature: NDArray[Any], label: NDArray[Any]
+    probs: NDArray[Any],
+    temperature: NDArray[Any] | None,
+    item: NDArray[Any],
+    log_evidence: NDArray[Any],
+    label: NDArray[Any],
 ) -> Floats:
     """How far each label goes with what all others say of its item, (B,), from 0 to 1.
 
@@ -108,19 +115,33 @@ def left_out(
     Parameters
     ----------
     probs, temperature
-        The answer of each label's item, (B, C) or (C,), and what its log scores were divided by.
+        The answer of each item, (N, C), and what its log scores were divided by, (N,); None for 1.
+    item, label
+        (B,) each.
     log_evidence
         What each label said for each class, (B, C).
-    label
-        (B,).
     """
-    said = np.clip(np.nan_to_num(log_evidence.astype(np.float64)), -60, 60)
-    # q_{-j} ∝ q / exp(log_evidence_j / temperature), at the label itself
-    log_q = np.log(np.maximum(probs, TINY)) - said / temperature[:, None]
-    log_q = np.where(probs > 0, log_q, -np.inf)
-    left = np.exp(log_q - log_q.max(axis=1, keepdims=True, initial=-1e9))
-    own = left[np.arange(len(label)), label]
-    return np.asarray(own / np.maximum(left.sum(axis=1), TINY))
+    agreement = np.empty(len(label))
+    log_probs = np.where(probs > 0, np.log(np.maximum(probs, TINY)), np.float32(-np.inf))
+    for start in range(0, len(label), BATCH_LABELS):
+        batch = slice(start, start + BATCH_LABELS)
+        said = np.clip(log_evidence[batch], -60, 60)
+        said[np.isnan(said)] = 0
+        before = log_probs.take(item[batch], axis=0)
+        # Class by class, (C, B): NumPy takes long rows several times faster than short ones.
+        left = np.empty(said.T.shape)
+        # q_{-j} ∝ q / exp(log_evidence_j / temperature), at the label itself
+        left[:] = said.T
+        if temperature is not None:
+            left /= temperature.take(item[batch])
+        np.subtract(before.T, left, out=left)
+        left -= left.max(axis=0, initial=-1e9)
+        np.exp(left, out=left)
+        own = left.ravel().take(label[batch] * np.intp(len(said)) + np.arange(len(said)))
+        # By rows, a sum of eight or more is added in another order, and differs in the last bit.
+        total = left.sum(axis=0) if len(left) < 8 else np.ascontiguousarray(left.T).sum(axis=1)
+        np.divide(own, np.maximum(total, TINY), out=agreement[batch])
+    return agreement
 
 
 def extend(track: Track, news: NDArray[Any], chunk: float) -> Track:
@@ -136,16 +157,19 @@ def extend(track: Track, news: NDArray[Any], chunk: float) -> Track:
     chunk
         Its number, from 1.
     """
-    spoke = np.flatnonzero(news[:, LABELS] > 0)
-    bins = np.zeros((len(spoke), BINS + 1, WIDTH), np.float32)
-    bins[:, :-1] = track[spoke]
-    number = np.maximum(chunk, bins[:, :, CHUNK].max(axis=1))  # one that failed may come late
-    place = np.arange(len(spoke)), np.count_nonzero(bins[:, :, CHUNK], axis=1)
-    bins[*place, :CHUNK] = news[spoke]
-    bins[*place, CHUNK] = number
-    longer = track.copy()
-    longer[spoke] = _merged(bins)
-    return longer
+    spoke = news[:, LABELS] > 0
+    if not spoke.all():
+        longer = track.copy()
+        longer[spoke] = extend(track[spoke], news[spoke], chunk)
+        return longer
+    bins = np.zeros((len(track), BINS + 1, WIDTH), np.float32)
+    bins[:, :-1] = track
+    chunks = np.ascontiguousarray(track[:, :, CHUNK].T)
+    newest = np.empty((len(track), WIDTH), np.float32)
+    newest[:, :CHUNK] = news
+    newest[:, CHUNK] = np.maximum(chunk, chunks.max(axis=0))  # one that failed may come late
+    bins[np.arange(len(track)), np.count_nonzero(chunks, axis=0)] = newest
+    return _merged(bins)
 
 
 def joined(tracks: Sequence[Track], base: Track | None = None) -> Track:
@@ -188,16 +212,17 @@ def _merged(bins: NDArray[Any]) -> NDArray[Any]:
     drop = np.full(n_workers, n_bins - 1)
     full = np.flatnonzero(bins[:, -1, CHUNK] > 0)
     if len(full):
-        size = bins[full, :, LABELS].astype(np.float64)
-        so_far = np.cumsum(size, axis=1)
-        joint, after = size[:, :-1] + size[:, 1:], so_far[:, -1:] - so_far[:, 1:]
+        size = bins[:, :, LABELS].T.astype(np.float64, order="C").take(full, axis=1)  # (M, P)
+        so_far = np.cumsum(size, axis=0)
         # the pair whose size is the smallest beside what came after it; the newest has nothing
-        pair = (joint / np.maximum(after, TINY))[:, :-1].argmin(axis=1)
+        joint, after = size[:-2] + size[1:-1], so_far[-1] - so_far[1:-1]
+        pair = (joint / np.maximum(after, TINY)).argmin(axis=0)
         bins[full, pair + 1, :CHUNK] += bins[full, pair, :CHUNK]
         drop[full] = pair
-    place = np.arange(n_bins - 1)
-    kept = n_bins * np.arange(n_workers)[:, None] + place + (place >= drop[:, None])
-    return np.asarray(bins.reshape(-1, bins.shape[2]).take(kept, axis=0))
+    stays = np.ones((n_workers, n_bins), bool)
+    stays[np.arange(n_workers), drop] = False
+    kept = bins.reshape(-1, bins.shape[2]).take(np.flatnonzero(stays), axis=0)
+    return kept.reshape(n_workers, n_bins - 1, bins.shape[2])
 
 
 def taken_back(track: Track, labels: float, agreed: float) -> Track:

@@ -7,7 +7,7 @@ One worker model is kept, or two (`worker_models.py`), each with its own counts;
 selected. `docs/hierarchical.md` has the derivation, `docs/worker-models.md` how one is
 selected.
 
-Counts are kept and added in float64, outside compiled code: at 2²⁴ a float32 ignores +0.4.
+Counts are kept and added in float64: at 2²⁴ a float32 ignores +0.4.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,22 +26,29 @@ from labelquorum.learn.aggregator import (
     Aggregator,
     Counts,
     Part,
-    consensus,
+    break_ties,
+    softmax,
     vote_shares,
 )
 from labelquorum.learn.analysis import posterior  # which imports from this package: no names yet
 from labelquorum.learn.bila.dependence import N_SUMS, temperature
-from labelquorum.learn.bila.hierarchical import ONE_COIN, Recipe, class_prior
-from labelquorum.learn.bila.minibatch import pack_counted, worker_room, workers_last
+from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, class_prior
+from labelquorum.learn.bila.minibatch import pack_counted
 from labelquorum.learn.bila.solver import (
-    Fitted,
-    Known,
-    fit_chunk,
+    count,
+    fit_each,
     past_unexplained,
+    pool,
+    score,
     solve_workers,
 )
-from labelquorum.learn.bila.training import keep_compiled_code
-from labelquorum.learn.bila.worker_models import WORKER_MODELS, select_worker_model
+from labelquorum.learn.bila.worker_models import (
+    WORKER_MODELS,
+    Fitted,
+    Known,
+    Settled,
+    select_worker_model,
+)
 from labelquorum.learn.worker_table import WorkerRows, forget_row
 
 __all__ = [
@@ -56,6 +63,10 @@ __all__ = [
     "update",
     "with_more",
 ]
+
+
+MAX_MATRIX_BYTES = 1 << 30
+"""The matrices of a chunk's workers may take this much; the solver holds about five copies."""
 
 
 class State(NamedTuple):
@@ -114,6 +125,7 @@ def init(chunk: Chunk, seed: int, recipe: Recipe) -> State:
 
 def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     """Solve the chunk together with the counts of all that came before it, and count it."""
+    _check_size(chunk, recipe)
     state = _grow(state, chunk)
     if not chunk.n_labels:
         nothing = np.zeros((chunk.n_items, len(recipe.worker_models), chunk.n_classes), np.float32)
@@ -128,24 +140,29 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
         name: _before(state, known, tally, position, recipe)
         for position, name in enumerate(recipe.worker_models)
     }
-    room = worker_room(len(chunk.workers), chunk.n_classes)
-    known_before = {
-        name: Known(
-            workers_last(past.counts, room),
-            workers_last(known[f"{name}_theta"], room),
-            past.others,
-            past.class_counts,
-        )
-        for name, past in before.items()
-    }
     packed = pack_counted(chunk, tally.labels.weight, tally.items)
-    fitted = fit_chunk(packed, known_before, label_shares, recipe=recipe)
+    fitted = fit_each(
+        packed, {name: past.known for name, past in before.items()}, label_shares, recipe
+    )
     # (4) commit, and drop the labels
     following, counted = _commit(state, tally, before, fitted, recipe)
     following = _reselected(following._replace(label_shares=label_shares), recipe)
     model = selected(following, recipe)
-    rounds, loss = int(fitted[model].rounds), fitted[model].loss[None]
-    return following, Info(chunk.n_labels, rounds, loss, model, counted)
+    loss, rounds = fitted[model].numbers
+    losses = np.array([loss], np.float32)
+    return following, Info(chunk.n_labels, int(rounds), losses, model, counted)
+
+
+def _check_size(chunk: Chunk, recipe: Recipe) -> None:
+    """Refuse a chunk whose matrices would not fit into memory."""
+    n_workers, n_classes = len(chunk.workers), chunk.n_classes
+    if HIERARCHICAL in recipe.worker_models and 8 * n_workers * n_classes**2 > MAX_MATRIX_BYTES:
+        raise StateError(
+            f"{n_workers:,} workers × {n_classes:,} classes: a matrix for each would take "
+            f"{8 * n_workers * n_classes**2 / 2**30:.1f} GiB, and a chunk may take "
+            f"{MAX_MATRIX_BYTES / 2**30:.0f}. Use BiLA(generative='one_coin') or DawidSkene(), or "
+            "learn in smaller chunks with partial_fit."
+        )
 
 
 def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
@@ -153,21 +170,21 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
     state = _grow(state, chunk)
     name = selected(state, recipe)
     theta, counts = _rows_of(state, chunk.workers, name)
-    crowd = WORKER_MODELS[name].crowd(state.pooled[name], recipe)
-    by_class = theta.T, np.moveaxis(counts, 0, -1), crowd
-    evidence: Floats = WORKER_MODELS[name].label_log_probs(
-        *by_class, chunk.local_worker, chunk.label, recipe
-    )
     # q(y = c | l_i) ∝ π_c Π_k m_k[c, l_ik]
-    prior = class_prior(state.label_shares, state.class_counts[name], recipe)
-    log_scores = np.log(prior) + _sum_by_item(evidence * chunk.weight[:, None], chunk)
+    packed = pack_counted(chunk, chunk.weight, np.zeros(chunk.n_items))
+    log_scores, evidence = score(name, packed, _settled(state, counts, theta, name), recipe)
     if chunk.gold is not None:
         given = (chunk.gold != MISSING)[:, None]
         is_true = np.arange(chunk.n_classes) == chunk.gold[:, None]
         log_scores = np.where(given & ~is_true, -np.inf, log_scores)
     # (5) labels of one item lean on each other: q^(1 / temperature), normalised
     divisor = _temperature(state, chunk.workers_by_item, chunk.weight_by_item, recipe)
-    return consensus(log_scores, evidence, chunk, state.seed, divisor)
+    return Aggregation(
+        aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
+        probs=softmax(log_scores / divisor[:, None]),
+        log_evidence=evidence,
+        temperature=divisor,
+    )
 
 
 def selected(state: State, recipe: Recipe) -> str:
@@ -189,9 +206,7 @@ def add(state: State, workers: NDArray[np.intp], counts: Floats, recipe: Recipe)
     for name in recipe.worker_models:
         model, before = WORKER_MODELS[name], rows[f"{name}_counts"]
         after = before + model.from_matrix(counts)
-        pooled[name] = (
-            pooled[name] + model.pool_exactly(after, recipe) - model.pool_exactly(before, recipe)
-        )
+        pooled[name] = pooled[name] + pool(name, after, recipe) - pool(name, before, recipe)
         rows |= _solved(name, after, pooled[name], recipe)
     following = state._replace(rows=state.rows.scatter(workers, rows), pooled=pooled)
     return _reselected(following, recipe)
@@ -222,7 +237,7 @@ def merge(
             sums[:, classes] = times * state.unexplained[name]
             unexplained[name] = with_more(unexplained[name], sums)
         counts = np.maximum(counts, 0)
-        pooled[name] = model.pool_exactly(counts, recipe)
+        pooled[name] = pool(name, counts, recipe)
         rows |= _solved(name, counts, pooled[name], recipe)
     merged = State(
         rows=WorkerRows(rows),
@@ -237,8 +252,7 @@ def merge(
 
 
 def counting(recipe: Recipe) -> Aggregator:
-    """Bind the constants; `bila` is the door to it."""
-    keep_compiled_code()
+    """Bind the constants; `bila` calls it."""
     return Aggregator(
         name="bila",
         state_type=State,
@@ -308,44 +322,31 @@ def _tally(chunk: Chunk, n_models: int) -> _Tally:
 class _Before(NamedTuple):
     """What a worker model knows before a chunk; what open items gave is taken back."""
 
-    counts: Floats  # (P, …) of the chunk's workers
-    others: Floats  # P without those workers, whose part of it changes in each step
-    class_counts: Floats  # (C,)
+    known: Known
     unexplained: Floats  # as in `State`
 
 
 def _before(
-    state: State, known: Mapping[str, Floats], tally: _Tally, position: int, recipe: Recipe
+    state: State, rows: Mapping[str, Floats], tally: _Tally, position: int, recipe: Recipe
 ) -> _Before:
     name = recipe.worker_models[position]
-    model, counts, theta = WORKER_MODELS[name], known[f"{name}_counts"], known[f"{name}_theta"]
-    others = state.pooled[name] - model.pool_exactly(counts, recipe)
-    before = _Before(counts, others, state.class_counts[name], state.unexplained[name])
+    counts, theta = rows[f"{name}_counts"], rows[f"{name}_theta"]
+    others = state.pooled[name] - pool(name, counts, recipe)
+    known = Known(counts, theta, others, state.class_counts[name])
     if tally.past is None:
-        return before
+        return _Before(known, state.unexplained[name])
     past, probs = tally.past, tally.past_probs[:, position]
     # The truth as it was known then: a q of exactly 1 costs log q = 0, given or not.
     known_then = np.where(probs.max(axis=1) == 1, probs.argmax(axis=1), MISSING)
     past = past._replace(gold=known_then.astype(np.int32))
-    counted = (probs.sum(axis=1) > 0).astype(np.float64)
-    packed = pack_counted(past, past.weight, counted)
-    padded = np.zeros((len(packed.gold), past.n_classes), np.float32)
-    padded[: len(probs)] = probs
-    room = worker_room(len(theta), past.n_classes)
-    before_chunk = Known(
-        workers_last(counts, room),
-        workers_last(theta, room),
-        state.pooled[name].astype(np.float32),
-        before.class_counts.astype(np.float32),
+    packed = pack_counted(past, past.weight, (probs.sum(axis=1) > 0).astype(np.float64))
+    settled = _settled(state, counts, theta, name)
+    seen = past_unexplained(name, packed, probs, settled, recipe)
+    known = known._replace(
+        counts=np.maximum(counts - count(name, packed, probs, len(theta)), 0),
+        class_counts=np.maximum(known.class_counts - probs.sum(axis=0), 0),
     )
-    label_shares = state.label_shares.astype(np.float32)
-    seen = past_unexplained(packed, padded, before_chunk, label_shares, name=name, recipe=recipe)
-    return _Before(
-        np.maximum(counts - model.count_exactly(probs, past), 0),
-        others,
-        np.maximum(before.class_counts - probs.sum(axis=0), 0),
-        with_more(before.unexplained, -np.asarray(seen, np.float64)),
-    )
+    return _Before(known, with_more(state.unexplained[name], -seen))
 
 
 def _commit(
@@ -360,20 +361,17 @@ def _commit(
     rows: dict[str, Floats] = {}
     pooled, class_counts, unexplained = {}, {}, {}
     for name, past in before.items():
-        model, fit = WORKER_MODELS[name], fitted[name]
-        theta = np.asarray(fit.theta)[:, : len(chunk.workers)].T
-        probs = np.asarray(fit.class_probs, np.float64)[: chunk.n_items]
-        if not (np.isfinite(theta).all() and np.isfinite(probs).all()):
+        fit = fitted[name]
+        if not np.isfinite(fit.theta.sum() + fit.class_probs.sum()):
             raise StateError(
                 "Learning from this chunk gave no finite numbers, so it was not learned from. "
                 "Look for extreme weights, or for settings far from their defaults."
             )
-        counts = past.counts + model.count_exactly(probs, chunk)
-        rows |= {f"{name}_counts": counts, f"{name}_theta": theta}
-        probs = probs * tally.items[:, None]
-        pooled[name] = past.others + model.pool_exactly(counts, recipe)
-        class_counts[name] = past.class_counts + probs.sum(axis=0)
-        unexplained[name] = with_more(past.unexplained, np.asarray(fit.unexplained, np.float64))
+        rows |= {f"{name}_counts": fit.counts, f"{name}_theta": fit.theta}
+        probs = fit.class_probs * tally.items[:, None]
+        pooled[name] = fit.pooled
+        class_counts[name] = past.known.class_counts + probs.sum(axis=0)
+        unexplained[name] = with_more(past.unexplained, fit.unexplained)
         counted.append(probs.astype(np.float32))
     following = state._replace(
         rows=state.rows.scatter(chunk.workers, rows),
@@ -387,15 +385,9 @@ def _commit(
 # ── looking at the state ─────────────────────────────────────────────────────────────────
 
 
-def _sum_by_item(values: Floats, chunk: Chunk) -> Floats:
-    """Add up rows (B, C) of the same item, (N, C)."""
-    # `aggregator.sum_by_item` adds in another order: answers would differ in their last bits.
-    edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1))
-    labelled = edges[1:] > edges[:-1]
-    total = np.zeros((chunk.n_items, chunk.n_classes))
-    if len(values):
-        total[labelled] = np.add.reduceat(values, edges[:-1][labelled], axis=0)
-    return total
+def _settled(state: State, counts: Floats, theta: Floats, name: str) -> Settled:
+    """A worker model as it is, of workers with these rows."""
+    return Settled(counts, theta, state.pooled[name], state.label_shares, state.class_counts[name])
 
 
 def _temperature(state: State, n_workers: Floats, n_labels: Floats, recipe: Recipe) -> Floats:

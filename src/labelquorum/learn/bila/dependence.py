@@ -17,12 +17,10 @@ sums, kept once there are such votes. The formulas are in `docs/worker-models.md
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from labelquorum.learn.bila.minibatch import Leaf
+from labelquorum.learn.bila.minibatch import Leaf, array_namespace, segment_sum
 
 __all__ = [
     "CLARITY",
@@ -33,6 +31,7 @@ __all__ = [
     "evidence_gain",
     "gain_of_clear",
     "is_contradicted",
+    "log_sum_exp",
     "sums",
     "temperature",
     "vote_correlation",
@@ -78,20 +77,19 @@ def sums(
         As in `CountedBatch`.
     """
     n_items, n_classes = class_probs.shape
+    xp = array_namespace(right)
     surprise = (label[:, None] == np.arange(n_classes)) - right
     share = (weight if worker_share is None else worker_share)[:, None]
-    residual, spread = surprise * share, jnp.sqrt(right * (1 - right)) * share
+    residual, spread = surprise * share, _deviation(right) * share
     squared = residual**2, spread**2, share**2
     if first_vote is not None:  # what a worker says of an item, in one row
-        said = _sum_by_worker(jnp.concatenate([residual, spread, share], axis=1), first_vote)
-        one, two, three = jnp.split(said**2, [n_classes, 2 * n_classes], axis=1)
+        said = _sum_by_worker(xp.concatenate([residual, spread, share], axis=1), first_vote)
+        one, two, three = xp.split(said**2, [n_classes, 2 * n_classes], axis=1)
         squared = one, two, three
     columns = [residual, squared[0], spread, squared[1], share, squared[2]]
-    by_item = jax.ops.segment_sum(
-        jnp.concatenate(columns, axis=1), item, n_items, indices_are_sorted=True
-    )
+    by_item = segment_sum(xp.concatenate(columns, axis=1), item, n_items, is_sorted=True)
     ends = np.cumsum([column.shape[1] for column in columns])[:-1]
-    residual, residual_2, spread, spread_2, labels, labels_2 = jnp.split(by_item, ends, axis=1)
+    residual, residual_2, spread, spread_2, labels, labels_2 = xp.split(by_item, ends, axis=1)
     # Σ_i q_i(c) { Σ_{j ≠ j'} r_j r_j', Σ_{j ≠ j'} √(v_j v_j'), Σ_j r_j, n_i, n_i (n_i − 1), g_i,
     #              log p(l_i) }
     pairs = residual**2 - residual_2, spread**2 - spread_2, residual, labels, labels**2 - labels_2
@@ -99,7 +97,7 @@ def sums(
     if first_vote is not None:
         votes = _vote_pairs(surprise, right, weight[:, None], item, first_vote, n_items)
         parts = (*parts, *votes)
-    return jnp.stack([(class_probs * part).sum(axis=0) for part in parts])
+    return xp.stack([(class_probs * part).sum(axis=0) for part in parts])
 
 
 def _vote_pairs(
@@ -107,24 +105,39 @@ def _vote_pairs(
 ) -> list[Leaf]:
     """Σ_k Σ_{v ≠ v'} { r_v r_v', √(v_v v_v'), 1 } over votes of one worker, (M, C) or (M, 1)."""
     n_classes = surprise.shape[1]
-    columns = [surprise * weight, jnp.sqrt(right * (1 - right)) * weight, weight]
-    each = jnp.concatenate(columns, axis=1)
+    xp = array_namespace(right)
+    columns = [surprise * weight, _deviation(right) * weight, weight]
+    each = xp.concatenate(columns, axis=1)
     # The squares of a worker's own sums, less those of their votes.
     pairs = _sum_by_worker(each, first_vote) ** 2 - _sum_by_worker(each**2, first_vote)
-    by_item = jax.ops.segment_sum(pairs, item, n_items, indices_are_sorted=True)
-    return jnp.split(by_item, [n_classes, 2 * n_classes], axis=1)
+    by_item = segment_sum(pairs, item, n_items, is_sorted=True)
+    parts: list[Leaf] = xp.split(by_item, [n_classes, 2 * n_classes], axis=1)
+    return parts
 
 
 def _sum_by_worker(values: Leaf, first_vote: Leaf) -> Leaf:
     """Add up rows of one worker on one item, in the first of these rows, (B, …)."""
-    return jax.ops.segment_sum(values, first_vote, len(values), indices_are_sorted=True)
+    return segment_sum(values, first_vote, len(values), is_sorted=True)
 
 
 def gain_of_clear(log_scores: Leaf, clear_log_scores: Leaf) -> Leaf:
     """g_i, what an item gains by the supposition that a fifth of all are clear, in nats, (M,)."""
     # log(0.8 + 0.2 · p(l_i | clear) / p(l_i))
-    ratio = jax.nn.logsumexp(clear_log_scores, axis=1) - jax.nn.logsumexp(log_scores, axis=1)
-    return jnp.logaddexp(np.log(1 - CLEAR_SHARE), np.log(CLEAR_SHARE) + ratio)
+    ratio = log_sum_exp(clear_log_scores) - log_sum_exp(log_scores)
+    xp = array_namespace(ratio)
+    return xp.logaddexp(np.log(1 - CLEAR_SHARE), np.log(CLEAR_SHARE) + ratio)
+
+
+def log_sum_exp(log_scores: Leaf) -> Leaf:
+    """Log Σ_c e^s of scores (M, C), (M,)."""
+    xp = array_namespace(log_scores)
+    highest = log_scores.max(axis=1)
+    return highest + xp.log(xp.exp(log_scores - highest[:, None]).sum(axis=1))
+
+
+def _deviation(right: Leaf) -> Leaf:
+    """√v of a label that is right with this probability."""
+    return array_namespace(right).sqrt(right * (1 - right))
 
 
 def correlation(sums: NDArray[np.float64]) -> float:

@@ -8,15 +8,15 @@ An encoder is one differentiable function of its parameters and a way to start:
 "tied" is the exception: it has no parameters of its own and is the best q there is for a given p.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
-
 from labelquorum.errors import StateError
 from labelquorum.learn.bila.generative import Newcomers, Params
+from labelquorum.learn.bila.lazy_jax import jax, jnp
 from labelquorum.learn.bila.minibatch import Batch, Leaf, sum_by_item
 
 __all__ = ["ENCODERS", "Encoder", "mlp", "tied"]

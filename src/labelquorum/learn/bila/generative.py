@@ -7,14 +7,14 @@ A generative model is two functions of its parameters, differentiable in them, a
     confusion(params)             → (K, C, C)   P(worker k says z | truth c)
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from math import inf
 from typing import Any, Literal, NamedTuple, get_args
 
-import jax
-import jax.numpy as jnp
-
 from labelquorum.errors import StateError
+from labelquorum.learn.bila.lazy_jax import jax, jnp
 from labelquorum.learn.bila.minibatch import Batch, Leaf, sum_by_item
 
 __all__ = [

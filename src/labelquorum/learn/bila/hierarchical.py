@@ -12,14 +12,12 @@ a sum over few classes of many workers is then vector code. Row 0 of θ is a, th
 
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum._types import Floats
-from labelquorum.ingest.chunks import Chunk
-from labelquorum.learn.bila.minibatch import CountedBatch, Leaf, array_namespace
+from labelquorum.learn.bila.lazy_jax import jax
+from labelquorum.learn.bila.minibatch import CountedBatch, Leaf, array_namespace, segment_sum
 
 __all__ = [
     "COUNTED_PRIORS",
@@ -28,7 +26,6 @@ __all__ = [
     "Recipe",
     "class_prior",
     "confusion",
-    "count_exactly",
     "count_labels",
     "crowd_matrix",
     "curvature",
@@ -40,11 +37,9 @@ __all__ = [
     "matrices",
     "normalised",
     "pool",
-    "pool_exactly",
     "right",
     "row_sums",
     "step",
-    "sum_shares",
     "with_own",
     "worker_matrices",
     "worker_weight",
@@ -56,10 +51,6 @@ MAX_UNROLLED_CLASSES = 16
 DAMPING = 1e-5
 """Relative enlargement of the Hessian's diagonal: in float32 no pivot can then come out negative,
 be it after 10⁹ labels of one worker."""
-
-MAX_CELLS = 1 << 22
-"""Numbers laid out at a time when labels are counted: 32 MiB in float64."""
-
 
 HIERARCHICAL, ONE_COIN = "rich", "plain"
 """The worker models, as arrays in saved models are named after them."""
@@ -143,17 +134,18 @@ def confusion(crowd: Leaf, theta: Leaf) -> Leaf:
 
     No exponent overflows: the priors hold θ to logarithms of counts.
     """
-    tilt_factor, bias_factor = jnp.exp(theta[0]), jnp.exp(theta[1:])
+    xp = array_namespace(crowd, theta)
+    tilt_factor, bias_factor = xp.exp(theta[0]), xp.exp(theta[1:])
     same = np.eye(len(crowd), dtype=bool)[:, :, None]
     share = 1 / row_sums(crowd, tilt_factor, bias_factor)
-    return crowd[:, :, None] * bias_factor * jnp.where(same, tilt_factor, 1.0) * share[:, None]
+    return crowd[:, :, None] * bias_factor * xp.where(same, tilt_factor, 1.0) * share[:, None]
 
 
 def label_log_probs(
     theta: Leaf, counts: Leaf, crowd: Leaf, worker: Leaf, label: Leaf, recipe: Recipe
 ) -> Leaf:
     """What labels say: log m_k[c, l] by worker and label, (B, C)."""
-    xp, n_classes = array_namespace(crowd), len(crowd)
+    xp, n_classes = array_namespace(crowd, theta), len(crowd)
     log_sums = xp.log(row_sums(crowd, xp.exp(theta[0]), xp.exp(theta[1:])))
     tilt, bias = theta[0][:, None, None], theta[1:].T[:, :, None]
     # log m_k[c, z] = log G[c, z] + a 1[c = z] + b_z − log R_k[c], as an array [k, z, c]
@@ -170,7 +162,8 @@ def label_log_probs(
 
 def right(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
     """P(k says c | c), the diagonal of m, (C, K)."""
-    tilt_factor, bias_factor = jnp.exp(theta[0]), jnp.exp(theta[1:])
+    xp = array_namespace(crowd, theta)
+    tilt_factor, bias_factor = xp.exp(theta[0]), xp.exp(theta[1:])
     # m_k[c, c] = G[c, c] e^{a + b_c} / R_k[c]
     own = _diagonal(crowd)[:, None] * bias_factor * tilt_factor
     share = own / row_sums(crowd, tilt_factor, bias_factor)
@@ -181,7 +174,7 @@ def log_powers(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe, power: fl
     """Compute log Σ_z m_k[c, z]^λ, (C, K)."""
     matrix = confusion(crowd, theta)
     matrix = with_own(matrix, counts, counts.sum(axis=1, keepdims=True), recipe)
-    return jnp.log((matrix**power).sum(axis=1))
+    return array_namespace(matrix).log((matrix**power).sum(axis=1))
 
 
 def matrices(centre: NDArray[Any], theta: NDArray[Any]) -> NDArray[Any]:
@@ -222,7 +215,8 @@ def with_own(matrix: Leaf, counts: Leaf, totals: Leaf, recipe: Recipe) -> Leaf:
 def loss(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
     """−J_k: minus the expected log-likelihood of all labels seen, and the prior, (K,)."""
     # J_k = Σ_{c,z} N_k[c, z] log m_k[c, z] − a² / 2σ_a² − |b|² / 2σ_b²
-    fit = (counts * jnp.log(confusion(crowd, theta))).sum(axis=(0, 1))
+    matrix = confusion(crowd, theta)
+    fit = (counts * array_namespace(matrix).log(matrix)).sum(axis=(0, 1))
     return (_precision(theta, recipe) * theta**2 / 2).sum(axis=0) - fit
 
 
@@ -232,7 +226,8 @@ def gradient(theta: Leaf, counts: Leaf, matrix: Leaf, recipe: Recipe) -> Leaf:
     # E = N − n m;  ∂J/∂a = Σ_c E[c, c] − a/σ_a²;  ∂J/∂b_z = Σ_c E[c, z] − b_z/σ_b²
     tilt = _sum(_diagonal(counts) - totals * _diagonal(matrix), 0)
     bias = _sum(counts, 0) - _sum(totals[:, None] * matrix, 0)
-    return jnp.concatenate([tilt[None], bias]) - _precision(theta, recipe) * theta
+    xp = array_namespace(theta, matrix)
+    return xp.concatenate([tilt[None], bias]) - _precision(theta, recipe) * theta
 
 
 def curvature(theta: Leaf, counts: Leaf, matrix: Leaf, recipe: Recipe) -> Leaf:
@@ -245,8 +240,9 @@ def curvature(theta: Leaf, counts: Leaf, matrix: Leaf, recipe: Recipe) -> Leaf:
     # H_bb[z, y] = 1[z = y] Σ_c n_c m_cz − Σ_c n_c m_cz m_cy
     same = np.eye(len(matrix), dtype=np.float32)[:, :, None]
     bias = same * _sum(expected, 0) - _sum(expected[:, :, None] * matrix[:, None], 0)
-    top = jnp.concatenate([tilt[None], both])
-    hessian = jnp.concatenate([top[None], jnp.concatenate([both[:, None], bias], axis=1)])
+    xp = array_namespace(matrix)
+    top = xp.concatenate([tilt[None], both])
+    hessian = xp.concatenate([top[None], xp.concatenate([both[:, None], bias], axis=1)])
     # and the prior's 1/σ² on the diagonal
     return hessian + np.eye(len(theta), dtype=np.float32)[:, :, None] * _precision(theta, recipe)
 
@@ -256,7 +252,7 @@ def diagonal_curvature(theta: Leaf, counts: Leaf, matrix: Leaf, recipe: Recipe) 
     totals, right = _sum(counts, 1), _diagonal(matrix)
     tilt = _sum(totals * right * (1 - right), 0)
     bias = _sum(totals[:, None] * matrix * (1 - matrix), 0)
-    return jnp.concatenate([tilt[None], bias]) + _precision(theta, recipe)
+    return array_namespace(matrix).concatenate([tilt[None], bias]) + _precision(theta, recipe)
 
 
 def step(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
@@ -271,13 +267,13 @@ def step(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
     else:
         # θ ← θ + clip(½ g / diag H, −1, 1)
         move = slope / diagonal_curvature(theta, counts, matrix, recipe) / 2
-    theta = theta + jnp.clip(move, -recipe.step_limit, recipe.step_limit)
+    xp = array_namespace(theta, matrix)
+    theta = theta + xp.clip(move, -recipe.step_limit, recipe.step_limit)
     # The same number added to all b_z changes no m, and the prior wants their sum to be 0.
-    return jnp.concatenate([theta[:1], theta[1:] - _sum(theta[1:], 0) / len(crowd)])
+    return xp.concatenate([theta[:1], theta[1:] - _sum(theta[1:], 0) / len(crowd)])
 
 
 # ── counting ─────────────────────────────────────────────────────────────────────────────
-# In float32 inside compiled code, with the workers last; then in float64, with the workers first.
 
 
 def count_labels(class_probs: Leaf, batch: CountedBatch, n_workers: int) -> Leaf:
@@ -286,46 +282,15 @@ def count_labels(class_probs: Leaf, batch: CountedBatch, n_workers: int) -> Leaf
     # ΔN_k[c, z] = Σ_i q_i(c) 1[l_ik = z]
     rows = class_probs[batch.item] * batch.counted_weight[:, None]
     cell = batch.worker * n_classes + batch.label
-    total = jax.ops.segment_sum(rows, cell, num_segments=n_workers * n_classes)
+    total = segment_sum(rows, cell, n_workers * n_classes)
     return total.reshape(n_workers, n_classes, n_classes).transpose(2, 1, 0)
-
-
-def count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
-    """ΔN of q (N, C), (P, C, C)."""
-    n_classes, n_workers = labels.n_classes, len(labels.workers)
-    cell = labels.local_worker.astype(np.intp) * n_classes + labels.label
-    total = sum_shares(class_probs, cell, labels, n_workers * n_classes)
-    return np.ascontiguousarray(total.reshape(n_workers, n_classes, n_classes).swapaxes(1, 2))
-
-
-def sum_shares(
-    class_probs: Floats, place: NDArray[np.intp], labels: Chunk, n_places: int
-) -> Floats:
-    """Add up q (N, C) of each label, times its weight, by place, (n_places, C)."""
-    n_classes = class_probs.shape[1]
-    sums = np.empty((n_places, n_classes))
-    together = max(1, MAX_CELLS // max(len(place), n_places))  # classes at a time
-    for first in range(0, n_classes, together):
-        some = class_probs[:, first : first + together]
-        width = some.shape[1]
-        where = place[:, None] * width + np.arange(width)
-        shares = some.take(labels.item, axis=0) * labels.weight[:, None]
-        total = np.bincount(where.ravel(), shares.ravel(), n_places * width)
-        sums[:, first : first + together] = total.reshape(n_places, width)
-    return sums
 
 
 def pool(counts: Leaf, recipe: Recipe) -> Leaf:
     """These workers' share of P, (C, C)."""
     # Σ_k N_k[c, z] κ/(κ + n_k[c])
-    return jnp.einsum("czk,ck->cz", counts, worker_weight(_sum(counts, 1), recipe))
-
-
-def pool_exactly(counts: Floats, recipe: Recipe) -> Floats:
-    """The same of counts (P, C, C)."""
-    n_classes = counts.shape[2]
-    totals = (counts.reshape(-1, n_classes) @ np.ones(n_classes)).reshape(-1, n_classes)
-    return np.asarray(np.einsum("kcz,kc->cz", counts, worker_weight(totals, recipe)))
+    weight = worker_weight(_sum(counts, 1), recipe)
+    return array_namespace(counts).einsum("czk,ck->cz", counts, weight)
 
 
 def _precision(theta: Leaf, recipe: Recipe) -> Any:
@@ -336,7 +301,8 @@ def _precision(theta: Leaf, recipe: Recipe) -> Any:
 
 def _solve(matrix: Leaf, vector: Leaf) -> Leaf:
     """Gauss, all workers at once: (D, D, K) and (D, K) give (D, K); no pivot of ours is zero."""
-    table = jnp.concatenate([matrix, vector[:, None]], axis=1)
+    xp = array_namespace(matrix)
+    table = xp.concatenate([matrix, vector[:, None]], axis=1)
     rows: list[Leaf] = []
     for _ in range(len(vector)):
         rows.append(table[0, 1:] / table[0, 0])
@@ -345,7 +311,7 @@ def _solve(matrix: Leaf, vector: Leaf) -> Leaf:
     for row in reversed(rows):
         known = [row[i] * value for i, value in enumerate(reversed(solution))]
         solution.append(row[-1] - sum(known))
-    return jnp.stack(solution[::-1])
+    return xp.stack(solution[::-1])
 
 
 def _diagonal(square: Leaf) -> Leaf:
@@ -355,7 +321,7 @@ def _diagonal(square: Leaf) -> Leaf:
 
 def _sum(values: Leaf, axis: int) -> Leaf:
     """Add up along an axis of classes."""
-    if values.shape[axis] > MAX_UNROLLED_CLASSES:
+    if values.shape[axis] > MAX_UNROLLED_CLASSES or isinstance(values, np.ndarray):
         return values.sum(axis=axis)
     parts = [jax.lax.index_in_dim(values, c, axis, False) for c in range(values.shape[axis])]
     return sum(parts[1:], parts[0])

@@ -4,16 +4,17 @@ XLA compiles once per shape. Every count is therefore rounded up to one of a few
 weight 0, so that it changes no result.
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import MISSING
+from labelquorum.learn.bila.lazy_jax import jax, jnp
 
 __all__ = [
     "Batch",
@@ -27,9 +28,10 @@ __all__ = [
     "minibatch_order",
     "pack",
     "pack_counted",
+    "pad_counted",
+    "segment_sum",
     "sum_by_item",
     "whole",
-    "worker_room",
     "workers_last",
 ]
 
@@ -63,13 +65,12 @@ class Packed(NamedTuple):
 
 
 class CountedBatch(NamedTuple):
-    """A chunk padded to be solved as a whole, and what of it is counted; rows sorted by item."""
+    """A chunk to be solved as a whole, and what of it is counted; rows sorted by item."""
 
     item: Leaf  # (B,)
     worker: Leaf  # (B,) position among the chunk's workers
     label: Leaf  # (B,)
     weight: Leaf  # (B,) what a label counts for in q
-    item_mask: Leaf  # (M,)
     counted_weight: Leaf  # (B,) what a label counts for in the counts
     counted_item: Leaf  # (M,) 1 where an item counts in ν
     gold: Leaf  # (M,) the true class where it was given, or MISSING
@@ -78,9 +79,18 @@ class CountedBatch(NamedTuple):
     first_vote: Leaf | None = None  # (B,) the first row of the same worker on the same item
 
 
-def array_namespace(leaf: Leaf) -> Any:
-    """The module of functions for an array: `numpy`, or `jax.numpy`."""
-    return np if isinstance(leaf, np.ndarray) else jnp
+def array_namespace(*leaves: Leaf) -> Any:
+    """The module of functions for arrays: `numpy`, or `jax.numpy` if one of them is JAX's."""
+    return np if all(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves) else jnp
+
+
+def segment_sum(values: Leaf, segment: Leaf, n_segments: int, *, is_sorted: bool = False) -> Any:
+    """Add up rows (B, …) of the same segment, (n_segments, …)."""
+    if array_namespace(values) is np:
+        total = np.zeros((n_segments, *values.shape[1:]), values.dtype)
+        np.add.at(total, segment, values)
+        return total
+    return jax.ops.segment_sum(values, segment, n_segments, indices_are_sorted=is_sorted)
 
 
 def bucket(count: int, smallest: int) -> int:
@@ -90,14 +100,6 @@ def bucket(count: int, smallest: int) -> int:
     (64, 16)
     """
     return max(smallest, 1 << max(count - 1, 0).bit_length())
-
-
-def _coarse_bucket(count: int, smallest: int) -> int:
-    """Round up in fours at first, then to a power of two: every size is compiled."""
-    if count <= 16 * smallest:
-        four = 4 * smallest
-        return smallest if count <= smallest else four if count <= four else 16 * smallest
-    return bucket(count, smallest)
 
 
 def pack(chunk: Chunk, workers: NDArray[np.integer[Any]]) -> Packed:
@@ -120,37 +122,45 @@ def pack(chunk: Chunk, workers: NDArray[np.integer[Any]]) -> Packed:
 def pack_counted(
     chunk: Chunk, counted_weight: NDArray[np.float32], counted_item: Floats
 ) -> CountedBatch:
-    """Pad a chunk; the two other arrays are as in `CountedBatch`."""
-    n_labels, n_items = _coarse_bucket(chunk.n_labels, 128), _coarse_bucket(chunk.n_items, 16)
-    no_gold = np.full(chunk.n_items, MISSING, np.int32)
+    """A chunk to be solved as a whole; the two other arrays are as in `CountedBatch`."""
     first, share = chunk.first_votes, None
     if first is not None or chunk.votes is not None:
         rows = np.arange(chunk.n_labels) if first is None else first
         total = np.bincount(rows, counted_weight, chunk.n_labels)[rows]
         share = np.divide(counted_weight, total, np.zeros_like(total), where=total > 0)
     return CountedBatch(
-        item=_pad(chunk.item, n_labels, n_items - 1),
-        worker=_pad(chunk.local_worker, n_labels),
-        label=_pad(chunk.label, n_labels),
-        weight=_pad(chunk.weight, n_labels),
-        item_mask=_pad(np.ones(chunk.n_items, np.float32), n_items),
-        counted_weight=_pad(counted_weight, n_labels),
-        counted_item=_pad(counted_item.astype(np.float32), n_items),
-        gold=_pad(no_gold if chunk.gold is None else chunk.gold, n_items, MISSING),
-        worker_share=None if share is None else _pad(share.astype(np.float32), n_labels),
+        item=chunk.item,
+        worker=chunk.local_worker,
+        label=chunk.label,
+        weight=chunk.weight,
+        counted_weight=counted_weight,
+        counted_item=counted_item,
+        gold=np.full(chunk.n_items, MISSING, np.int32) if chunk.gold is None else chunk.gold,
+        worker_share=None if share is None else share.astype(np.float32),
+        first_vote=first,
+    )
+
+
+def pad_counted(batch: CountedBatch) -> CountedBatch:
+    """The same batch for compiled code, padded to a power of two of labels and of items."""
+    n_labels, n_items = bucket(len(batch.item), 128), bucket(len(batch.gold), 16)
+    share, first = batch.worker_share, batch.first_vote
+    return CountedBatch(
+        item=_pad(batch.item, n_labels, n_items - 1),
+        worker=_pad(batch.worker, n_labels),
+        label=_pad(batch.label, n_labels),
+        weight=_pad(batch.weight, n_labels),
+        counted_weight=_pad(batch.counted_weight, n_labels),
+        counted_item=_pad(batch.counted_item.astype(np.float32), n_items),
+        # An item that is only padding has a truth: its q is the same in each round.
+        gold=_pad(batch.gold, n_items),
+        worker_share=None if share is None else _pad(share, n_labels),
         first_vote=None if first is None else _pad(first, n_labels, n_labels - 1),
     )
 
 
-def worker_room(n_workers: int, n_classes: int) -> int:
-    """For how many workers code is compiled where there are `n_workers`."""
-    # from 128 workers on, but from no more than 2¹³ cells of their matrices
-    few = min(128, max(4, bucket((1 << 13) // max(n_classes, 1) ** 2, 1)))
-    return _coarse_bucket(n_workers, few)
-
-
 def workers_last(rows: Floats, room: int, kind: type = np.float32) -> NDArray[Any]:
-    """Rows (K, …) as compiled code takes them: (…, room), padded with zeros."""
+    """Rows (K, …) with the workers last: (…, room), padded with zeros."""
     padded = np.zeros((*rows.shape[1:], room), kind)
     padded[..., : len(rows)] = np.moveaxis(rows, 0, -1)
     return padded
@@ -199,10 +209,9 @@ def minibatch_order(key: jax.Array, n_slots: int, n_items: jax.Array | int) -> j
     return jnp.lexsort((bits, slots >= n_items))
 
 
-def sum_by_item(values: jax.Array, batch: Batch | CountedBatch) -> jax.Array:
+def sum_by_item(values: Leaf, batch: Batch | CountedBatch) -> jax.Array:
     """Add up rows (B, …) of the same item, times their weight, (M, …)."""
     weight = batch.weight.reshape(-1, *[1] * (values.ndim - 1))
-    n_items = len(batch.item_mask)
-    return jax.ops.segment_sum(
-        values * weight, batch.item, num_segments=n_items, indices_are_sorted=True
-    )
+    n_items = len(batch.gold if isinstance(batch, CountedBatch) else batch.item_mask)
+    total: jax.Array = segment_sum(values * weight, batch.item, n_items, is_sorted=True)
+    return total

@@ -4,17 +4,17 @@ RMSProp whose element-wise step size is bias-corrected, clipped between two boun
 on each other, and divided by √t.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from math import inf, log
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from numpy.typing import NDArray
 
 from labelquorum.errors import StateError
+from labelquorum.learn.bila.lazy_jax import jax, jnp, optax
 
 __all__ = [
     "OPTIMIZERS",

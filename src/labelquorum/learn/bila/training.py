@@ -5,19 +5,20 @@ and what the optimiser remembers travel as flat, named leaves of two kinds: shar
 that only the workers of the chunk bring along.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum.learn.bila.encoder import Encoder
 from labelquorum.learn.bila.generative import GenerativeModel, Newcomers
+from labelquorum.learn.bila.lazy_jax import jax, jnp
 from labelquorum.learn.bila.minibatch import Batch, Leaf, Packed, minibatch, minibatch_order, whole
 from labelquorum.learn.bila.optimizer import Optimizer
 

@@ -9,22 +9,22 @@ clearly less skilled than the second does, and its evidence does not settle the 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from labelquorum._types import Floats
-from labelquorum.ingest.chunks import Chunk
 from labelquorum.learn.bila import hierarchical
 from labelquorum.learn.bila.dependence import evidence_gain, is_contradicted
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, worker_weight
-from labelquorum.learn.bila.minibatch import CountedBatch, Leaf, array_namespace
+from labelquorum.learn.bila.minibatch import CountedBatch, Leaf, array_namespace, segment_sum
 
 __all__ = [
     "DROP",
     "MIN_EVIDENCE_GAIN",
     "NOISE",
     "WORKER_MODELS",
+    "Fitted",
+    "Known",
+    "Settled",
     "WorkerModel",
     "crowd_odds",
     "hierarchical_evidence_gain",
@@ -47,9 +47,9 @@ the skill: chosen on simulated crowds (`experiments/accuracy/selection.py`)."""
 class WorkerModel(NamedTuple):
     """A p as functions of its counts.
 
-    Those of the first group run inside compiled code, with workers last: counts (…, K) and θ
-    (D, K). Those of the second run in NumPy and float64, with workers first: (P, …) and (P, D).
-    "Crowd" is what all workers share: the matrix G, or the odds of being right.
+    Those of the first group take arrays of NumPy or of JAX, with workers last: counts (…, K) and θ
+    (D, K). Those of the second are NumPy's, with workers first: (P, …) and (P, D). "Crowd" is what
+    all workers share: the matrix G, or the odds of being right.
     """
 
     count_axes: tuple[int | None, ...]  # the shape of a worker's counts; None is an axis of classes
@@ -61,12 +61,9 @@ class WorkerModel(NamedTuple):
     step: Callable[[Leaf, Leaf, Leaf, Recipe], Leaf]  # θ, of θ, counts and crowd
     right: Callable[[Leaf, Leaf, Leaf, Recipe], Leaf]  # P(k says c | c), (C, K), of the same
     log_powers: Callable[[Leaf, Leaf, Leaf, Recipe, float], Leaf]  # log Σ_z m[c, z]^λ, (C, K)
-
-    # log m_k[c, l] by θ, counts, crowd, worker and label, (B, C), with workers last; NumPy too
+    # log m_k[c, l] by θ, counts, crowd, worker and label, (B, C)
     label_log_probs: Callable[[Leaf, Leaf, Leaf, Leaf, Leaf, Recipe], Leaf]
 
-    count_exactly: Callable[[Floats, Chunk], Floats]  # ΔN of q (N, C), (P, …)
-    pool_exactly: Callable[[Floats, Recipe], Floats]  # P, of counts (P, …)
     confusion: Callable[[Floats, Floats, Floats, Recipe], Floats]  # m, (P, C, C)
     from_matrix: Callable[[Floats], Floats]  # counts of labels z on items of class c, (P, C, C)
     hits: Callable[[Floats], Floats]  # the diagonal of P and its row sums, (2, C)
@@ -74,6 +71,36 @@ class WorkerModel(NamedTuple):
     def count_shape(self, n_classes: int) -> tuple[int, ...]:
         """The shape of a worker's counts, and of P."""
         return tuple(n_classes if axis is None else axis for axis in self.count_axes)
+
+
+class Known(NamedTuple):
+    """What a worker model knows before a chunk."""
+
+    counts: Floats  # (P, …) of the chunk's workers
+    theta: Floats  # (P, D)
+    others: Floats  # what all other workers give to P
+    class_counts: Floats  # ν (C,)
+
+
+class Fitted(NamedTuple):
+    """What a worker model learned from a chunk."""
+
+    counts: Floats  # (P, …) with this chunk
+    theta: Floats  # (P, D)
+    class_probs: Floats  # q (N, C)
+    pooled: Floats  # P with this chunk
+    unexplained: Floats  # `sums` of `dependence`
+    numbers: Floats  # (2,) the mean of −log p(l_i), and the number of rounds
+
+
+class Settled(NamedTuple):
+    """A worker model as it is after a chunk, as far as answers need it."""
+
+    counts: Floats  # (P, …)
+    theta: Floats  # (P, D)
+    pooled: Floats  # P
+    label_shares: Floats  # f (C,)
+    class_counts: Floats  # ν (C,)
 
 
 # ── which worker model is selected ───────────────────────────────────────────────────────
@@ -157,9 +184,10 @@ def one_coin_right(odds: Leaf, tilt_factor: Leaf) -> Leaf:
 def one_coin_loss(theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe) -> Leaf:
     """−J_k, but for what no θ changes: minus the expected log-likelihood, and the prior, (K,)."""
     hits, labels = counts.sum(axis=1)
-    often = one_coin_right(odds, jnp.exp(theta[0]))
+    xp = array_namespace(theta)
+    often = one_coin_right(odds, xp.exp(theta[0]))
     # J_k = h log r + (n − h) log(1 − r) − a²/2σ_a²;  h = Σ_c N_k[c, c], n = Σ_c n_k[c]
-    fit = hits * jnp.log(often) + (labels - hits) * jnp.log1p(-often)
+    fit = hits * xp.log(often) + (labels - hits) * xp.log1p(-often)
     return theta[0] ** 2 / (2 * recipe.tilt_scale**2) - fit
 
 
@@ -168,7 +196,7 @@ def one_coin_derivatives(
 ) -> tuple[Leaf, Leaf]:
     """∂J/∂a and −∂²J/∂a², (K,) each."""
     hits, labels = counts.sum(axis=1)
-    often = one_coin_right(odds, jnp.exp(theta[0]))
+    often = one_coin_right(odds, array_namespace(theta).exp(theta[0]))
     # ∂J/∂a = h − n r − a/σ_a²;  −∂²J/∂a² = n r (1 − r) + 1/σ_a²
     slope = hits - labels * often - theta[0] / recipe.tilt_scale**2
     return slope, labels * often * (1 - often) + 1 / recipe.tilt_scale**2
@@ -178,7 +206,8 @@ def _one_coin_step(theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe) -> Lea
     """One Newton step of every worker, (1, K)."""
     slope, curvature = one_coin_derivatives(theta, counts, odds, recipe)
     # a ← a + clip(g / H, −1, 1)
-    return theta + jnp.clip(slope / curvature, -recipe.step_limit, recipe.step_limit)
+    xp = array_namespace(slope)
+    return theta + xp.clip(slope / curvature, -recipe.step_limit, recipe.step_limit)
 
 
 def _one_coin_pool(counts: Leaf, recipe: Recipe) -> Leaf:
@@ -191,10 +220,9 @@ def _one_coin_count(class_probs: Leaf, batch: CountedBatch, n_workers: int) -> L
     n_classes = class_probs.shape[1]
     rows = class_probs[batch.item] * batch.counted_weight[:, None]
     # ΔN_k[c, c] = Σ_i q_i(c) 1[l_ik = c];  Δn_k[c] = Σ_i q_i(c)
-    own = jnp.where(batch.label[:, None] == np.arange(n_classes), rows, 0.0)
-    total = jax.ops.segment_sum(
-        jnp.concatenate([own, rows], axis=1), batch.worker, num_segments=n_workers
-    )
+    xp = array_namespace(rows)
+    own = xp.where(batch.label[:, None] == np.arange(n_classes), rows, 0.0)
+    total = segment_sum(xp.concatenate([own, rows], axis=1), batch.worker, n_workers)
     return total.T.reshape(2, n_classes, n_workers)
 
 
@@ -210,30 +238,19 @@ def _one_coin_label_log_probs(
 
 
 def _one_coin_right(theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe) -> Leaf:
-    return jnp.broadcast_to(one_coin_right(odds, jnp.exp(theta[0])), counts.shape[1:])
+    xp = array_namespace(theta)
+    return xp.broadcast_to(one_coin_right(odds, xp.exp(theta[0])), counts.shape[1:])
 
 
 def _one_coin_log_powers(
     theta: Leaf, counts: Leaf, odds: Leaf, recipe: Recipe, power: float
 ) -> Leaf:
     n_classes = counts.shape[1]
-    right, wrong = _one_coin_logs(odds, jnp.exp(theta[0]), n_classes)
+    xp = array_namespace(theta)
+    right, wrong = _one_coin_logs(odds, xp.exp(theta[0]), n_classes)
     # log( r^λ + (C − 1) ((1 − r)/(C − 1))^λ )
     others = np.log(max(n_classes - 1, 1)) + power * wrong
-    return jnp.broadcast_to(jnp.logaddexp(power * right, others), counts.shape[1:])
-
-
-def _one_coin_count_exactly(class_probs: Floats, labels: Chunk) -> Floats:
-    n_classes, n_workers = labels.n_classes, len(labels.workers)
-    worker = labels.local_worker.astype(np.intp)
-    own = class_probs[labels.item, labels.label] * labels.weight
-    hits = np.bincount(worker * n_classes + labels.label, own, n_workers * n_classes)
-    totals = hierarchical.sum_shares(class_probs, worker, labels, n_workers)
-    return np.stack([hits.reshape(n_workers, n_classes), totals], axis=1)
-
-
-def _one_coin_pool_exactly(counts: Floats, recipe: Recipe) -> Floats:
-    return np.asarray((counts * worker_weight(counts[:, 1:], recipe)).sum(axis=0))
+    return xp.broadcast_to(xp.logaddexp(power * right, others), counts.shape[1:])
 
 
 def _one_coin_confusion(theta: Floats, counts: Floats, odds: Floats, recipe: Recipe) -> Floats:
@@ -270,8 +287,6 @@ WORKER_MODELS: Mapping[str, WorkerModel] = {
         label_log_probs=hierarchical.label_log_probs,
         right=hierarchical.right,
         log_powers=hierarchical.log_powers,
-        count_exactly=hierarchical.count_exactly,
-        pool_exactly=hierarchical.pool_exactly,
         confusion=hierarchical.worker_matrices,
         from_matrix=lambda counts: counts,
         hits=_own_and_all,
@@ -286,8 +301,6 @@ WORKER_MODELS: Mapping[str, WorkerModel] = {
         label_log_probs=_one_coin_label_log_probs,
         right=_one_coin_right,
         log_powers=_one_coin_log_powers,
-        count_exactly=_one_coin_count_exactly,
-        pool_exactly=_one_coin_pool_exactly,
         confusion=_one_coin_confusion,
         from_matrix=_own_and_all,
         hits=lambda pooled: pooled,

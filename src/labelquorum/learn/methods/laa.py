@@ -16,20 +16,19 @@ earlier version of it: the later one runs fewer. Weights start from 0, where the
 deviation 0.01.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from numpy.typing import NDArray
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, softmax, vote_shares
+from labelquorum.learn.bila.lazy_jax import jax, jit, jnp, optax
 from labelquorum.learn.bila.minibatch import Batch, Leaf, Packed, bucket, pack, sum_by_item, whole
 from labelquorum.learn.bila.training import keep_compiled_code
 from labelquorum.learn.methods._batch import check_at_least
@@ -213,7 +212,7 @@ def laa(
     )
 
 
-@partial(jax.jit, static_argnames=("samples", "room"))
+@jit(static_argnames=("samples", "room"))
 def _train(
     net: _Net,
     moments: list[_Net],
@@ -259,7 +258,7 @@ def _train(
     return net, [memory.mu, memory.nu], losses
 
 
-@jax.jit
+@jit()
 def _score(bias: Leaf, encoder: Leaf, packed: Packed) -> tuple[jax.Array, jax.Array]:
     """Class logits, (N, C), and what each label adds to them, (B, C)."""
     batch = whole(packed)

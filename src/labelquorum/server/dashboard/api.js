@@ -51,6 +51,11 @@ export async function mayRule(stream = null) {
   }
 }
 
+/** Ask again what the viewer's key may do: its stream has another name. */
+export function renewKey() {
+  owned = { secret: null, report: null };
+}
+
 /** The path of a stream, or of something in it, by its parts. */
 export const pathOf = (stream, ...parts) =>
   ["/v1/streams", stream, ...parts]

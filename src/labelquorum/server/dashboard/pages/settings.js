@@ -1,8 +1,9 @@
-// Results to take away, rules of the stream, the viewer's threshold, and keys.
+// Results to take away, rules and name of the stream, the viewer's threshold, and keys.
 
 import * as api from "../api.js";
 import { el, fill, icon, named } from "../dom.js";
 import { fileName, inOurWords, moment, percent, ruleWord } from "../format.js";
+import { renameDeletePanel } from "../rename_delete.js";
 import { field, panel, select, setUnsureBelow, unsureBelow } from "../states.js";
 import { shortTable } from "../table.js";
 
@@ -30,7 +31,8 @@ const RULES = [
   ["max_workers", "", "Labels of more are refused.", 1],
 ];
 
-export function page({ stream }) {
+export function page({ stream, go }) {
+  const name = renameDeletePanel(stream, go);
   const rules = rulesPanel(stream);
   const keys = keysPanel(stream);
   return {
@@ -39,7 +41,7 @@ export function page({ stream }) {
     node: el(
       "div",
       { class: "grid settings-grid" },
-      el("div", { class: "stack" }, exportPanel(stream), thresholdPanel()),
+      el("div", { class: "stack" }, exportPanel(stream), thresholdPanel(), name.node),
       rules.node,
       keys.node,
     ),
@@ -55,6 +57,7 @@ export function page({ stream }) {
     },
     show({ about, may, found }) {
       rules.allow(may);
+      name.show(about, may);
       rules.show(about.rules);
       keys.show(found.keys);
     },

@@ -1,0 +1,63 @@
+"""JAX and optax, imported when they are first used.
+
+Importing JAX takes longer than everything else together, and only what is learned by gradient
+steps needs it. They are in the extra [jax]; without it, their first use says what to install.
+"""
+
+from collections.abc import Callable
+from functools import cache, wraps
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from labelquorum.errors import StateError
+
+__all__ = ["jax", "jit", "jnp", "optax"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class _Lazy:
+    """A module that is imported when an attribute of it is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(_imported(self._name), attribute)
+
+
+@cache
+def _imported(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise StateError(
+            f"This method is learned by gradient steps, which takes JAX, and {error.name} is not "
+            "installed. Run pip install 'labelquorum[jax]', or use BiLA() with its default preset."
+        ) from error
+
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    import optax
+else:
+    jax, jnp, optax = _Lazy("jax"), _Lazy("jax.numpy"), _Lazy("optax")
+
+
+def jit(**options: Any) -> Callable[[Function], Function]:
+    """Compile a function with `jax.jit` at its first call."""
+
+    def decorate(function: Function) -> Function:
+        @cache
+        def compiled() -> Callable[..., Any]:
+            return jax.jit(function, **options)
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return compiled()(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
