@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.learn.methods._batch import Indices, has_settled, log_normalise
-from labelquorum.learn.methods._cells import Cells, Smoothing, additive, log_joint
+from labelquorum.learn.methods._cells import Cells, Smoothing, additive, log_joint, number
 
 __all__ = ["Round", "Sparse", "em_rounds", "fit_probs"]
 
@@ -222,7 +222,7 @@ def _find(now: Sparse, wide: NDArray[np.bool_], cells: Cells, widths: Floats) ->
         return place, rows[row], c[place]
 
     place, row, c = labels_of(with_probs)
-    count, to = np.unique(cells.cell[row] * n_classes + c, return_inverse=True)
+    count, to = number(cells.cell[row] * n_classes + c, len(cells.worker) * n_classes)
     counts = _Links(place, to, _take(labels.weight, row), len(count))
     of_cell, of_class = np.divmod(count, n_classes)
     starts = np.searchsorted(of_cell, np.arange(len(cells.worker) + 1))
@@ -230,17 +230,17 @@ def _find(now: Sparse, wide: NDArray[np.bool_], cells: Cells, widths: Floats) ->
         return None
     label, gain = _ranges(starts, cells.cell)
     reached = labels.item[label] * n_classes + of_class[gain]
-    pair = np.union1d(reached, with_probs)
-    weight = _take(labels.weight, label)
-    gains = _Links(gain, np.searchsorted(pair, reached), weight, len(pair))
+    together = np.concatenate([reached, with_probs])
+    pair, place = number(together, labels.n_items * n_classes)
+    to_pair, used = np.split(place, [len(reached)])
+    gains = _Links(gain, to_pair, _take(labels.weight, label), len(pair))
     if len(pair) > MAX_LINKS * labels.n_items * n_classes:
         return None
     place, row, c = labels_of(pair)
-    total, of = np.unique(labels.worker[row] * n_classes + c, return_inverse=True)
+    total, of = number(labels.worker[row] * n_classes + c, labels.n_workers * n_classes)
     falls = _Links(of, place, _take(labels.weight, row), len(pair))
     to = np.searchsorted(total, cells.worker[of_cell] * n_classes + of_class)
     totals = _Links(np.arange(len(count)), to, None, len(total))
-    used = np.searchsorted(pair, with_probs)
     return _Candidates(pair, used, counts, totals, gains, falls, widths[total // n_classes])
 
 
