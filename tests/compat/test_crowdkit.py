@@ -27,6 +27,7 @@ from labelquorum.compat.crowdkit import (
 )
 from labelquorum.errors import LabelError, StateError
 from labelquorum.evaluation import class_conditional_crowd
+from labelquorum.learn.methods import _sparse_em
 
 CLASSES = ["DawidSkene", "GLAD", "MACE", "MajorityVote", "OneCoinDawidSkene"]
 SKILLED = ["GoldMajorityVote", "MMSR", "Wawa", "ZeroBasedSkill"]  # fit, then a vote by skills
@@ -188,6 +189,28 @@ def test_dawid_skene_stops_where_crowd_kit_stops():
 def test_many_labels_on_a_task_do_not_underflow():
     data = table(20, 400, 3, 300, skill=(0.2, 0.5), seed=2)
     assert_same(*fit_both("DawidSkene", data, settings={"n_iter": 10}), *LEARNED)
+
+
+def test_many_classes_are_learned_as_in_crowd_kit(monkeypatch):
+    data = table(60, 40, 30, 12, skill=(0.6, 0.9), seed=7)  # with twelve labels, few classes remain
+    mine, theirs = fit_both("DawidSkene", data, settings={"n_iter": 12})
+    assert_same(mine, theirs, *LEARNED)
+    monkeypatch.setattr(_sparse_em, "MAX_LINKS", 0)
+    dense = DawidSkene(12).fit(data)
+    assert_frame_equal(mine.probas_, dense.probas_, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(mine.loss_history_, dense.loss_history_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("links", [0.1, 2.0])
+@pytest.mark.parametrize("labels_per_item", [1, 3, 8])
+def test_candidates_are_those_of_all_classes(labels_per_item, links, monkeypatch):
+    data = table(80, 30, 12, labels_per_item, seed=labels_per_item)
+    monkeypatch.setattr(_sparse_em, "MAX_LINKS", links)
+    mine = DawidSkene().fit(data)
+    monkeypatch.setattr(_sparse_em, "MAX_LINKS", 0)
+    dense = DawidSkene().fit(data)
+    assert_frame_equal(mine.probas_, dense.probas_, rtol=1e-9, atol=1e-9)
+    assert_frame_equal(mine.errors_, dense.errors_, rtol=1e-7, atol=1e-9)
 
 
 def test_true_labels_are_believed_as_in_crowd_kit():

@@ -34,6 +34,7 @@ from labelquorum.learn.methods._cells import (
     log_joint,
     sweep,
 )
+from labelquorum.learn.methods._sparse_em import Sparse, em_rounds
 
 __all__ = ["GLAD", "MACE", "DawidSkene", "OneCoinDawidSkene"]
 
@@ -107,20 +108,11 @@ class DawidSkene(Aggregator):
         start = None
         if first is not None and strategy is not None:
             start = initial_columns(first, strategy, probs, cells, table)
-        scores, _ = log_joint(probs, cells, smoothing, start)
-        for _ in range(self.n_iter):
-            probs, _ = log_normalise(scores)
-            if gold is not None:
-                probs = gold.correct(probs)
-            start = None
-            # Σ q log ψ over all labels is a sum over the soft counts ψ was made of.
-            scores, reported = log_joint(probs, cells, smoothing)
-            if _is_enough(self.loss_history_, _lower_bound(probs, reported, labels), self.tol):
-                break
+        probs = self._iterate(probs, start, cells, smoothing, gold)
         self._answer(np.maximum(probs, EPSILON), table.tasks, table.classes)
         self.priors_ = pd.Series(probs.mean(axis=0), index=table.classes, name="prior")
         order = pd.unique(cells.cell)
-        if start is None:
+        if start is None or self.n_iter:
             columns = np.empty((len(order), labels.n_classes), order="F")
             for c, found in enumerate(sweep(probs, cells, smoothing)):
                 np.exp(found.log_said[order], out=columns[:, c])
@@ -131,6 +123,35 @@ class DawidSkene(Aggregator):
             floor = first.clip(lower=EPSILON)  # nothing was learned: the rows are those given
             self.errors_ = floor / floor.groupby(level="worker").transform("sum")
         return self
+
+    def _iterate(
+        self,
+        probs: Floats,
+        start: Floats | None,
+        cells: Cells,
+        smoothing: Smoothing,
+        gold: "Gold | None",
+    ) -> Floats:
+        """The probabilities (N, C) after `n_iter` rounds, or when the bound no longer rises."""
+        if not self.n_iter:
+            return probs
+        correct = None if gold is None else gold.correct
+        before: Floats | Sparse | None = None
+        if start is not None:
+            scores, _ = log_joint(probs, cells, smoothing, start)
+            probs = log_normalise(scores)[0]
+            before = probs = probs if correct is None else correct(probs)
+        for found in em_rounds(probs, cells, smoothing, correct):
+            # The M step of a round is the end of the round before.
+            if before is not None:
+                bound = _lower_bound(before, found.reported, cells.labels)
+                if _is_enough(self.loss_history_, bound, self.tol):
+                    break
+                if len(self.loss_history_) == self.n_iter:
+                    break
+            before = found.probs
+        assert before is not None
+        return before.dense() if isinstance(before, Sparse) else before
 
 
 @dataclass(eq=False)
@@ -326,14 +347,21 @@ class MACE(Aggregator):
         return np.asarray(np.log(drawn / drawn.sum(axis=1, keepdims=True)))
 
 
-def _lower_bound(probs: Floats, reported: float, labels: Incidence) -> float:
+def _lower_bound(probs: Floats | Sparse, reported: float, labels: Incidence) -> float:
     """Crowd-Kit's bound per label: the class prior of an item is counted once per label."""
-    often = np.bincount(labels.item, minlength=labels.n_items) @ probs
-    prior = np.maximum(probs.mean(axis=0), EPSILON)
-    probs = np.maximum(probs, EPSILON)
-    return float(reported + often @ np.log(prior) - (probs * np.log(probs)).sum()) / len(
-        labels.item
-    )
+    n_labels = labels.total(labels.item, None, labels.n_items)
+    if isinstance(probs, Sparse):
+        item, c = np.divmod(probs.pair, labels.n_classes)
+        often = np.zeros(labels.n_classes)
+        often += np.bincount(c, n_labels[item] * probs.probs, labels.n_classes)
+        prior = np.bincount(c, probs.probs, labels.n_classes) / labels.n_items
+        values, n_zeros = probs.probs, labels.n_items * labels.n_classes - len(c)
+    else:
+        often, prior, values, n_zeros = n_labels @ probs, probs.mean(axis=0), probs, 0
+    values = np.maximum(values, EPSILON)
+    entropy = -(values * np.log(values)).sum() - n_zeros * EPSILON * np.log(EPSILON)
+    bound = reported + often @ np.log(np.maximum(prior, EPSILON)) + entropy
+    return float(bound) / len(labels.item)
 
 
 def _is_enough(history: list[float], bound: float, tolerance: float) -> bool:

@@ -27,6 +27,7 @@ __all__ = [
     "confusion_of",
     "find",
     "log_joint",
+    "number",
     "sweep",
 ]
 
@@ -64,17 +65,24 @@ def additive(smoothing: float) -> Smoothing:
 
 def cells_of(labels: Incidence) -> Cells:
     """Number the pairs of worker and label that occur."""
-    size = labels.n_workers * labels.n_classes
-    if size <= 8 * len(labels.cell):  # sorting the labels would take longer than this table
-        occurs = np.zeros(size, bool)
-        occurs[labels.cell] = True
-        pairs = np.flatnonzero(occurs)
-        cell = (np.cumsum(occurs) - 1)[labels.cell]
-    else:
-        pairs, cell = np.unique(labels.cell, return_inverse=True)
+    pairs, cell = number(labels.cell, labels.n_workers * labels.n_classes)
     worker, label = np.divmod(pairs, max(labels.n_classes, 1))
     n_unsaid = labels.n_classes - np.bincount(worker, minlength=labels.n_workers)
     return Cells(labels, cell, worker, label, n_unsaid)
+
+
+def number(keys: Indices, size: int) -> tuple[Indices, Indices]:
+    """The different keys below `size`, ascending, and which of them each key is."""
+    if size > 32 * len(keys):
+        different, which = np.unique(keys, return_inverse=True)
+        return different, which
+    # A table of all possible keys is quicker than sorting those that occur.
+    occurs = np.zeros(size, bool)
+    occurs[keys] = True
+    different = np.flatnonzero(occurs)
+    place = np.empty(size, np.intp)
+    place[different] = np.arange(len(different))
+    return different, place[keys]
 
 
 def sweep(probs: Floats, cells: Cells, smoothing: Smoothing) -> Iterator[Swept]:
