@@ -1,6 +1,7 @@
 """What a stream holds, as rows; how a store is; what all kept labels say together."""
 
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,6 +27,19 @@ def rows(stream, what="answers", **options):
 
 
 # ── export ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_export_that_breaks_off_leaves_no_old_snapshot_to_the_next_reader(store):
+    stream = store.create("s", rules=replace(AT_ONCE, chunk_items=3000))
+    stream.accept({task: {"a": "x"} for task in range(3000)})  # more than are read at a time
+    stream.settle()
+    found = None
+    with pytest.raises(RuntimeError) as broken, exported(stream) as found:
+        next(found.rows)
+        raise RuntimeError("the reader went away")
+    store.create("later")
+    assert "later" in store.streams()
+    del broken, found  # which kept the cursor
 
 
 def test_answers_come_with_the_probabilities_of_the_classes_known_then(store):

@@ -79,8 +79,10 @@ def exported(
             names = [PROBABILITY + name for name in names_of(_classes(stream, connection))]
             types |= {name: {float} for name in names}
             query = query.add_columns(schema.answers.c.probs)
-        found = connection.execute(query, execution_options={"yield_per": _ROWS})
-        yield Export(types, _rows(found, columns, names))
+        # Closed also where the reader goes away: SQLite ends no snapshot that a cursor still reads,
+        # and the connection would show it to the next reader.
+        with connection.execute(query, execution_options={"yield_per": _ROWS}) as found:
+            yield Export(types, _rows(found, columns, names))
 
 
 def _rows(found: Any, columns: Mapping[str, _Column], names: list[str]) -> Iterator[Row]:
