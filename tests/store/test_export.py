@@ -33,7 +33,6 @@ def test_an_export_that_breaks_off_leaves_no_old_snapshot_to_the_next_reader(sto
     stream = store.create("s", rules=replace(AT_ONCE, chunk_items=3000))
     stream.accept({task: {"a": "x"} for task in range(3000)})  # more than are read at a time
     stream.settle()
-    found = None
     with pytest.raises(RuntimeError) as broken, exported(stream) as found:
         next(found.rows)
         raise RuntimeError("the reader went away")
