@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from labelquorum.errors import StateError
 from labelquorum.evaluation.simulate.crowds import class_conditional_crowd
 from labelquorum.ingest.chunks import make_chunk
-from labelquorum.learn.bila import PRESETS, array_solver, bila, kernel
+from labelquorum.learn.bila import PRESETS, array_solver, bila, kernel, solver
 from labelquorum.learn.bila.hierarchical import Recipe, confusion, crowd_matrix, gradient
 from labelquorum.learn.bila.minibatch import pack_counted, pad_counted
 from labelquorum.learn.bila.solver import ENGINE, engine, solve_workers
@@ -128,6 +128,35 @@ def test_c_and_numpy_agree(seed, name, n_classes, votes, weighted, gold, own_wei
         )
 
 
+@needs_kernel
+@pytest.mark.parametrize("name", WORKER_MODELS)
+def test_an_item_that_is_very_clear_gains_as_much_in_c(name):
+    """Its gain is thousands of nats, beyond what e^x holds."""
+    rng = np.random.default_rng(3)
+    chunk = drawn_chunk(rng, 3, votes=False, weighted=False, gold=False)
+    chunk = chunk._replace(weight=np.where(chunk.item == chunk.item[0], 1e5, 1).astype(np.float32))
+    known, shares = drawn_known(rng, name, len(chunk.workers), 3), np.ones(3)
+    batch = pack_counted(chunk, chunk.weight, np.ones(chunk.n_items))
+    one, other = (
+        engine.fit(name, batch, known, shares, Recipe(inner_steps=2))
+        for engine in (kernel, array_solver)
+    )
+    assert np.abs(one.unexplained[5]).max() > 1000
+    np.testing.assert_allclose(one.unexplained, other.unexplained, rtol=1e-5, atol=1e-2)
+
+
+@needs_kernel
+@pytest.mark.parametrize("wrong", [np.nan, -30.0, np.inf])
+def test_numbers_that_make_no_sense_come_out_as_nan_and_not_as_an_answer(wrong):
+    rng = np.random.default_rng(3)
+    chunk = drawn_chunk(rng, 3, votes=False, weighted=False, gold=False)
+    known = drawn_known(rng, "rich", len(chunk.workers), 3)
+    known.class_counts[1] = wrong
+    batch = pack_counted(chunk, chunk.weight, np.ones(chunk.n_items))
+    fitted = kernel.fit("rich", batch, known, np.ones(3), Recipe())
+    assert not np.isfinite(fitted.class_probs.sum())
+
+
 @pytest.mark.parametrize("name", WORKER_MODELS)
 @pytest.mark.parametrize("votes", [False, True])
 def test_jax_agrees_within_1e_4(name, votes):
@@ -192,6 +221,36 @@ def test_the_kernel_refuses_arrays_it_could_not_read(crowd):
     ):
         with pytest.raises(ValueError, match=r"expected|sorted|true class"):
             kernel.fit("rich", batch._replace(**change), known, np.ones(3), recipe)
+
+
+@needs_kernel
+def test_one_accuracy_per_worker_takes_no_memory_for_classes_squared():
+    """Matrices of 20,000 classes would take 3 GB."""
+    counts = np.ones((2, 2, 20_000))
+    theta = kernel.solve_workers("plain", counts, counts.sum(axis=0), Recipe())
+    assert theta.shape == (2, 1) and np.isfinite(theta).all()
+
+
+def test_an_engine_that_cannot_be_loaded_is_named_with_what_to_do(monkeypatch):
+    monkeypatch.setattr(kernel, "_kernel", None)
+    assert engine() == "numpy"
+    monkeypatch.setenv(ENGINE, "c")
+    with pytest.raises(StateError, match="--force-reinstall"):
+        engine()
+    monkeypatch.setattr(solver, "find_spec", lambda name: None)
+    monkeypatch.setenv(ENGINE, "jax")
+    with pytest.raises(StateError, match=r"pip install 'labelquorum\[jax\]', or unset"):
+        engine()
+
+
+def test_copies_of_what_is_imported_later_do_not_import_it():
+    code = (
+        "import copy, inspect, sys\n"
+        "from labelquorum.learn.bila.lazy_jax import jax\n"
+        "copy.copy(jax), inspect.unwrap(jax)\n"
+        "assert 'jax' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_nothing_imports_jax_unless_it_is_used():

@@ -1,7 +1,7 @@
 /* The solver of counts.py in C: one call per chunk and worker model, whatever their sizes.
 
    The formulas are those of hierarchical.py, worker_models.py and dependence.py, which say what
-   they mean; tests/learn/bila/test_kernel.py holds the two together. Everything is in float64.
+   they mean; tests/learn/bila/test_solver.py holds the two together. Everything is in float64.
 
    A worker's counts come and go as N[c][z]. Inside they are transposed, N[z][c]: what a label z
    says of all classes c is then one run of memory. K workers, N items, B labels sorted by item,
@@ -10,6 +10,7 @@
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -126,7 +127,9 @@ INLINED double fast_log(double x)
     p = p * s + 1.0 / 5.0;
     p = p * s + 1.0 / 3.0;
     double tail = 2.0 * f * s * p;
-    return n * 6.93147180369123816490e-01 + (2.0 * f + (tail + n * 1.90821492927058770002e-10));
+    double result =
+        n * 6.93147180369123816490e-01 + (2.0 * f + (tail + n * 1.90821492927058770002e-10));
+    return x > 0 && x <= DBL_MAX ? result : x == 0 ? -INFINITY : x > 0 ? x : NAN;
 }
 
 VECTORISED
@@ -424,7 +427,7 @@ static int start_work(Work *w, const Batch *batch, const Recipe *recipe, int kin
     w->kind = kind;
     w->stride = kind == HIERARCHICAL ? C * C : 2 * C;
     w->params = kind == HIERARCHICAL ? C + 1 : 1;
-    w->crowd = malloc(sizeof(double) * (size_t)(C * C + 1));
+    w->crowd = malloc(sizeof(double) * (size_t)(kind == HIERARCHICAL ? C * C : 1));
     w->scratch = malloc(sizeof(double) * (size_t)(C + 1));
     w->factors = malloc(sizeof(double) * (size_t)(K * w->params + 1));
     w->cell = malloc(sizeof(int32_t) * (size_t)(B + 1));
@@ -706,7 +709,7 @@ INLINED double encode(const Work *w, const double *log_prior, double *probs, dou
             for (size c = 0; c < C; c++) {
                 /* as it is kept of open items, so that it can be taken back exactly */
                 double q = (double)(float)room[i * C + c], change = fabs(q - kept[c]);
-                moved = change > moved ? change : moved;
+                moved = change > moved || change != change ? change : moved;
                 kept[c] = q;
                 inferred[c] += part * q;
             }
@@ -808,7 +811,7 @@ INLINED void add_unexplained(const Work *w, const double *log_prior, const doubl
     const double *powers = tables + 2 * batch->n_workers * C;
     double *said = room, *once = said + BLOCK * C, *clear = once + BLOCK * C;
     double *belief = clear + BLOCK * C, *rest = belief + C;
-    double evidence[BLOCK], plain[BLOCK], gain[BLOCK];
+    double evidence[BLOCK], plain[BLOCK], gain[BLOCK], above[BLOCK];
     size end = 0, next = 0;
     for (size start = 0; start < batch->n_items; start += BLOCK) {
         size items = batch->n_items - start < BLOCK ? batch->n_items - start : BLOCK;
@@ -844,13 +847,20 @@ INLINED void add_unexplained(const Work *w, const double *log_prior, const doubl
         normalise_block(said, evidence, gold, items, C);
         normalise_block(clear, gain, NULL, items, C);
         normalise_block(once, plain, NULL, items, C);
-        /* g = log(0.8 + 0.2 p(l | clear)/p(l)) */
-        for (size i = 0; i < items; i++)
-            gain[i] -= plain[i];
+        /* g = log(0.8 + 0.2 e^d), d = log p(l | clear) - log p(l); e^max(d, 0) is factored out */
+        for (size i = 0; i < items; i++) {
+            double ratio = gain[i] - plain[i];
+            above[i] = ratio > 0 ? ratio : 0;
+            plain[i] = -above[i];
+            gain[i] = ratio - above[i];
+        }
+        exp_all(plain, plain, items);
         exp_all(gain, gain, items);
         for (size i = 0; i < items; i++)
-            gain[i] = 1 - CLEAR_SHARE + CLEAR_SHARE * gain[i];
+            gain[i] = (1 - CLEAR_SHARE) * plain[i] + CLEAR_SHARE * gain[i];
         log_all(gain, items);
+        for (size i = 0; i < items; i++)
+            gain[i] += above[i];
         for (size i = 0; i < items; i++) {
             size first = next;
             double part = batch->counted_item[start + i];
@@ -1261,9 +1271,10 @@ static int solve_each(const double *given, const double *pooled, double *out, si
                       int kind, const Recipe *r)
 {
     size stride = stride_of(kind, C), D = params_of(kind, C);
-    double *own = malloc(sizeof(double) * (size_t)(LANES * (stride + 2 * D) + 2 * stride));
+    double *own = malloc(sizeof(double) * (size_t)(LANES * (stride + 2 * D) + 2 * stride + 1));
     Block block = {.memory = NULL};
-    if (!own || !start_block(&block, C, (double)C <= r->newton_classes)) {
+    int newton = (double)C <= r->newton_classes;
+    if (!own || (kind == HIERARCHICAL && !start_block(&block, C, newton))) {
         free(own);
         free(block.memory);
         return 0;

@@ -156,10 +156,11 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
 def _check_size(chunk: Chunk, recipe: Recipe) -> None:
     """Refuse a chunk whose matrices would not fit into memory."""
     n_workers, n_classes = len(chunk.workers), chunk.n_classes
-    if HIERARCHICAL in recipe.worker_models and 8 * n_workers * n_classes**2 > MAX_MATRIX_BYTES:
+    n_bytes = 8 * max(n_workers, 8) * n_classes**2  # the kernel solves eight workers at a time
+    if HIERARCHICAL in recipe.worker_models and n_bytes > MAX_MATRIX_BYTES:
         raise StateError(
             f"{n_workers:,} workers × {n_classes:,} classes: a matrix for each would take "
-            f"{8 * n_workers * n_classes**2 / 2**30:.1f} GiB, and a chunk may take "
+            f"{n_bytes / 2**30:.1f} GiB, and a chunk may take "
             f"{MAX_MATRIX_BYTES / 2**30:.0f}. Use BiLA(generative='one_coin') or DawidSkene(), or "
             "learn in smaller chunks with partial_fit."
         )

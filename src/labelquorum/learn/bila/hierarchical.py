@@ -262,7 +262,7 @@ def step(theta: Leaf, counts: Leaf, crowd: Leaf, recipe: Recipe) -> Leaf:
     if len(crowd) <= recipe.newton_classes:
         # θ ← θ + clip(H⁻¹ g, −1, 1)
         hessian = curvature(theta, counts, matrix, recipe)
-        damped = 1 + DAMPING * np.eye(len(theta), dtype=np.float32)
+        damped = 1 + DAMPING * np.eye(len(theta), dtype=theta.dtype)
         move = _solve(hessian * damped[:, :, None], slope)
     else:
         # θ ← θ + clip(½ g / diag H, −1, 1)

@@ -16,11 +16,13 @@ from labelquorum.learn.bila.hierarchical import COUNTED_PRIORS, HIERARCHICAL, Re
 from labelquorum.learn.bila.minibatch import CountedBatch
 from labelquorum.learn.bila.worker_models import WORKER_MODELS, Fitted, Known, Settled
 
-_kernel: Any
+_kernel: Any = None
+WHY_NOT = ""
+"""Why there is no kernel: most often, no compiler was there when the package was installed."""
 try:
     _kernel = import_module("labelquorum.learn.bila._kernel")
-except ImportError:  # no compiler was there when the package was installed
-    _kernel = None
+except ImportError as error:
+    WHY_NOT = str(error)
 
 __all__ = ["count", "fit", "is_built", "past_unexplained", "pool", "score", "solve_workers"]
 

@@ -24,6 +24,8 @@ class _Lazy:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):  # what copy, pickle and inspect look for
+            raise AttributeError(attribute)
         return getattr(_imported(self._name), attribute)
 
 

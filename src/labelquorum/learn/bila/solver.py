@@ -8,6 +8,8 @@ and JAX runs on a GPU. `LABELQUORUM_ENGINE` chooses: c, numpy or jax.
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib.util import find_spec as _find_spec
 from typing import Literal, get_args
 
 import numpy as np
@@ -39,6 +41,9 @@ MIN_THREADED_LABELS = 50_000
 """Labels from which the worker models are fitted in threads: to start one costs about 50 µs."""
 
 
+find_spec = cache(_find_spec)  # it looks through the folders of the path
+
+
 def engine() -> Engine:
     """What solves: C if it was built, else NumPy, unless `LABELQUORUM_ENGINE` says otherwise."""
     chosen = os.environ.get(ENGINE, "")
@@ -48,8 +53,14 @@ def engine() -> Engine:
         raise StateError(f"{ENGINE} must be one of {list(get_args(Engine))}. Got {chosen!r}.")
     if chosen == "c" and not kernel.is_built():
         raise StateError(
-            f"{ENGINE} asks for c, and the kernel was not built. Install a C compiler and "
-            "install labelquorum again, or unset the variable."
+            f"{ENGINE} asks for c, and the kernel cannot be loaded ({kernel.WHY_NOT}). Install a C "
+            "compiler, then labelquorum again with pip install --force-reinstall --no-deps "
+            "--no-cache-dir, or unset the variable."
+        )
+    if chosen == "jax" and find_spec("jax") is None:
+        raise StateError(
+            f"{ENGINE} asks for jax, which is not installed. Run pip install 'labelquorum[jax]', "
+            "or unset the variable."
         )
     return chosen  # type: ignore[return-value]
 
