@@ -424,3 +424,26 @@ def test_a_table_may_hold_both_kinds_of_columns():
     intake = Roster().read(table)
     assert intake.item_ids == ["q1", "q2"]
     assert intake.chunk.worker.tolist() == [0, 1, 1]
+
+
+def test_digits_that_are_no_decimals_are_text_to_the_order_of_ids():
+    table = LabelTable(["a", "b", "c"], ["1²", "2", "①"], ["x", "y", "x"])
+    assert sorted(Roster().read(table).new_workers) == ["1²", "2", "①"]
+
+
+@pytest.mark.parametrize("n_rows", [50, 5000])
+def test_masked_cells_are_missing_however_long_the_column_is(n_rows):
+    labels = np.ma.masked_array(np.zeros(n_rows, int), mask=np.arange(n_rows) == 7)
+    columns = {"task": np.arange(n_rows), "worker": np.arange(n_rows), "label": labels}
+    with pytest.raises(LabelError, match="the label is missing"):
+        read_labels(columns)
+
+
+@pytest.mark.parametrize("n_rows", [50, 5000])
+@pytest.mark.parametrize("kind", [">i4", "category", "string"])
+def test_columns_of_any_storage_are_read_however_long_they_are(n_rows, kind):
+    numbers = np.arange(n_rows) % 3
+    column = numbers.astype(">i4") if kind == ">i4" else pd.array(numbers.astype(str), dtype=kind)
+    table = read_labels({"task": np.arange(n_rows), "worker": column, "label": numbers})
+    expected = numbers.tolist() if kind == ">i4" else list(map(str, numbers))
+    assert table.worker_ids == expected

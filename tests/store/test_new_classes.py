@@ -91,3 +91,32 @@ def test_a_stream_that_has_both_classes_already_takes_them(store):
         stream.accept({"t1": {"ann": 1, "bob": "1"}})
     again = store.stream("s")
     assert again.accept({"t2": {"ann": 1, "bob": "1"}}).accepted == 2
+
+
+def test_a_label_that_was_refused_in_a_revision_is_refused_the_next_time_too(store):
+    stream = store.create("revised")
+    stream.accept({"t1": {"a": "1"}})
+    revision = Revision("v:", Submission({"t2": {"a": 1}}, key="v:1"))
+    for _ in range(2):
+        (outcome,) = stream.revise_all([revision])
+        assert isinstance(outcome, LabelError)
+        with pytest.raises(LabelError, match="two classes"):
+            stream.accept({"t3": {"b": 1}})
+
+
+def test_twins_in_revisions_that_come_together_are_refused(store):
+    stream = store.create("together")
+    first, second = stream.revise_all(
+        [
+            Revision("v:", Submission({"t1": {"a": "1"}}, key="v:1")),
+            Revision("w:", Submission({"t2": {"a": 1}}, key="w:1")),
+        ]
+    )
+    assert not isinstance(first, LabelError) and isinstance(second, LabelError)
+
+
+def test_a_truth_may_follow_a_label_that_was_retracted(store):
+    stream = store.create("retracted")
+    stream.accept({"t1": {"a": 1, "b": "x"}, "t5": {"b": "x"}})
+    stream.retract("t1", "a")
+    stream.gold({"t5": "1"})

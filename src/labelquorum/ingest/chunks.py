@@ -423,7 +423,7 @@ def sort_ids(ids: Sequence[Any]) -> NDArray[np.int64]:
     keys = None
     if kinds == {str}:
         first = {text[:1] for text in ids}
-        if first <= _DIGITS and max(map(len, ids)) <= _INT64_DIGITS and "".join(ids).isdigit():
+        if first <= _DIGITS and max(map(len, ids)) <= _INT64_DIGITS and "".join(ids).isdecimal():
             numbers = list(map(int, ids))
         elif first <= _LETTERS and not (first & {"i", "I"} and any(map(_is_infinite, ids))):
             keys = ids

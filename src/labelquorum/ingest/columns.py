@@ -236,7 +236,9 @@ def _from_objects(cells: Sequence[Any]) -> Sequence[Any]:
 
 
 def _from_numpy(array: NDArray[Any]) -> DictionaryColumn | None:
-    array = np.asarray(array)  # not masked
+    if isinstance(array, np.ma.MaskedArray):
+        return None
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     kind = array.dtype.kind
     if array.ndim != 1 or kind not in "biuf" or array.dtype.itemsize > 8:
         return None
@@ -256,11 +258,12 @@ def _from_pandas(series: Any) -> Sequence[Any] | None:
     if hasattr(series, "cat"):
         codes, values = series.cat.codes.to_numpy(), _cells(series.cat.categories)
         return _with_missing(codes, codes < 0, values, float("nan"))
-    if hasattr(series.array, "__arrow_array__") and "pyarrow" in (
+    array = getattr(series, "array", series)  # a Series has one, an extension array is one
+    if hasattr(array, "__arrow_array__") and "pyarrow" in (
         getattr(dtype, "storage", ""),  # of text
         type(getattr(dtype, "pyarrow_dtype", None)).__module__.partition(".")[0],
     ):
-        return _from_arrow(series.array.__arrow_array__(), dtype.na_value)
+        return _from_arrow(array.__arrow_array__(), dtype.na_value)
     return None
 
 

@@ -111,7 +111,7 @@ class Acceptor:
                 batches[number] = one if isinstance(one, Batch) else self.prepare(one)
             except LabelQuorumError as error:
                 outcomes[number] = error
-        with self._ref.write() as connection:
+        with self.new_classes.admitting(), self._ref.write() as connection:
             seen = self.receipts(connection, [one.key for one in batches.values() if one.key])
             fresh: dict[int, Batch] = {}
             repeats: dict[int, str] = {}  # the same key again within this call
@@ -140,7 +140,6 @@ class Acceptor:
             for number, key in repeats.items():
                 outcomes[number] = _repeated(by_key[key])
             fault("before_accept_commit")
-        self.new_classes.note(row.label for batch in fresh.values() for row in batch.rows)
         fault("after_accept")
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -353,7 +352,6 @@ class Acceptor:
                     f"No label of worker {worker!r} on task {task!r} is waiting: it never came, "
                     "or its chunk was cut. Check both ids, or send a correction."
                 )
-        self.new_classes.note((), has_more=True)
         return n_gone
 
     def revise_all(self, revisions: Sequence[Revision]) -> list[Revised | LabelQuorumError]:
@@ -369,15 +367,13 @@ class Acceptor:
                 prepared.append(self.prepare(revision.submission))
             except LabelQuorumError as error:
                 prepared.append(error)
-        with self._ref.write() as connection:
+        with self.new_classes.admitting(), self._ref.write() as connection:
             for revision, batch in zip(revisions, prepared, strict=True):
                 if isinstance(batch, Batch):
                     outcomes.append(self._revise(connection, revision.prefix, batch))
                 else:
                     outcomes.append(batch)
             fault("before_accept_commit")
-        kept = [one for one in prepared if isinstance(one, Batch)]
-        self.new_classes.note((row.label for one in kept for row in one.rows), has_more=True)
         fault("after_accept")
         return outcomes
 

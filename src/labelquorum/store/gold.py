@@ -58,7 +58,7 @@ class GoldLabels:
         check_names(key=key)
         by_item = self._checked(truths)
         body = sha256(encode(["gold", sorted(by_item.items())]).encode()).hexdigest()
-        with self._ref.write() as connection:
+        with self._acceptor.new_classes.admitting(), self._ref.write() as connection:
             before = self._acceptor.receipts(connection, [key]).get(key) if key else None
             if before is not None:
                 if before[0] != body or before[1] is None:
@@ -73,7 +73,6 @@ class GoldLabels:
             self._acceptor.write_receipts(connection, [batch], [receipt], self._ref.now())
             counts = {"counted": receipt.accepted, "late": receipt.late}
             self._ref.add_event(connection, "gold", counts)
-        self._acceptor.new_classes.note(by_item.values())
         return receipt
 
     def _checked(self, truths: Any) -> dict[str, str]:

@@ -5,7 +5,8 @@ are refused when they come, by the labels that the stream has.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import sqlalchemy as sa
 
@@ -18,7 +19,7 @@ from labelquorum.store.stream_ref import StreamRef
 __all__ = ["NewClasses"]
 
 MAX_FRACTIONAL_CLASSES = 50
-"""As in `learn.model`, which is not imported where labels are accepted: it loads JAX."""
+"""As in `learn.model`, which is not imported where labels are accepted: it loads pandas."""
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
@@ -26,28 +27,40 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 class NewClasses:
     """The labels of a stream, and the errors of new ones.
 
-    They are read from the store once, for one process alone accepts labels, and noted after the
-    commit that stored them. They are read again before an error, if some may have been deleted.
+    They are read from the store once, for one process alone accepts labels. Those that are admitted
+    are noted, within `admitting`. Before an error they are read again: some may have been deleted.
     """
 
     def __init__(self, ref: StreamRef) -> None:
         self._ref = ref
         self._known: set[str] | None = None  # as they are stored
-        self._has_more = False  # than the store
+
+    @contextmanager
+    def admitting(self) -> Iterator[None]:
+        """Read all labels again after an error: what was noted may not have been committed."""
+        try:
+            yield
+        except BaseException:
+            self._known = None
+            raise
 
     def errors(
         self, connection: sa.Connection, batches: Mapping[int, Batch]
     ) -> dict[int, LabelError]:
-        """The error of each batch whose labels are refused; the others are as if it never came."""
+        """The error of each batch whose labels are refused; those of the others are noted."""
         if self._ref.space.classes is not None:  # listed classes are checked one by one
             return {}
-        found = self._errors(self._load(connection), batches)
-        if found and self._has_more:
-            self._known, self._has_more = None, False
-            found = self._errors(self._load(connection), batches)
+        found, known = self._errors(self._load(connection), batches)
+        if found:
+            self._known = None
+            found, known = self._errors(self._load(connection), batches)
+        self._known = known
         return found
 
-    def _errors(self, known: set[str], batches: Mapping[int, Batch]) -> dict[int, LabelError]:
+    def _errors(
+        self, known: set[str], batches: Mapping[int, Batch]
+    ) -> tuple[dict[int, LabelError], set[str]]:
+        """The errors, and the labels known once the other batches are admitted."""
         found: dict[int, LabelError] = {}
         for number, batch in batches.items():
             said = {row.label for row in batch.rows}
@@ -63,27 +76,26 @@ class NewClasses:
                 known = known | said
             else:
                 found[number] = error
-        return found
+        return found, known
 
     def check_truths(self, connection: sa.Connection, truths: Mapping[str, str]) -> None:
         """Refuse true labels, by item, that would be classes nobody meant."""
         if self._ref.space.classes is not None:
             return
-        known = self._load(connection)
-        where = {
-            label: f"true label of task {decode(item)!r}"
-            for item, label in truths.items()
-            if label not in known
-        }
-        error = self._error(known, where)
+        where = {label: f"true label of task {decode(item)!r}" for item, label in truths.items()}
+        error = self._truth_error(connection, where)
+        if error is not None:
+            self._known = None
+            error = self._truth_error(connection, where)
         if error is not None:
             raise error
+        self._known = self._load(connection) | set(where)
 
-    def note(self, labels: Iterable[str], has_more: bool = False) -> None:
-        """Note labels that were stored, and whether some are noted that the store no longer has."""
-        self._has_more = self._has_more or has_more
-        if self._known is not None:
-            self._known.update(labels)
+    def _truth_error(
+        self, connection: sa.Connection, where: Mapping[str, str]
+    ) -> LabelError | None:
+        known = self._load(connection)
+        return self._error(known, {label: at for label, at in where.items() if label not in known})
 
     def _load(self, connection: sa.Connection) -> set[str]:
         """Classes of the model, and labels and truths that it has not learned from."""

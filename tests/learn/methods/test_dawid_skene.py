@@ -176,3 +176,13 @@ def test_the_error_on_real_data_is_the_published_one(name, percent):
     answers = {item: roster.classes[c] for item, c in zip(intake.item_ids, aggregated, strict=True)}
     wrong = [answers[item] != truth for item, truth in data.truth.items() if item in answers]
     assert 100 * np.mean(wrong) == pytest.approx(percent, abs=0.5)
+
+
+def test_matrices_come_in_the_order_asked_for_however_the_state_is_kept(monkeypatch):
+    monkeypatch.setattr(module, "_fits", lambda chunk: False)
+    chunk = make_chunk([0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2], [0, 0, 1, 1, 1, 1])
+    method = dawid_skene()
+    state, _ = method.update(method.init(chunk, 0), chunk)
+    one, other = (method.confusion(state, np.array(order)) for order in ([0, 2], [2, 0]))
+    np.testing.assert_array_equal(one, other[::-1])
+    assert not np.array_equal(one, other)

@@ -146,6 +146,8 @@ def _by_candidates(
     n_items, n_classes = probs.shape
     zero = smoothing.said(np.zeros(1))  # what stands for a count of 0
     heaviest = labels.total(cells.cell, None, len(cells.worker)).max()
+    if not heaviest:
+        return None
     least = MAX_LOST * float(zero[0]) / heaviest
     if np.count_nonzero(probs >= least) > MAX_LINKS * probs.size:
         return None

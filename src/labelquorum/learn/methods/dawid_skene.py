@@ -130,7 +130,7 @@ def dawid_skene(
         cells, is_known = _cells_of_workers(state, present)
         matrices = confusion_of(state.shared["probs"].T, cells, smooth, np.float32)
         matrices[~is_known] = state.shared["crowd"]
-        return matrices if len(present) == len(workers) else matrices[place]
+        return matrices if np.array_equal(present, workers) else matrices[place]
 
     def forget(state: State, worker: int) -> State:
         if not _is_sparse(state):
