@@ -10,6 +10,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,12 +30,20 @@ def peak_mb() -> int:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20)
 
 
-def run_measured(command: Sequence[str]) -> Result:
+MAX_PEER_SECONDS = 150
+"""After six times our target, the peer is stopped."""
+
+
+def run_measured(command: Sequence[str], limit_s: float | None = None) -> Result:
     """Run a command to its end: seconds, processor time and peak memory, or how it failed."""
     began = time.perf_counter()
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        timer = threading.Timer(limit_s or threading.TIMEOUT_MAX, process.kill)
+        timer.daemon = True
+        timer.start()
         _, status, used = os.wait4(process.pid, 0)
+        timer.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
         errors.seek(0)
         last = (errors.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
@@ -47,9 +56,10 @@ def run_measured(command: Sequence[str]) -> Result:
     }
 
 
-def run_action(action: str, *arguments: str | int) -> Result:
+def run_action(action: str, *arguments: str | int, limit_s: float | None = None) -> Result:
     """Run one of the actions below in a subprocess."""
-    return run_measured([sys.executable, str(HERE / "bulk.py"), action, *map(str, arguments)])
+    command = [sys.executable, str(HERE / "bulk.py"), action, *map(str, arguments)]
+    return run_measured(command, limit_s)
 
 
 def bulk_labels(n_labels: int, n_classes: int = N_CLASSES, n_workers: int | None = None) -> Labels:
@@ -119,7 +129,11 @@ def measure_csv(sizes: Sizes) -> Result:
         command = [sys.executable, "-m", "labelquorum", "aggregate", str(path / "labels.csv")]
         found["labelquorum"] = run_measured([*command, "-o", str(path / "ours.csv")])
         say(f"labelquorum aggregate: {found['labelquorum']}")
-        found["crowdkit"] = run_action("crowdkit", path / "labels.csv", path / "theirs.csv")
+        found["crowdkit"] = run_action(
+            "crowdkit", path / "labels.csv", path / "theirs.csv", limit_s=MAX_PEER_SECONDS
+        )
+        if found["crowdkit"].get("failed") == "exit code -9":  # also where memory ran out
+            found["crowdkit"]["failed"] = f"stopped after {found['crowdkit']['seconds']:.0f} s"
         say(f"Crowd-Kit: {found['crowdkit']}")
         for side, name in (("labelquorum", "ours.csv"), ("crowdkit", "theirs.csv")):
             if "failed" not in found[side]:
