@@ -90,6 +90,8 @@ def _gpu(parts: Parts) -> str:
 
 
 def _spark(parts: Parts) -> str:
+    if "engine" not in parts["spark"]["made"]:  # of the engine before
+        return "not yet (`spark`)"
     found = [
         row["seconds"]
         for row in parts["spark"]["rows"]
@@ -100,7 +102,9 @@ def _spark(parts: Parts) -> str:
 
 def _service(parts: Parts) -> str:
     found = parts["service"]["parts"]
-    text = f"{found['batches']['cpu_us_per_request'][-1] / 1000:.2f} ms"
+    if "learner_cpu_ms_per_request" not in found["batches"]:  # of the engine before
+        return "not yet (`service.py --only batches limit`)"
+    text = f"{found['batches']['learner_cpu_ms_per_request']:.2f} ms"
     if "limit" in found:
         text += f"; holds {found['limit']['held_labels_per_second']:,} labels/s"
     return text

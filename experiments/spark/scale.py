@@ -165,6 +165,7 @@ def save(file: Path, rows: list[dict[str, Any]]) -> None:
         "command": COMMAND,
         "cores": os.cpu_count(),
         "machine": platform.machine(),
+        "engine": os.environ.get("LABELQUORUM_ENGINE", "default"),
         "version": lq.__version__,
         "limits": {"memory_gb": MEMORY >> 30, "seconds": SECONDS, "of": BESIDE},
     }

@@ -1,4 +1,4 @@
-"""Labels that would be classes nobody meant are refused when they come."""
+"""Labels that would become unintended classes are refused when they come."""
 
 import pytest
 

@@ -388,7 +388,7 @@ def _index(
     values = column if cells is None else cells.values
     values = [*values, *more] if more else values
     new: list[Hashable] = []
-    try:  # most chunks have nobody new
+    try:  # most chunks have no new id
         index = np.fromiter(map(known.__getitem__, values), np.int32, len(values))
     except KeyError:
         unknown = list(dict.fromkeys(value for value in values if value not in known))

@@ -569,7 +569,7 @@ def main() -> None:
                 require_pyarrow(module)  # once, and not in every fork
         program.run_alone(sys.stdin.buffer)
     else:
-        import labelquorum.store.model_queries  # noqa: F401  # before the first call
+        import labelquorum.store.model_queries  # noqa: F401  # loads it before the first call
 
         tune_garbage_collection()
         program.run(sys.stdin.buffer)

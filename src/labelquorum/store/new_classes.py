@@ -1,4 +1,6 @@
-"""Labels that would be classes nobody meant: 1 beside "1", and fractions by the dozen.
+"""Labels that are refused because they would become unintended classes.
+
+That is 1 beside "1", and more than 50 different fractions.
 
 The library refuses them when it learns. In a store that is too late: they were accepted. So they
 are refused when they come, by the labels that the stream has.
@@ -79,7 +81,7 @@ class NewClasses:
         return found, known
 
     def check_truths(self, connection: sa.Connection, truths: Mapping[str, str]) -> None:
-        """Refuse true labels, by item, that would be classes nobody meant."""
+        """Refuse true labels, by item, that would become unintended classes."""
         if self._ref.space.classes is not None:
             return
         where = {label: f"true label of task {decode(item)!r}" for item, label in truths.items()}

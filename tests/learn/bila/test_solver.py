@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 
@@ -28,8 +29,8 @@ needs_kernel = pytest.mark.skipif(
 
 
 def test_the_kernel_was_built_where_there_is_a_compiler():
-    if "LABELQUORUM_CI" not in os.environ:
-        pytest.skip("only CI must have a C compiler")
+    if "LABELQUORUM_CI" not in os.environ and shutil.which("cc") is None:
+        pytest.skip("there is no C compiler here")
     assert kernel.is_built() and engine() == "c"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache, wraps
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from labelquorum.errors import StateError
 
@@ -60,6 +60,6 @@ def jit(**options: Any) -> Callable[[Function], Function]:
         def call(*args: Any, **kwargs: Any) -> Any:
             return compiled()(*args, **kwargs)
 
-        return call  # type: ignore[return-value]
+        return cast("Function", call)
 
     return decorate

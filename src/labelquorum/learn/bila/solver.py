@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec as _find_spec
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ def engine() -> Engine:
             f"{ENGINE} asks for jax, which is not installed. Run pip install 'labelquorum[jax]', "
             "or unset the variable."
         )
-    return chosen  # type: ignore[return-value]
+    return cast("Engine", chosen)
 
 
 def fit_each(
