@@ -346,7 +346,8 @@ def test_the_reference_names_every_column_of_the_report():
     import pandas as pd
 
     table = pd.DataFrame({"task": [1, 1], "worker": ["a", "b"], "label": [0, 1]})
-    report = BiLA().fit(table.assign(group="g", timestamp=[1, 2])).report()
+    attributes = {"worker_kind": "llm", "model": "m", "prompt": "p", "order": "AB"}
+    report = BiLA().fit(table.assign(group="g", timestamp=[1, 2], **attributes)).report()
     given = {row[1] for row in rows(section("docs/reference.md", "The report"))} - {""}
     frames = (report.items, report.workers, report.class_agreement)
     assert given == {column for frame in frames for column in frame.columns}

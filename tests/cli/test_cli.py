@@ -251,6 +251,24 @@ def test_class_list_is_text_or_json():
     assert said == "task,label,confidence,prob_0,prob_1\n1,0,1.0,1.0,0.0\n"
 
 
+@pytest.mark.parametrize("command", ["aggregate", "stream"])
+def test_a_file_of_workers_tells_what_they_are(command):
+    names = sorted({worker for _, worker, _ in ROWS})
+    rows = "".join(f"{name},llm,m{n % 2}\n" for n, name in enumerate(names))
+    Path("workers.csv").write_text("worker,kind,model\n" + rows)
+    labels = ["labels.csv"] if command == "aggregate" else []
+    stdin = None if labels else as_csv()
+    run(command, *labels, "--workers", "workers.csv", "-m", "crowd.lq", stdin=stdin)
+    workers = BiLA.load("crowd.lq").report().workers
+    assert workers["model"].to_dict() == {name: f"m{n % 2}" for n, name in enumerate(names)}
+    Path("workers.csv").write_text(f"worker,kind\n{names[0]},human\n")
+    arguments = ["labels.csv", "--again"] if labels else []
+    said = run(
+        command, *arguments, "--workers", "workers.csv", "-m", "crowd.lq", stdin=stdin, code=1
+    )
+    assert f"workers.csv line 2: worker {names[0]!r} has the worker_kind 'human'" in said.stderr
+
+
 def test_saved_model_is_continued():
     for chunk in range(3):
         Path("chunk.csv").write_text(as_csv(rows_of_chunks(chunk, chunk + 1)))

@@ -39,6 +39,7 @@ from labelquorum.cli.options import (
     TaskColumn,
     WarmupItems,
     WorkerColumn,
+    Workers,
     columns_of,
     label_space,
     open_model,
@@ -93,6 +94,7 @@ def aggregate(
     task_column: TaskColumn = None,
     worker_column: WorkerColumn = None,
     label_column: LabelColumn = None,
+    workers: Workers = None,
 ) -> None:
     """Find the consensus on every task of one or more files.
 
@@ -138,7 +140,7 @@ def aggregate(
         if len(labels) > 1:
             table = table._replace(source=" + ".join(labels))
         status.update(f"Learning from {len(table.labels):,} labels…")
-        estimator.partial_fit(table)
+        estimator.partial_fit(table, workers=workers)
         status.update("Writing answers…")
         target = io.BytesIO()
         n_tasks = write_columns(answers(estimator), target, encoding, raw)
@@ -193,6 +195,7 @@ def stream(
     task_column: TaskColumn = None,
     worker_column: WorkerColumn = None,
     label_column: LabelColumn = None,
+    workers: Workers = None,
 ) -> None:
     """Answer labels from standard input as they arrive.
 
@@ -226,7 +229,7 @@ def stream(
         space = label_space(estimator, on_bad)
         tables = readers[encoding_in](source.lines(), space, 1, columns)
         for index, chunk in enumerate(cut_chunks(source.sound(tables), chunk_items), 1):
-            estimator.partial_fit(chunk)
+            estimator.partial_fit(chunk, workers=workers if index == 1 else None)
             n_tasks = _emit(estimator, encoding_out, raw, header=index == 1)
             if model is not None:
                 estimator.save(model)

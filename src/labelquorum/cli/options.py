@@ -34,6 +34,7 @@ __all__ = [
     "TaskColumn",
     "WarmupItems",
     "WorkerColumn",
+    "Workers",
     "columns_of",
     "in_a_folder",
     "label_space",
@@ -127,6 +128,18 @@ WarmupItems = Annotated[
         rich_help_panel=MODEL,
         show_default="0",
         help="Hold the first chunks until they have this many tasks, then answer them together.",
+    ),
+]
+Workers = Annotated[
+    Path | None,
+    typer.Option(
+        "--workers",
+        exists=True,
+        dir_okay=False,
+        metavar="FILE",
+        rich_help_panel=ROWS,
+        help="What is known of workers: a file with the columns worker, worker_kind (human, llm or "
+        "model), model, prompt and order.",
     ),
 ]
 Classes = Annotated[

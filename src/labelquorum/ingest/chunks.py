@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 
+_OPTIONAL = ("groups", "timestamps", "scores", "worker_kinds", "models", "prompts", "orders")
 _KEY_BITS = 63  # of a number that is sorted
 _LETTERS = frozenset(ascii_letters)
 _DIGITS = frozenset(digits)
@@ -65,6 +66,8 @@ class _ChunkColumns(NamedTuple):
     gold: NDArray[np.int32] | None = None  # (N,) the true class where it was given, or MISSING
     votes: NDArray[np.float32] | None = None  # (B, 1 + C) of labels that are majorities: how many
     # votes, and their weight by class; a row of zeros stands for one vote
+    score: NDArray[np.float32] | None = None  # (B,) beside the label, NaN where there is none
+    worker_groups: NDArray[np.uint64] | None = None  # (P,) a hash of the worker's model, or 0
 
 
 class Chunk(_ChunkColumns):
@@ -144,6 +147,7 @@ def make_chunk(
     replaced: ArrayLike | None = None,
     replaced_weight: ArrayLike | None = None,
     votes: NDArray[Any] | None = None,
+    score: ArrayLike | None = None,
     item_keys: ArrayLike | None = None,
     worker_keys: ArrayLike | None = None,
     n_items: int | None = None,
@@ -165,6 +169,8 @@ def make_chunk(
         unless given.
     votes
         What the labels are majorities of, (B, 1 + C); see `Chunk`.
+    score
+        What a judge scored beside each label, (B,), NaN where nothing; none unless given.
     item_keys, worker_keys
         What stands for the ids, (N,) and (K,); the integers themselves unless given.
     n_items, n_workers, n_classes
@@ -186,7 +192,8 @@ def make_chunk(
     n_items = _count(item, n_items, "item")
     n_workers = _count(worker, n_workers, "worker")
     n_classes = _count(label, n_classes, "label")
-    order = canonical_order(item, worker, label, weights)
+    scores = None if score is None else np.asarray(score, np.float32).reshape(-1)
+    order = canonical_order(item, worker, label, weights, scores)
     chunk = sorted_chunk(
         item[order],
         worker[order],
@@ -210,6 +217,8 @@ def make_chunk(
     }
     if votes is not None:
         more["votes"] = np.asarray(votes, np.float32)[order]
+    if scores is not None:
+        more["score"] = scores[order]
     if worker_keys is not None:
         more["worker_keys"] = np.asarray(worker_keys, np.uint64)[chunk.workers]
     return chunk._replace(**more)
@@ -248,8 +257,9 @@ def canonical_order(
     worker: NDArray[np.int32],
     label: NDArray[np.int32],
     weight: NDArray[np.floating[Any]] | None = None,
+    score: NDArray[np.floating[Any]] | None = None,
 ) -> NDArray[np.intp] | slice:
-    """Sort rows by item, worker, label and weight; all weights are alike where None is given.
+    """Sort rows by item, worker, label, weight and score; None stands for a column all alike.
 
     The rows that are equal stay in their order. Rows that are sorted already get `slice(None)`.
     """
@@ -269,9 +279,10 @@ def canonical_order(
             key = np.sort((key << row_bits) | rows, kind="stable")
             order = key & ((1 << row_bits) - 1)
             key >>= row_bits
-        if weight is None or not (key[1:] == key[:-1]).any():
+        if (weight is None and score is None) or not (key[1:] == key[:-1]).any():
             return order
-    return np.lexsort(columns[::-1] if weight is None else (weight, *columns[::-1]))
+    optional = (column for column in (score, weight) if column is not None)
+    return np.lexsort((*optional, *columns[::-1]))
 
 
 def _distinct(values: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -328,6 +339,8 @@ def take_items(chunk: Chunk, kept: NDArray[np.bool_]) -> Chunk:
         counted_probs=None if chunk.counted_probs is None else chunk.counted_probs[kept],
         gold=None if chunk.gold is None else chunk.gold[kept],
         votes=None if chunk.votes is None else chunk.votes[rows],
+        score=None if chunk.score is None else chunk.score[rows],
+        worker_groups=None if chunk.worker_groups is None else chunk.worker_groups[present],
     )
 
 
@@ -466,12 +479,11 @@ def concatenate(tables: Iterable[LabelTable]) -> LabelTable:
         worker_ids=column("worker_ids", None) or [],
         labels=column("labels", None) or [],
         weights=column("weights", 1.0),
-        groups=column("groups", None),
-        timestamps=column("timestamps", None),
         source=parts[0].source if parts else "labels",
         lines=column("lines", 0),
         skipped=skipped,
         unit=full[0].unit if full else "line",
+        **{name: column(name, None) for name in _OPTIONAL},
     )
     return validated(table, spaces.pop() if len(spaces) == 1 else None)
 
@@ -518,7 +530,7 @@ def take_rows(table: LabelTable, rows: Sequence[int] | NDArray[Any]) -> LabelTab
     positions = np.asarray(rows, np.intp)
     columns: dict[str, Any] = {
         name: some_rows(values, positions)
-        for name in ("item_ids", "worker_ids", "labels", "weights", "groups", "timestamps", "lines")
+        for name in ("item_ids", "worker_ids", "labels", "weights", "lines", *_OPTIONAL)
         if (values := getattr(table, name)) is not None
     }
     some = table._replace(**columns, skipped={})

@@ -35,6 +35,11 @@ COLUMN_ALIASES: Mapping[str, tuple[str, ...]] = {
     "weight": ("weight",),
     "group": ("group",),
     "timestamp": ("timestamp",),
+    "score": ("score",),
+    "worker_kind": ("worker_kind",),
+    "model": ("model",),
+    "prompt": ("prompt",),
+    "order": ("order",),
 }
 
 
@@ -150,6 +155,15 @@ class LabelTable(NamedTuple):
 
     unit: str = "line"
     """What `lines` counts: lines of a file from 1, or rows of a table from 0."""
+
+    scores: Sequence[float | None] | None = None
+    """A judge's score or confidence beside the label; None where there is none."""
+
+    worker_kinds: Sequence[str | None] | None = None
+    models: Sequence[str | None] | None = None
+    prompts: Sequence[str | None] | None = None
+    orders: Sequence[str | None] | None = None
+    """What is known of the row's worker; see `worker_attributes`."""
 
     def where(self, row: int) -> str:
         """Name the place of a row as a person would look for it."""

@@ -53,6 +53,7 @@ from labelquorum.ingest.validate import (
     COLUMNS,
     NAME_COLUMNS,
     NEEDED,
+    OF_WORKERS,
     SKIP,
     Columns,
     Fault,
@@ -85,6 +86,7 @@ __all__ = [
     "read_table",
     "read_tuples",
     "read_wide",
+    "read_workers",
 ]
 
 TextSource = str | os.PathLike[str] | Iterable[str] | Iterable[bytes]
@@ -257,6 +259,25 @@ def read_labels(
         return known.read(source, space, **options)
     [table] = iter_labels(source, space, _ALL_ROWS, columns, sep)
     return table
+
+
+def read_workers(workers: Any) -> LabelTable:
+    """Read a table of workers: worker, worker_kind (or kind), model, prompt, order.
+
+    Parameters
+    ----------
+    workers
+        A DataFrame or another table, a path, a list of dicts, or a dict {worker: {"model": …}}.
+
+    Examples
+    --------
+    >>> read_workers({"j1": {"kind": "llm", "model": "m-7b"}}).models
+    ['m-7b']
+    """
+    if isinstance(workers, Mapping) and all(isinstance(v, Mapping) for v in workers.values()):
+        workers = [{"worker": worker, **known} for worker, known in workers.items()]
+    table = read_labels(workers, columns=OF_WORKERS)
+    return table._replace(source="workers") if table.source in ("list", "dict") else table
 
 
 def iter_labels(

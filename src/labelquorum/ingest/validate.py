@@ -4,13 +4,15 @@ A reader collects columns as it finds them; `checked` makes a sound `LabelTable`
 
 - A row has a task, a worker and a label, each text or a finite number, and a weight, where
   there is one, that is a number from 0 to 1,000,000. Where the classes are given, the label is one.
+- A score, where there is one, is a finite number. A worker_kind is human, llm or model; a worker's
+  model, prompt and order are text, and a number becomes text.
 - A row that breaks a rule is an error that names its place or, with `on_bad="skip"`, is
   left out and counted by reason. An abstention is left out and counted, never an error.
 - Ids and labels keep their type, and text is kept as written, outer blanks included. NumPy's
   scalars become Python's. 1 and 1.0 are one id to Python and both are spelled 1, so that a
   column of integers which pandas widened to floats for one NaN comes back as integers.
-- A group or a timestamp may be missing. Text that reads as a number is a timestamp by value;
-  a date becomes ISO text.
+- A group, a timestamp, a score or an attribute may be missing. Text that reads as a number is a
+  timestamp by value; a date becomes ISO text.
 
 A file of one's own may hold any text. What comes over a network is kept, logged and shown, so
 `check_names` keeps out names that could break a line, a terminal or a page.
@@ -21,7 +23,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from heapq import nsmallest
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,12 +43,15 @@ from labelquorum.ingest.labels import (
 
 __all__ = [
     "ANY_LABEL",
+    "ATTRIBUTES",
     "COLUMNS",
     "NAMED_ROWS",
     "NAME_BYTES",
     "NAME_COLUMNS",
     "NEEDED",
+    "OF_WORKERS",
     "SKIP",
+    "WORKER_KINDS",
     "Columns",
     "Fault",
     "check_names",
@@ -71,11 +76,25 @@ COLUMNS = {
     "weight": "weights",
     "group": "groups",
     "timestamp": "timestamps",
+    "score": "scores",
+    "worker_kind": "worker_kinds",
+    "model": "models",
+    "prompt": "prompts",
+    "order": "orders",
 }
 """The field of a `LabelTable` for each role a column may have."""
 
 NEEDED = ("task", "worker", "label")
 """The roles no table can do without."""
+
+ATTRIBUTES = ("worker_kind", "model", "prompt", "order")
+"""The roles of columns that tell about the worker, not the label."""
+
+WORKER_KINDS = ("human", "llm", "model")
+"""What a worker may be."""
+
+MAX_SCORE = float(np.finfo(np.float32).max)
+"""Maximum absolute score: chunks hold scores as float32."""
 
 MAX_WEIGHT = 1e6
 """Maximum weight; more would outweigh all other labels, and lose them in float32."""
@@ -96,6 +115,10 @@ _ROLES = {alias: role for role, aliases in COLUMN_ALIASES.items() for alias in a
 _COMMON_ROLES = {
     name.replace("_", ""): role for role, names in COMMON_NAMES.items() for name in names
 }
+_ANY_WORKER = object()
+OF_WORKERS: Columns = {"worker": _ANY_WORKER}
+"""Says that a table has one row per worker: no task, no label, and `kind` is the worker_kind."""
+
 NAME_COLUMNS = "Rename a column, or name it with columns={'task': …, 'worker': …, 'label': …}."
 """The next step where a table lacks a column."""
 
@@ -131,6 +154,10 @@ def match_columns(
     A column is found by what `columns` says; else by an alias, in any case; else by a common name,
     if only one column has one.
     """
+    needed: Sequence[str] = NEEDED
+    if columns is not None and columns.get("worker") is _ANY_WORKER:
+        columns, needed = _columns_of_workers(names), ("worker",)
+        remedy = "Give a table with the column worker, one row per worker."
     found: dict[str, int] = {}
     for role, name in (columns or {}).items():
         if role not in COLUMN_ALIASES:
@@ -155,11 +182,21 @@ def match_columns(
                 fault = f"{rule}. Remove or rename one of them{choose}."
                 return Fault(1, "malformed row", fault)
             found[role] = places[0]
-    for role in NEEDED:
+    for role in needed:
         if role not in found:
             *others, last = (repr(alias) for alias in COLUMN_ALIASES[role])
             rule = f"nothing names the {role}, which may be called {', '.join(others)} or {last}"
             return Fault(1, f"missing {role}", f"{rule}. Got {list(names)!r}. {remedy}")
+    return found
+
+
+def _columns_of_workers(names: Sequence[object]) -> dict[str, object]:
+    """The worker's column as every column a table of labels needs; `kind` as the worker_kind."""
+    columns = {_bare(name): name for name in names if isinstance(name, str)}
+    worker = next((name for bare, name in columns.items() if role_of(bare) == "worker"), None)
+    found: dict[str, object] = {} if worker is None else dict.fromkeys(NEEDED, worker)
+    if "kind" in columns and "worker_kind" not in columns:
+        found["worker_kind"] = columns["kind"]
     return found
 
 
@@ -195,15 +232,21 @@ def checked(raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = ()) ->
         return raw
     bad: dict[int, str] = {}  # row: the first rule it breaks
     columns: dict[str, Any] = {}
-    for role in (*NEEDED, "group"):
+    for role in (*NEEDED, "group", *ATTRIBUTES):
         name = COLUMNS[role]
         if getattr(raw, name) is not None:
             columns[name], reasons = _check_ids(role, getattr(raw, name))
             if role == "label":
                 _check_classes(columns[name], reasons, space)
-            if role == "group" and reasons:  # a label need not have one
+            if role not in NEEDED and reasons:  # a label need not have one
                 columns[name] = mapped(columns[name], lambda v: None if is_missing(v) else v)
                 reasons.pop(None, None)
+            if role in ATTRIBUTES:
+                columns[name] = mapped(columns[name], _attribute)
+            if role == "worker_kind":
+                columns[name] = mapped(columns[name], _kind)
+                unknown = set(columns[name]).difference(WORKER_KINDS, {None})
+                reasons.update(dict.fromkeys(unknown, "bad worker_kind"))
             if reasons:
                 for row, value in rows_with(columns[name], reasons):
                     bad.setdefault(row, reasons[value])
@@ -212,6 +255,11 @@ def checked(raw: LabelTable, space: LabelSpace, faults: Sequence[Fault] = ()) ->
         weights = np.asarray(columns["weights"], np.float64)
         for row in np.flatnonzero(~((weights >= 0) & (weights <= MAX_WEIGHT))).tolist():
             bad.setdefault(row, "bad weight")
+    if raw.scores is not None:
+        columns["scores"] = mapped(raw.scores, _score)
+        scores = np.asarray(columns["scores"], np.float64)  # None is NaN here
+        for row in np.flatnonzero(np.abs(scores) > MAX_SCORE).tolist():
+            bad.setdefault(row, "bad score")
     if raw.timestamps is not None:
         columns["timestamps"] = mapped(raw.timestamps, _moment)
         if not isinstance(raw.timestamps, DictionaryColumn):  # whose values can be hashed
@@ -303,6 +351,23 @@ def _number(value: Any) -> float:
         return float("nan")
 
 
+def _score(value: Any) -> float | None:
+    """One score; None where it is missing, infinite where it is no finite number."""
+    if getattr(value, "__hash__", None) is not None and is_missing(value):
+        return None
+    number = _number(value)
+    return number if isfinite(number) else inf
+
+
+def _attribute(value: Any) -> Any:
+    """An attribute of a worker as text; what is missing or unusable stays."""
+    return value if value is None or value is _UNUSABLE else str(value)
+
+
+def _kind(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
 def _moment(value: Any) -> Any:
     """One timestamp: a number where it is text that reads as one, so that 9 comes before 10.
 
@@ -354,6 +419,10 @@ def _sentence(raw: LabelTable, space: LabelSpace, row: int, reason: str) -> str:
         rule = f"the {role} is missing, and every row needs a task, a worker and a label"
     elif role == "weight":
         rule = "the weight is not a number from 0 to 1,000,000"
+    elif role == "score":
+        rule = "the score is not a finite number"
+    elif role == "worker_kind":
+        rule = f"the worker_kind is not one of {', '.join(WORKER_KINDS)}"
     else:
         rule = f"the {role} is neither text (UTF-8) nor a finite number"
     return f"{rule}. Got {got}. {SKIP}"
@@ -376,7 +445,7 @@ def shown(value: object) -> str:
 NAME_BYTES = 256
 """Maximum length of a name as UTF-8."""
 
-_NAMES = ("task", "worker", "label", "group", "timestamp")
+_NAMES = ("task", "worker", "label", "group", "timestamp", "model", "prompt", "order")
 _SURELY_SHORT = NAME_BYTES // 4  # characters; none has more than four bytes
 _LARGEST_BITS = 850  # of a whole number; more would not fit into the bytes as digits
 _BIDI = re.compile(r"[\u202a-\u202e\u2066-\u2069]")

@@ -17,6 +17,7 @@ from labelquorum.errors import LabelError
 from labelquorum.ingest.chunks import (
     Chunk,
     canonical_order,
+    id_key,
     id_keys,
     id_order,
     make_chunk,
@@ -26,6 +27,7 @@ from labelquorum.ingest.chunks import (
 )
 from labelquorum.ingest.columns import DictionaryColumn, encode, first_rows, some_rows
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable, is_missing
+from labelquorum.ingest.worker_attributes import Attributes, joined
 
 __all__ = ["HeldItem", "HeldItems", "Intake", "Note", "Roster", "Tally"]
 
@@ -55,6 +57,10 @@ class HeldItem(Protocol):
     @property
     def votes(self) -> NDArray[np.float32] | None:
         """What the labels are majorities of, (n, 1 + C), as in `Chunk`."""
+
+    @property
+    def score(self) -> NDArray[np.float32] | None:
+        """Beside the labels, (n,), NaN where there is none."""
 
     @property
     def counted_probs(self) -> NDArray[np.float32]:
@@ -126,6 +132,7 @@ class Intake(NamedTuple):
     notes: list[Note] | None  # one an item, in the chunk's order
     tally: Tally
     returned: NDArray[np.bool_]  # (N,) items that were closed before
+    attributes: Mapping[Hashable, Attributes] = {}  # of workers with something new
 
 
 class _Kept(NamedTuple):
@@ -145,6 +152,7 @@ class Roster:
         space: LabelSpace | None = None,
         workers: Sequence[Hashable] = (),
         classes: Sequence[Hashable] = (),
+        attributes: Mapping[Hashable, Attributes] | None = None,
     ) -> None:
         self.space = LabelSpace() if space is None else space
         self.worker_ids = list(workers)
@@ -153,6 +161,8 @@ class Roster:
         self._worker_index = {w: k for k, w in enumerate(self.worker_ids) if w is not None}
         self._class_index = {label: c for c, label in enumerate(self.classes)}
         self._worker_keys = array("Q", id_keys(self.worker_ids).tobytes())
+        # Of those of whom something is known, also before their first label.
+        self.attributes = dict(attributes or {})
 
     def worker_index(self, worker_id: Hashable) -> int | None:
         """The index of a known worker."""
@@ -160,6 +170,7 @@ class Roster:
 
     def forget(self, worker_id: Hashable) -> int:
         """Erase a worker's id; the index stays empty, and a worker who returns is new."""
+        self.attributes.pop(worker_id, None)
         k = self._worker_index.pop(worker_id)
         self.worker_ids[k] = None
         return k
@@ -170,6 +181,7 @@ class Roster:
         open_items: HeldItems | None = None,
         gold: Mapping[Hashable, Hashable] | None = None,
         also: Sequence[Hashable] = (),
+        workers: LabelTable | None = None,
     ) -> Intake:
         """Turn a table into a chunk, with the labels still held of its open items.
 
@@ -182,6 +194,8 @@ class Roster:
             label is news; other items that are not in the table are left out.
         also
             Open items that join it in any case.
+        workers
+            More attributes of workers, as `read_workers` gives them.
         """
         held = _NothingHeld() if open_items is None else open_items
         # Canonical order: items by id, whatever the order of rows.
@@ -193,11 +207,12 @@ class Roster:
         order = _inverse(by_id)
         item = order.astype(np.int32)[items.codes]
         truth = {i: gold[d] for i, d in enumerate(item_ids) if d in gold} if gold else {}
-        workers, new_workers = _index(table.worker_ids, self._worker_index, len(self.worker_ids))
+        attributes = joined(self.attributes, (table,) if workers is None else (workers, table))
+        worker, new_workers = _index(table.worker_ids, self._worker_index, len(self.worker_ids))
         labels, new_classes = _index(
             table.labels, self._class_index, len(self.classes), list(truth.values())
         )
-        labels, true_labels = labels[: len(workers)], labels[len(workers) :]
+        labels, true_labels = labels[: len(worker)], labels[len(worker) :]
         if new_classes and self.space.classes is not None:
             self._refuse_classes(table, new_classes, gold or {})
         n_workers = len(self.worker_ids) + len(new_workers)
@@ -211,44 +226,53 @@ class Roster:
         weight = None if table.weights is None else np.asarray(table.weights)
         item_keys = id_keys(item_ids)
         weights = None if weight is None else weight.astype(np.float32)
-        in_order = canonical_order(item, workers, labels, weights)
-        ordered = item[in_order], workers[in_order], labels[in_order]
+        score = _scores(table, [entry for _, entry in entries])
+        of_rows = None if score is None else score[len(score) - len(worker) :]
+        in_order = canonical_order(item, worker, labels, weights, of_rows)
+        ordered = item[in_order], worker[in_order], labels[in_order]
         tally = Tally(rows=len(item))
         returned = held.was_closed(item_keys)
         if not entries and (self.space.repeats == "all" or not _has_repeats(*ordered[:2])):
             weights = None if weights is None else weights[in_order]
             chunk = sorted_chunk(*ordered, weights, item_keys, n_workers, n_classes)
+            if score is not None:
+                chunk = chunk._replace(score=score[in_order])
         else:
             votes = None
             if entries:  # earlier labels of open items come before the table's own rows
-                weight = np.ones(len(workers)) if weight is None else weight
+                weight = np.ones(len(worker)) if weight is None else weight
                 item = np.concatenate([*(np.full(len(e.worker), i) for i, e in entries), item])
-                workers = np.concatenate([*(e.worker for _, e in entries), workers])
+                worker = np.concatenate([*(e.worker for _, e in entries), worker])
                 labels = np.concatenate([*(e.label for _, e in entries), labels])
                 weight = np.concatenate([*(e.weight for _, e in entries), weight])
                 returned[[i for i, _ in entries]] = False
             n_held = sum(len(entry.worker) for _, entry in entries)
-            pair = item * np.int64(max(n_workers, 1)) + workers
+            pair = item * np.int64(max(n_workers, 1)) + worker
             if self.space.repeats == "majority":
                 votes = _votes_of_pairs(pair, labels, weight, [e for _, e in entries], n_classes)
             if votes is not None:
-                present, at = np.unique(workers, return_inverse=True)
+                present, at = np.unique(worker, return_inverse=True)
                 keys = item_keys[item] ^ scramble(
                     self._keys_of(present.astype(np.int32), new_workers)[at]
                 )
                 voted = _majority(votes, labels, keys, [*self.classes, *new_classes])
                 weight = np.ones(len(labels)) if weight is None else weight
+                if score is not None:
+                    score = _mean_scores(
+                        score, pair, labels == voted[0], weight, [e for _, e in entries]
+                    )
                 # What was held stays, to be corrected by the majority of now.
                 labels = np.concatenate([labels[:n_held], voted[0][n_held:]])
                 weight = np.concatenate([weight[:n_held], voted[1][n_held:]])
-            kept, tally = self._apply_repeats(table, pair, labels, weight, n_held)
+            kept, tally = self._apply_repeats(table, pair, labels, weight, score, n_held)
             chunk = make_chunk(
-                *(column[kept.rows] for column in (item, workers, labels)),
+                *(column[kept.rows] for column in (item, worker, labels)),
                 weight=None if weight is None else weight[kept.rows],
                 known=kept.known,
                 replaced=kept.replaced,
                 replaced_weight=kept.replaced_weight,
                 votes=None if votes is None else votes[kept.rows],
+                score=None if score is None else score[kept.rows],
                 item_keys=item_keys,
                 n_items=len(item_ids),
                 n_workers=n_workers,
@@ -259,6 +283,7 @@ class Roster:
             worker_keys=self._keys_of(chunk.workers, new_workers),
             counted_probs=known_of_items[0],
             gold=known_of_items[1],
+            worker_groups=self.groups_of(chunk.workers, new_workers, attributes),
         )
         return Intake(
             chunk=chunk,
@@ -274,6 +299,7 @@ class Roster:
                 skipped=table.skipped,
             ),
             returned=returned,
+            attributes=attributes,
         )
 
     def _news_of_gold(
@@ -311,6 +337,28 @@ class Roster:
             self._class_index[label] = len(self.classes)
             self.classes.append(label)
         self._worker_keys.frombytes(id_keys(intake.new_workers).tobytes())
+        self.attributes.update(intake.attributes)
+
+    def groups_of(
+        self,
+        workers: NDArray[np.int32],
+        new_workers: Sequence[Hashable] = (),
+        news: Mapping[Hashable, Attributes] | None = None,
+    ) -> NDArray[np.uint64] | None:
+        """A hash of each worker's model, (P,), 0 where none is known; None if all have none."""
+        news = news or {}
+        if not self.attributes and not news:
+            return None
+        n_old = len(self.worker_ids)
+        ids = (
+            self.worker_ids[k] if k < n_old else new_workers[k - n_old] for k in workers.tolist()
+        )
+        found = (news.get(worker) or self.attributes.get(worker) for worker in ids)
+        models = encode([None if known is None else known.model for known in found])
+        if not any(models.values):
+            return None
+        keys = [0 if model is None else id_key(model) for model in models.values]
+        return np.asarray(np.array(keys, np.uint64)[models.codes])
 
     def _keys_of(
         self, workers: NDArray[np.int32], new_workers: list[Hashable]
@@ -328,6 +376,7 @@ class Roster:
         pair: NDArray[np.int64],
         labels: NDArray[np.integer[Any]],
         weight: NDArray[np.float64] | None,
+        score: NDArray[np.float32] | None,
         n_held: int,
     ) -> tuple[_Kept, Tally]:
         """Choose the rows that count among those of equal (item, worker) pair.
@@ -369,6 +418,9 @@ class Roster:
         gave_way = lost[lost < n_held]
         by = winner[gave_way]
         again = (labels[gave_way] == labels[by]) & (weight[gave_way] == weight[by])
+        if score is not None:  # another score is a correction too
+            one, other = score[gave_way], score[by]
+            again &= (one == other) | (np.isnan(one) & np.isnan(other))
         known[by[again]] = True
         replaced[by[~again]] = labels[gave_way[~again]]
         replaced_weight[by[~again]] = weight[gave_way[~again]]
@@ -459,6 +511,50 @@ def _majority(
         chosen[tied] = np.where(best[tied], lots, 0).argmax(axis=1)
     chosen = np.where(most > 0, chosen, labels)  # votes that weigh nothing
     return chosen, most / votes[:, 0]
+
+
+def _scores(table: LabelTable, held: Sequence[HeldItem]) -> NDArray[np.float32] | None:
+    """The scores of held labels and of the table's rows, in this order; None if all have none."""
+    parts: list[NDArray[Any] | None] = [entry.score for entry in held]
+    sizes = [*(len(entry.worker) for entry in held), len(table.item_ids)]
+    parts.append(None if table.scores is None else np.asarray(table.scores, np.float64))
+    if all(part is None for part in parts):
+        return None
+    filled = [
+        np.full(size, np.nan) if part is None else part
+        for size, part in zip(sizes, parts, strict=True)
+    ]
+    scores = np.concatenate(filled).astype(np.float32)
+    return None if np.isnan(scores).all() else scores
+
+
+def _mean_scores(
+    score: NDArray[np.float32],
+    pair: NDArray[np.int64],
+    agrees: NDArray[np.bool_],
+    weight: NDArray[np.float64],
+    held: Sequence[HeldItem],
+) -> NDArray[np.float32]:
+    """The score of a majority: the mean over the votes for it that have one, by weight, (B,).
+
+    The rows of the held items come first, each for all votes for its label. Votes of a task that
+    was answered before for what was not the majority then have left no score.
+    """
+    _, group, n_rows = np.unique(pair, return_inverse=True, return_counts=True)
+    weight = weight.copy()
+    start = 0
+    for entry in held:
+        if entry.votes is not None:
+            several = np.flatnonzero(entry.votes[:, 0])
+            weight[start + several] = entry.votes[several, 1 + entry.label[several]]
+        start += len(entry.worker)
+    # Sorted, so that the order of rows changes no bit of a sum.
+    rows = np.lexsort((score, weight, group))
+    rows = rows[agrees[rows] & ~np.isnan(score[rows])]
+    total = np.bincount(group[rows], weight[rows], len(n_rows))
+    sums = np.bincount(group[rows], weight[rows] * score[rows], len(n_rows))
+    mean = np.divide(sums, total, np.full(len(n_rows), np.nan), where=total > 0)
+    return np.where(n_rows[group] > 1, mean[group], score).astype(np.float32)
 
 
 def _in_time(table: LabelTable) -> NDArray[np.intp]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.columns import distinct
 from labelquorum.ingest.labels import LabelSpace, LabelTable, OnBad, Repeats
-from labelquorum.ingest.readers import read_gold, read_labels
+from labelquorum.ingest.readers import read_gold, read_labels, read_workers
 from labelquorum.ingest.validate import Columns
 from labelquorum.ingest.vocabulary import Tally
 from labelquorum.learn.aggregator import split_name
@@ -98,7 +98,13 @@ class Estimator(ABC):
     # ── learning ─────────────────────────────────────────────────────────────────────────
 
     def partial_fit(
-        self, labels: Any, true_labels: Any = None, *, columns: Columns = None, y: Any = None
+        self,
+        labels: Any,
+        true_labels: Any = None,
+        *,
+        columns: Columns = None,
+        workers: Any = None,
+        y: Any = None,
     ) -> Self:
         """Learn from one more chunk and answer its tasks.
 
@@ -114,17 +120,26 @@ class Estimator(ABC):
             all tasks, in order of appearance.
         columns
             The names of columns that have no name we know, such as {"task": "image"}.
+        workers
+            What is known of workers: a table with the columns worker, worker_kind (or kind: human,
+            llm or model), model, prompt and order, or a dict {worker: {"model": …}}. The labels may
+            have these columns too. A worker has one value of each.
         y
             scikit-learn's name of `true_labels`.
         """
         warmup_items = self._whole("warmup_items", 0)
-        self.model_.learn(
-            *_read(self.model_, labels, _one_of(true_labels, y), columns), warmup_items
-        )
+        table, gold = _read(self.model_, labels, _one_of(true_labels, y), columns)
+        self.model_.learn(table, gold, warmup_items, _read_workers(workers))
         return self
 
     def fit(
-        self, labels: Any, true_labels: Any = None, *, columns: Columns = None, y: Any = None
+        self,
+        labels: Any,
+        true_labels: Any = None,
+        *,
+        columns: Columns = None,
+        workers: Any = None,
+        y: Any = None,
     ) -> Self:
         """Learn offline: forget everything, then learn from all tasks at once.
 
@@ -134,21 +149,33 @@ class Estimator(ABC):
         model = type(self)(**self.get_params()).model_
         table, gold = _read(model, labels, _one_of(true_labels, y), columns)
         model.learned.open_items.make_room(len(distinct(table.item_ids)))
-        model.learn(table, gold)
+        model.learn(table, gold, workers=_read_workers(workers))
         self.model_ = model  # a pipeline's own attributes stay
         return self
 
     def fit_predict(
-        self, labels: Any, true_labels: Any = None, *, columns: Columns = None, y: Any = None
+        self,
+        labels: Any,
+        true_labels: Any = None,
+        *,
+        columns: Columns = None,
+        workers: Any = None,
+        y: Any = None,
     ) -> pd.Series:
         """Learn offline and give the consensus: Series `agg_label`, index `task`."""
-        return self.fit(labels, true_labels, columns=columns, y=y).labels_
+        return self.fit(labels, true_labels, columns=columns, workers=workers, y=y).labels_
 
     def fit_predict_proba(
-        self, labels: Any, true_labels: Any = None, *, columns: Columns = None, y: Any = None
+        self,
+        labels: Any,
+        true_labels: Any = None,
+        *,
+        columns: Columns = None,
+        workers: Any = None,
+        y: Any = None,
     ) -> pd.DataFrame:
         """Learn offline and give the probabilities, task × class."""
-        return self.fit(labels, true_labels, columns=columns, y=y).probas_
+        return self.fit(labels, true_labels, columns=columns, workers=workers, y=y).probas_
 
     def predict(self, labels: Any, *, columns: Columns = None) -> pd.Series:
         """Answer with the present model from these labels alone, learning nothing."""
@@ -662,6 +689,10 @@ def _read(
     gold = _truths(true_labels, table)
     check_table(model.learned, table, gold)
     return table, gold
+
+
+def _read_workers(workers: Any) -> LabelTable | None:
+    return None if workers is None else read_workers(workers)
 
 
 def _one_of(true_labels: Any, y: Any) -> Any:

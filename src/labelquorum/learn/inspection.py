@@ -20,6 +20,7 @@ from labelquorum.ingest.chunks import Chunk, make_chunk
 from labelquorum.ingest.labels import MISSING, LabelSpace
 from labelquorum.ingest.readers import read_labels
 from labelquorum.ingest.vocabulary import Roster
+from labelquorum.ingest.worker_attributes import attribute_columns
 from labelquorum.learn.aggregator import one_row_per_worker
 from labelquorum.learn.analysis import drift
 from labelquorum.learn.analysis import flags as worker_flags
@@ -321,6 +322,8 @@ class Inspection:
         stats = learned.worker_stats.gather(index)
         confusion, prior = self.confusion(index), self.class_prior()
         workers = worker_report(ids, classes, confusion, prior, stats["labels"], stats["agreed"])
+        for role, values in attribute_columns(ids, learned.vocabulary.attributes).items():
+            workers[role] = pd.Series(values, workers.index, object)
         return Report(items, workers, alpha, agreement, len(np.setdiff1d(held.closed_keys, shown)))
 
     def explain(self, task: Hashable) -> Explanation:
@@ -505,6 +508,7 @@ class Inspection:
         learned = self._model.fitted()
         held, n_classes = learned.open_items, len(learned.vocabulary.classes)
         chunk = held.to_chunk(len(learned.vocabulary.worker_ids), n_classes)
+        chunk = chunk._replace(worker_groups=learned.vocabulary.groups_of(chunk.workers))
         return chunk, *held.answers(n_classes), held.gold
 
     def _open_evidence(self) -> tuple[Chunk, Floats, Floats, Floats]:

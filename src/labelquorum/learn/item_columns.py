@@ -46,9 +46,10 @@ class OpenItem(NamedTuple):
     temperature: float = 1.0  # what its log scores were divided by before they became `probs`
     note: Note = NO_NOTE
     votes: NDArray[np.float32] | None = None  # (n, 1 + C) of majorities, as in `Chunk`
+    score: NDArray[np.float32] | None = None  # (n,) beside the labels, NaN where there is none
 
 
-_OF_ROWS = ("worker", "label", "weight", "log_evidence", "votes")
+_OF_ROWS = ("worker", "label", "weight", "log_evidence", "votes", "score")
 _OF_ITEMS = ("key", "n_classes", "probs", "aggregated", "counted_probs", "gold", "temperature")
 
 
@@ -70,6 +71,7 @@ class ItemColumns(NamedTuple):
     gold: NDArray[np.int32]  # (N,)
     temperature: NDArray[np.float32]  # (N,)
     notes: Sequence[Note] | None  # (N,)
+    score: NDArray[np.float32] | None = None  # (L,)
 
     def item(self, n: int) -> OpenItem:
         """One of the items."""
@@ -86,6 +88,7 @@ class ItemColumns(NamedTuple):
             float(self.temperature[n]),
             NO_NOTE if self.notes is None else self.notes[n],
             None if self.votes is None else self.votes[rows, : n_classes + 1],
+            None if self.score is None else self.score[rows],
         )
 
     def take(self, items: NDArray[np.intp]) -> "ItemColumns":
@@ -164,6 +167,20 @@ class Selection:
         ]
         return np.asarray(np.nan_to_num(_join([_wide(part, 1 + n_classes) for part in parts])))
 
+    @property
+    def scores(self) -> NDArray[np.float32] | None:
+        """The scores, (L,): NaN where a label has none; None if all have none."""
+        if all(columns.score is None for columns, _ in self._parts):
+            return None
+        return _join(
+            [
+                np.full(len(rows), np.nan, np.float32)
+                if columns.score is None
+                else columns.score[rows]
+                for (columns, _), rows in zip(self._parts, self._rows, strict=True)
+            ]
+        )
+
     @cached_property
     def _rows(self) -> list[NDArray[np.intp]]:
         return [_rows_of(columns.edges, items)[1] for columns, items in self._parts]
@@ -201,6 +218,7 @@ def columns_of_chunk(
         if temperature is None
         else temperature.astype(np.float32),
         notes=notes,
+        score=chunk.score,
     )
 
 
@@ -210,7 +228,7 @@ def _kept(column: NDArray[Any], dtype: type) -> NDArray[Any]:
 
 
 def columns_of_items(rows: Sequence[tuple[Hashable, OpenItem, int]]) -> ItemColumns:
-    """Items that know as many classes, and of which all have votes or none has."""
+    """Items that know as many classes, and of which all have votes, and scores, or none has."""
     ids, items, keys = zip(*rows, strict=True)
     columns: dict[str, Any] = {
         name: np.array([getattr(item, name) for item in items], dtype)
@@ -228,6 +246,7 @@ def columns_of_items(rows: Sequence[tuple[Hashable, OpenItem, int]]) -> ItemColu
         ("weight", np.float32),
         ("log_evidence", np.float32),
         ("votes", np.float32),
+        ("score", np.float32),
     ):
         cells = [getattr(item, name) for item in items]
         columns[name] = None if cells[0] is None else np.concatenate(cells).astype(dtype)

@@ -5,7 +5,7 @@ classes.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from math import inf
+from math import inf, isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import id_key
 from labelquorum.ingest.labels import MISSING
 from labelquorum.ingest.vocabulary import Roster
+from labelquorum.ingest.worker_attributes import merged as merged_attributes
 from labelquorum.learn.aggregator import Part
 from labelquorum.learn.analysis.drift import fresh_track, joined
 from labelquorum.learn.estimator import Estimator
@@ -59,8 +60,13 @@ def merge(*models: Estimator, base: Estimator | None = None) -> Estimator:
     )
     classes = _union(model.model_.learned.vocabulary.classes for model in everybody)
     places = {id(model): _places(model, workers, classes) for model in everybody}
+    attributes = merged_attributes(
+        model.model_.learned.vocabulary.attributes for model in everybody
+    )
+    for worker in forgotten:
+        attributes.pop(worker, None)
     learned = ModelState(
-        Roster(first.model_.space, list(workers), list(classes)),
+        Roster(first.model_.space, list(workers), list(classes), attributes),
         _merge_open_items(models, base, places, len(classes)),
         _merge_states(models, base, places, len(workers), len(classes)),
         _merge_books(models, base, places, len(workers)),
@@ -181,10 +187,12 @@ def _said(learned: ModelState, task: Hashable, forgotten: set[Hashable]) -> Any:
     held = learned.open_items.get(task)
     assert held is not None
     workers, classes = learned.vocabulary.worker_ids, learned.vocabulary.classes
-    rows = zip(held.worker.tolist(), held.label.tolist(), held.weight.tolist(), strict=True)
+    scores = held.weight * np.nan if held.score is None else held.score
+    columns = (held.worker, held.label, held.weight, scores)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     labels = [
-        (workers[k], classes[z], weight)
-        for k, z, weight in rows
+        (workers[k], classes[z], weight, None if isnan(score) else score)
+        for k, z, weight, score in rows
         if workers[k] is not None and workers[k] not in forgotten
     ]
     return sorted(labels, key=repr), None if held.gold == MISSING else classes[held.gold]

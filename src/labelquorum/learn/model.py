@@ -27,8 +27,9 @@ from labelquorum.ingest.chunks import (
 )
 from labelquorum.ingest.columns import distinct, encode
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable
-from labelquorum.ingest.validate import kind_of_value
+from labelquorum.ingest.validate import ATTRIBUTES, COLUMNS, kind_of_value
 from labelquorum.ingest.vocabulary import Intake, Note, Roster, Tally
+from labelquorum.ingest.worker_attributes import Attributes
 from labelquorum.learn.aggregator import Aggregation, Aggregator
 from labelquorum.learn.analysis.drift import extend, fresh_track, left_out, taken_back
 from labelquorum.learn.model_file import Snapshot, state_arrays, state_from_arrays
@@ -62,7 +63,7 @@ MAX_LOSSES = 10_000
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")  # CSV has numbers as text
-_HELD = ("item_ids", "worker_ids", "labels", "weights", "groups", "timestamps")
+_HELD = tuple(COLUMNS.values())
 
 
 class ModelState(NamedTuple):
@@ -150,11 +151,17 @@ class Model:
         table: LabelTable,
         gold: Mapping[Hashable, Hashable] | None = None,
         warmup_items: int = 0,
+        workers: LabelTable | None = None,
     ) -> None:
-        """Learn from a table and answer its tasks; hold it while the warm-up is incomplete."""
+        """Learn from a table and answer its tasks; hold it while the warm-up is incomplete.
+
+        `workers` has more attributes of workers, as `read_workers` gives them.
+        """
         learned = self.learned
         waiting, truth = [*learned.held, table], {**learned.held_gold, **(gold or {})}
-        intake = learned.vocabulary.read(concatenate(waiting), learned.open_items, truth)
+        intake = learned.vocabulary.read(
+            concatenate(waiting), learned.open_items, truth, workers=workers
+        )
         self._warn_of_repeats(table, intake.tally)
         # Rows and skips of the chunks held before were reported when they came.
         tally = intake.tally._replace(rows=len(table.item_ids), skipped=table.skipped)
@@ -162,10 +169,12 @@ class Model:
             if intake.chunk.n_labels:
                 self.aggregator.init(intake.chunk, self.seed)  # refuses what cannot be learned
             self.learned = learned._replace(held=waiting, held_gold=truth)
+            learned.vocabulary.attributes.update(intake.attributes)
             self._skip_answer(Tally(rows=tally.rows, skipped=tally.skipped))
         elif intake.chunk.n_labels:
             self._commit(learn_chunk(learned, self.aggregator, intake, self.seed), tally)
         else:
+            learned.vocabulary.attributes.update(intake.attributes)
             self._skip_answer(intake.tally)
 
     def last_answer(self) -> Answer:
@@ -204,14 +213,17 @@ class Model:
         return Answer(intake, result, [*learned.vocabulary.classes, *intake.new_classes])
 
     def forget(self, worker: Hashable) -> None:
-        """Remove a worker: their rows, their labels on open tasks, their id."""
+        """Remove a worker: their rows, their labels on open tasks, their attributes, their id."""
         learned = self.learned
         if any(worker in part.worker_ids for part in learned.held):
             held = [_without(part, worker) for part in learned.held]
+            learned.vocabulary.attributes.pop(worker, None)
             self.learned = learned._replace(held=held)
             return
         k = self.fitted().vocabulary.worker_index(worker)
         if k is None:
+            if learned.vocabulary.attributes.pop(worker, None) is not None:
+                return  # named in a table of workers, and without a label
             raise unknown_worker(worker)
         state = self.aggregator.forget(learned.state, k)
         worker_stats = learned.worker_stats.cleared(k)
@@ -518,6 +530,10 @@ def snapshot_parts(
         "open_groups": [note.group for note in learned.open_items.notes],
         "open_timestamps": [_as_text(note.timestamp) for note in learned.open_items.notes],
     }
+    if attributes := learned.vocabulary.attributes:
+        workers = ids["attributed_workers"] = sorted(attributes, key=id_order)
+        for role in ATTRIBUTES:
+            ids[role] = [getattr(attributes[worker], role) for worker in workers]
     if learned.held:
         held = concatenate(learned.held)
         for column in _HELD:
@@ -542,8 +558,12 @@ def state_from_snapshot(
     book, held_arrays = _part(snapshot.arrays, "book"), _part(snapshot.arrays, "ledger")
     book.setdefault("track", fresh_track(len(book["labels"])))  # older files have none
     room = max(open_items, len(ids["open_items"]))  # `fit` keeps more than the setting
+    attributes: dict[Hashable, Attributes] = {}
+    if "attributed_workers" in ids:
+        known: Any = map(Attributes, *(ids[role] for role in ATTRIBUTES))
+        attributes = dict(zip(ids["attributed_workers"], known, strict=True))
     return ModelState(
-        Roster(space, ids["workers"], ids["classes"]),
+        Roster(space, ids["workers"], ids["classes"], attributes),
         OpenItems.from_arrays(room, ids["open_items"], notes, held_arrays),
         state_from_arrays(state_type, state) if state else None,
         WorkerRows(book),

@@ -124,6 +124,7 @@ class OpenItems:
             held.column("label"),
             weight=held.column("weight"),
             votes=held.votes(n_classes),
+            score=held.scores,
             n_items=len(self),
             n_workers=n_workers,
             n_classes=n_classes,
@@ -235,7 +236,12 @@ class OpenItems:
         """Keep some items as the most recent."""
         kept = zip(item_ids, items, keys, strict=True)
         for _, run in groupby(
-            kept, key=lambda row: (row[1].counted_probs.shape, row[1].votes is None)
+            kept,
+            key=lambda row: (
+                row[1].counted_probs.shape,
+                row[1].votes is None,
+                row[1].score is None,
+            ),
         ):
             self._append(columns := columns_of_items(list(run)), np.arange(len(columns.ids)))
         self._evict()
@@ -330,7 +336,7 @@ class OpenItems:
         """Everything but ids and notes as flat arrays, for saving; classes padded with NaN."""
         held = self.everything()
         n_classes = int(held.column("n_classes").max(initial=0))
-        votes = held.votes(n_classes)
+        votes, scores = held.votes(n_classes), held.scores
         return {
             "counts": held.counts,
             "worker": held.column("worker"),
@@ -344,6 +350,7 @@ class OpenItems:
             "heat": held.column("temperature"),
             "closed": self.closed_keys,
             **({} if votes is None else {"votes": votes}),
+            **({} if scores is None else {"score": scores}),
         }
 
     @classmethod
@@ -373,6 +380,7 @@ class OpenItems:
             gold=arrays.get("gold", np.full(n_items, MISSING, np.int32)),
             temperature=arrays.get("heat", np.ones(n_items, np.float32)),
             notes=notes,
+            score=arrays.get("score"),
         )
         ledger._append(columns, np.arange(n_items))
         ledger.close(arrays["closed"])
