@@ -68,7 +68,7 @@ def merge(*models: Estimator, base: Estimator | None = None) -> Estimator:
     learned = ModelState(
         Roster(first.model_.space, list(workers), list(classes), attributes),
         _merge_open_items(models, base, places, len(classes)),
-        _merge_states(models, base, places, len(workers), len(classes)),
+        _merge_states(models, base, places, len(workers), len(classes), forgotten),
         _merge_books(models, base, places, len(workers)),
         [],
         {},
@@ -229,6 +229,7 @@ def _merge_states(
     places: Mapping[int, _Places],
     n_workers: int,
     n_classes: int,
+    forgotten: set[Hashable],
 ) -> Any:
     def part(model: Estimator) -> Part:
         return Part(model.model_.learned.state, *places[id(model)])
@@ -238,7 +239,10 @@ def _merge_states(
     if not learned or method.counts is None:
         return None
     start = None if base is None or base.model_.learned.state is None else part(base)
-    return method.counts.merge(learned, start, n_workers, n_classes)
+    state = method.counts.merge(learned, start, n_workers, n_classes)
+    for worker in forgotten:
+        state = method.counts.forget_gold(state, id_key(worker))
+    return state
 
 
 def _merge_books(

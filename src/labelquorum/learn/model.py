@@ -19,6 +19,7 @@ from labelquorum.ingest.chunks import (
     Chunk,
     concatenate,
     has_news,
+    id_key,
     id_order,
     make_chunk,
     take_rows,
@@ -226,6 +227,8 @@ class Model:
                 return  # named in a table of workers, and without a label
             raise unknown_worker(worker)
         state = self.aggregator.forget(learned.state, k)
+        if self.aggregator.counts is not None:
+            state = self.aggregator.counts.forget_gold(state, id_key(worker))
         worker_stats = learned.worker_stats.cleared(k)
         # Nothing below can fail.
         learned.vocabulary.forget(worker)

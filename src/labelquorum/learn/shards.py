@@ -20,7 +20,7 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk, take_items
 from labelquorum.ingest.vocabulary import Intake
 from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, vote_shares
-from labelquorum.learn.bila.counts import Info, State, with_more
+from labelquorum.learn.bila.counts import Info, State, with_gold, with_more
 from labelquorum.learn.bila.dependence import N_SUMS, N_VOTE_SUMS
 from labelquorum.learn.bila.hierarchical import Recipe
 from labelquorum.learn.bila.solver import pool as pool_counts
@@ -203,7 +203,9 @@ def learn_in_shards(
         gained = counted = run(todo)
         known = together(sharding, counted, places, chunk.n_classes, base)
     reached = _state_of(known, recipe, seed)
-    state = reached._replace(rows=start.rows.scatter(chunk.workers, reached.rows.to_arrays()))
+    rows = start.rows.scatter(chunk.workers, reached.rows.to_arrays())
+    reached = reached._replace(rows=rows, gold=start.gold, stack=start.stack)
+    state = with_gold(reached, chunk, recipe)
     result = method.aggregate(state, chunk)
     nothing_open = np.zeros((chunk.n_items, len(recipe.worker_models), chunk.n_classes), np.float32)
     losses = np.zeros(0, np.float32)
@@ -269,6 +271,8 @@ def _state_of(known: Known, recipe: Recipe, seed: int) -> State:
         label_shares=known.sums["label_shares"],
         speaks=names.index(selected),
         seed=seed,
+        gold={},
+        stack={},
     )
 
 

@@ -10,6 +10,9 @@ import numpy as np
 import sqlalchemy as sa
 from safetensors.numpy import load, save
 
+from labelquorum.ingest.chunks import id_key
+from labelquorum.learn.bila.gold import GoldTasks
+from labelquorum.learn.bila.stacking import Stack
 from labelquorum.store.accept import Acceptor
 from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import schema
@@ -54,13 +57,26 @@ def erase(ref: StreamRef, acceptor: Acceptor, connection: sa.Connection, worker:
         )
         _leave_open_items(ref, connection, place, _open_items_of(ref, connection, found))
     models, streams = schema.models.c, schema.streams.c
-    connection.execute(
-        schema.models.update().where(models.stream == key).values(version=models.version + 1)
-    )
+    values: dict[str, Any] = {"version": models.version + 1}
+    shared = ref.model(connection)["shared"]
+    if shared is not None:
+        values["shared"] = _without_gold(shared, id_key(decode(worker)))
+    connection.execute(schema.models.update().where(models.stream == key).values(values))
     connection.execute(
         schema.streams.update().where(streams.id == key).values(n_crowd=streams.n_crowd - known)
     )
     return len(found)
+
+
+def _without_gold(shared: bytes, worker_key: int) -> bytes:
+    """The shared part of a model without what a worker said of gold tasks."""
+    arrays = load(shared)
+    for prefix, kind in (("gold/", GoldTasks), ("stack/", Stack)):
+        own = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+        if own:
+            left = kind(**own).without_worker(worker_key)._asdict()
+            arrays |= {f"{prefix}{n}": np.asarray(a, order="C") for n, a in left.items()}
+    return save(arrays)
 
 
 def _open_items_of(

@@ -31,7 +31,9 @@ from labelquorum.learn.aggregator import (
     vote_shares,
 )
 from labelquorum.learn.analysis import posterior  # which imports from this package: no names yet
+from labelquorum.learn.bila import stacking
 from labelquorum.learn.bila.dependence import N_SUMS, temperature
+from labelquorum.learn.bila.gold import GoldTasks, gold_items, join, remember
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, class_prior
 from labelquorum.learn.bila.minibatch import pack_counted
 from labelquorum.learn.bila.solver import (
@@ -57,10 +59,12 @@ __all__ = [
     "add",
     "aggregate",
     "counting",
+    "forget_gold",
     "init",
     "merge",
     "selected",
     "update",
+    "with_gold",
     "with_more",
 ]
 
@@ -84,6 +88,8 @@ class State(NamedTuple):
     label_shares: Floats  # f (C,), the sum over items of the share of labels that named a class
     speaks: int  # the selected worker model, by its place among the recipe's; a name in files
     seed: int
+    gold: dict[str, NDArray[Any]]  # `GoldTasks`; empty until there is a true label
+    stack: dict[str, NDArray[Any]]  # `Stack`, what gold says of workers beyond all this
 
     @property
     def n_classes(self) -> int:
@@ -120,6 +126,8 @@ def init(chunk: Chunk, seed: int, recipe: Recipe) -> State:
         label_shares=np.zeros(n_classes),
         speaks=0,
         seed=seed,
+        gold={},
+        stack={},
     )
 
 
@@ -147,6 +155,7 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     # (4) commit, and drop the labels
     following, counted = _commit(state, tally, before, fitted, recipe)
     following = _reselected(following._replace(label_shares=label_shares), recipe)
+    following = with_gold(following, chunk, recipe)
     model = selected(following, recipe)
     loss, rounds = fitted[model].numbers
     losses = np.array([loss], np.float32)
@@ -169,23 +178,68 @@ def _check_size(chunk: Chunk, recipe: Recipe) -> None:
 def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
     """Give each item its most probable class; an item whose truth was given gets that."""
     state = _grow(state, chunk)
-    name = selected(state, recipe)
-    theta, counts = _rows_of(state, chunk.workers, name)
-    # q(y = c | l_i) ∝ π_c Π_k m_k[c, l_ik]
-    packed = pack_counted(chunk, chunk.weight, np.zeros(chunk.n_items))
-    log_scores, evidence = score(name, packed, _settled(state, counts, theta, name), recipe)
+    log_scores, evidence, divisor = _scored(state, chunk, recipe)
+    if stack := stacking.Stack.read(state.stack):
+        probs = softmax(log_scores / divisor[:, None])
+        log_probs, added = stacking.apply(stack, chunk, probs)
+        # Evidence and scores are those before they are divided by the temperature.
+        log_scores = log_probs * divisor[:, None]
+        evidence = (evidence + added * divisor[chunk.item, None]).astype(np.float32)
     if chunk.gold is not None:
         given = (chunk.gold != MISSING)[:, None]
         is_true = np.arange(chunk.n_classes) == chunk.gold[:, None]
         log_scores = np.where(given & ~is_true, -np.inf, log_scores)
-    # (5) labels of one item lean on each other: q^(1 / temperature), normalised
-    divisor = _temperature(state, chunk.workers_by_item, chunk.weight_by_item, recipe)
     return Aggregation(
         aggregated=break_ties(log_scores, chunk.item_keys, state.seed),
         probs=softmax(log_scores / divisor[:, None]),
         log_evidence=evidence,
         temperature=divisor,
     )
+
+
+def _scored(
+    state: State, chunk: Chunk, recipe: Recipe
+) -> tuple[Floats, NDArray[np.float32], Floats]:
+    """Log scores by the selected worker model, evidence of labels, and the items' temperature."""
+    name = selected(state, recipe)
+    theta, counts = _rows_of(state, chunk.workers, name)
+    # q(y = c | l_i) ∝ π_c Π_k m_k[c, l_ik]
+    packed = pack_counted(chunk, chunk.weight, np.zeros(chunk.n_items))
+    log_scores, evidence = score(name, packed, _settled(state, counts, theta, name), recipe)
+    # (5) labels of one item lean on each other: q^(1 / temperature), normalised
+    divisor = _temperature(state, chunk.workers_by_item, chunk.weight_by_item, recipe)
+    return log_scores, evidence, divisor
+
+
+def with_gold(state: State, chunk: Chunk, recipe: Recipe) -> State:
+    """Remember the gold of a chunk, and learn from it whom to trust beyond the counts."""
+    items = gold_items(chunk)
+    if items is None:
+        return state
+    log_scores, _, divisor = _scored(state, items, recipe)
+    log_odds = stacking.log_odds(softmax(log_scores / divisor[:, None]))
+    gold = remember(GoldTasks.read(state.gold), items, log_odds)
+    state = state._replace(gold=gold._asdict())
+    if not stacking.is_due(gold, stacking.Stack.read(state.stack)):
+        return state
+    return _stacked(state, gold, recipe)
+
+
+def _stacked(state: State, gold: GoldTasks, recipe: Recipe) -> State:
+    """The state with a stack fitted to this gold, or with none."""
+    if not len(gold.key):
+        return state._replace(gold={}, stack={})
+    stack = stacking.fit(gold, state.label_shares, recipe.gold_sampling)
+    return state._replace(gold=gold._asdict(), stack=stack._asdict())
+
+
+def forget_gold(state: State, worker_key: int) -> State:
+    """Remove what a worker said of gold tasks, and their weights; those of others stay."""
+    stack = stacking.Stack.read(state.stack)
+    if stack is None:
+        return state
+    gold = GoldTasks.read(state.gold).without_worker(worker_key)
+    return state._replace(gold=gold._asdict(), stack=stack.without_worker(worker_key)._asdict())
 
 
 def selected(state: State, recipe: Recipe) -> str:
@@ -248,8 +302,22 @@ def merge(
         label_shares=np.maximum(label_shares, 0),
         speaks=0,
         seed=(parts[0] if base is None else base).state.seed,
+        gold={},
+        stack={},
     )
-    return _reselected(merged, recipe)
+    merged = _reselected(merged, recipe)
+    # What the parts have since replaces what the base had.
+    known = [*([base] if base else []), *parts]
+    gold = [
+        GoldTasks.read(part.state.gold).with_classes(part.classes, n_classes)
+        for part in known
+        if part.state.gold
+    ]
+    if not gold:
+        return merged
+    joined = join(gold, n_classes)
+    seen = sum(times * int(GoldTasks.read(part.state.gold).seen) for part, times in terms)
+    return _stacked(merged, joined._replace(seen=np.array(seen)), recipe)
 
 
 def counting(recipe: Recipe) -> Aggregator:
@@ -265,7 +333,12 @@ def counting(recipe: Recipe) -> Aggregator:
         # What a worker gave to P stays, so that nobody else's matrix moves.
         forget=forget_row,
         exceptions=_ONE_COIN_ALONE if recipe.worker_models == (ONE_COIN,) else {},
-        counts=Counts(partial(add, recipe=recipe), partial(merge, recipe=recipe), recipe),
+        counts=Counts(
+            partial(add, recipe=recipe),
+            partial(merge, recipe=recipe),
+            forget_gold,
+            recipe,
+        ),
         draws=partial(posterior.draws, recipe=recipe),
         temperature=partial(_temperature, recipe=recipe),
     )

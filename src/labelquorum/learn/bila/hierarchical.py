@@ -74,6 +74,7 @@ class Recipe(NamedTuple):
     own_weight: float = 0.0
     dependence: float | str = 0.2  # ρ, or "learned"
     tolerance: float = 0.0  # q moves by less: the rounds end
+    gold_sampling: str = "random"
     worker_models: tuple[str, ...] = (HIERARCHICAL,)
 
 

@@ -113,7 +113,7 @@ def _constants(recipe: Recipe) -> NDArray[np.float64]:
     """The fields of `Recipe` in `_kernel.c`."""
     by_name: dict[str, Any] = recipe._asdict()
     by_name["class_prior"] = COUNTED_PRIORS.index(recipe.class_prior)
-    left_out = ("dependence", "worker_models")  # no concern of the solver
+    left_out = ("dependence", "gold_sampling", "worker_models")  # no concern of the solver
     return np.array([float(by_name[name]) for name in by_name if name not in left_out])
 
 

@@ -18,6 +18,7 @@ from labelquorum.learn.bila.generative import GENERATIVE_MODELS, GenerativeModel
 from labelquorum.learn.bila.gradient import PredictBy
 from labelquorum.learn.bila.hierarchical import COUNTED_PRIORS, HIERARCHICAL, ONE_COIN
 from labelquorum.learn.bila.optimizer import OPTIMIZERS
+from labelquorum.learn.bila.stacking import RANDOM, SELECTED
 from labelquorum.learn.bila.training import ClassPrior
 
 __all__ = [
@@ -167,6 +168,9 @@ class Settings(TypedDict, total=False):
         How far n labels of a task are taken for fewer. "learned": probabilities are q^(1/n^γ), a
         temperature estimated from how far labels of a task go together beyond what p explains. A
         number ρ: they are q^(1/(1 + ρ(n − 1))), and 0 gives q itself.
+    gold_sampling
+        How tasks with a true label are drawn: "random" among all, or "selected" by what they are,
+        such as disputed ones. Selected gold teaches about workers, and is no measure of the error.
     record_epochs
         Keep the last chunk's labels after every epoch, for `epoch_labels_`.
     """
@@ -216,6 +220,7 @@ class Settings(TypedDict, total=False):
     dependence: Annotated[
         float | str | None, Setting("learned", BY_COUNTING, 0.0, choices=("learned",))
     ]
+    gold_sampling: Annotated[str | None, Setting(RANDOM, BY_COUNTING, choices=(RANDOM, SELECTED))]
     record_epochs: Annotated[bool, Setting(False)]
 
 
