@@ -74,7 +74,8 @@ class Counts(NamedTuple):
 
     `add(state, workers, counts)` adds labels z of workers on items of class c, (P, C, C).
     `merge(parts, base, n_workers, n_classes)` adds up what each part counted beyond the base.
-    `forget_gold(state, key)` removes what the worker with this key said of gold tasks. `recipe` has the constants of the method.
+    `forget_gold(state, key)` removes what the worker with this key said of gold tasks.
+    `recipe` has the constants of the method.
     """
 
     add: Callable[[State, NDArray[np.intp], NDArray[np.float64]], State]
