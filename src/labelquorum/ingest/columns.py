@@ -14,6 +14,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from labelquorum.ingest.rows import encode_list
+
 __all__ = [
     "DictionaryColumn",
     "as_column",
@@ -115,10 +117,8 @@ def encode(column: Iterable[Hashable]) -> DictionaryColumn:
     """Encode a column; its values in order of first appearance, each of them present."""
     if isinstance(column, DictionaryColumn):
         return _compact(column)
-    cells = column if isinstance(column, Sequence) else list(column)
-    values = list(dict.fromkeys(cells))
-    place = dict(zip(values, range(len(values)), strict=True))
-    codes = np.fromiter(map(place.__getitem__, cells), np.int32, len(cells))
+    cells = column if isinstance(column, list) else list(column)
+    codes, values = encode_list(cells)
     return DictionaryColumn(codes, values, in_order=True)
 
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from labelquorum.errors import LabelError
 from labelquorum.ingest.chunks import (
     Chunk,
-    canonical_order,
     id_keys,
     id_order,
     make_chunk,
@@ -26,6 +25,7 @@ from labelquorum.ingest.chunks import (
 )
 from labelquorum.ingest.columns import DictionaryColumn, encode, first_rows, some_rows
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable, is_missing
+from labelquorum.ingest.rows import look_up, sort_rows
 
 __all__ = ["HeldItem", "HeldItems", "Intake", "Note", "Roster", "Tally"]
 
@@ -211,13 +211,13 @@ class Roster:
         weight = None if table.weights is None else np.asarray(table.weights)
         item_keys = id_keys(item_ids)
         weights = None if weight is None else weight.astype(np.float32)
-        in_order = canonical_order(item, workers, labels, weights)
-        ordered = item[in_order], workers[in_order], labels[in_order]
+        rows = sort_rows(item, workers, labels, weights, len(item_ids))
         tally = Tally(rows=len(item))
         returned = held.was_closed(item_keys)
-        if not entries and (self.space.repeats == "all" or not _has_repeats(*ordered[:2])):
-            weights = None if weights is None else weights[in_order]
-            chunk = sorted_chunk(*ordered, weights, item_keys, n_workers, n_classes)
+        counted, truths = _of_items(entries, truth, true_labels, (len(item_ids), n_classes))
+        if not entries and (self.space.repeats == "all" or not rows.has_repeats):
+            keys = self._keys_of(rows.workers, new_workers)
+            chunk = sorted_chunk(rows, item_keys, n_workers, n_classes, keys, truths)
         else:
             votes = None
             if entries:  # earlier labels of open items come before the table's own rows
@@ -254,12 +254,8 @@ class Roster:
                 n_workers=n_workers,
                 n_classes=n_classes,
             )
-        known_of_items = _of_items(entries, truth, true_labels, (len(item_ids), n_classes))
-        chunk = chunk._replace(
-            worker_keys=self._keys_of(chunk.workers, new_workers),
-            counted_probs=known_of_items[0],
-            gold=known_of_items[1],
-        )
+            keys = self._keys_of(chunk.workers, new_workers)
+            chunk = chunk._replace(worker_keys=keys, counted_probs=counted, gold=truths)
         return Intake(
             chunk=chunk,
             item_ids=item_ids,
@@ -388,9 +384,8 @@ def _index(
     values = column if cells is None else cells.values
     values = [*values, *more] if more else values
     new: list[Hashable] = []
-    try:  # most chunks have no new id
-        index = np.fromiter(map(known.__getitem__, values), np.int32, len(values))
-    except KeyError:
+    index = look_up(values if isinstance(values, list) else list(values), known)
+    if index is None:  # most chunks have no new id
         unknown = list(dict.fromkeys(value for value in values if value not in known))
         new = [unknown[n] for n in sort_ids(unknown).tolist()]
         place = dict(zip(new, range(first, first + len(new)), strict=True))
@@ -400,11 +395,6 @@ def _index(
     n_values = len(cells.values)
     rows = index[:n_values][cells.codes]
     return np.concatenate([rows, index[n_values:]]) if more else rows, new
-
-
-def _has_repeats(item: NDArray[np.int32], worker: NDArray[np.int32]) -> bool:
-    """Whether rows in canonical order have a worker twice on one item."""
-    return bool(((item[1:] == item[:-1]) & (worker[1:] == worker[:-1])).any())
 
 
 def _votes_of_pairs(
@@ -509,6 +499,8 @@ def _of_items(
     shape: tuple[int, int],
 ) -> tuple[NDArray[np.float32] | None, NDArray[np.int32] | None]:
     """By what open items were counted, (N, A, C), and the truth where it is given, (N,)."""
+    if not open_items and not truth:
+        return None, None
     n_items, n_classes = shape
     n_models = max((len(entry.counted_probs) for _, entry in open_items), default=0)
     counted = np.zeros((n_items, n_models, n_classes), np.float32) if open_items else None
