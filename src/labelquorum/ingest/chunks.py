@@ -97,6 +97,11 @@ class Chunk(_ChunkColumns):
         return np.asarray(np.bincount(self.item, again, self.n_items) == 0)
 
     @cached_property
+    def is_all_new(self) -> bool:
+        """Whether no earlier chunk had a label of these workers on these items."""
+        return not (self.known.any() or (self.replaced != MISSING).any())
+
+    @cached_property
     def first_votes(self) -> NDArray[np.int32] | None:
         """The first row of the same worker on the same item, (B,); None where each has one row."""
         again = np.zeros(self.n_labels, bool)
@@ -226,7 +231,7 @@ def sorted_chunk(
         gold=gold,
     )
     # What the sort has found out is not computed again.
-    vars(chunk).update(local_worker=rows.local_worker)
+    vars(chunk).update(local_worker=rows.local_worker, is_all_new=True)
     if not rows.has_repeats:
         vars(chunk).update(first_votes=None)
     return chunk
@@ -249,7 +254,7 @@ def has_news(chunk: Chunk) -> NDArray[np.bool_]:
 
 def with_news(chunk: Chunk) -> Chunk:
     """The items that have news."""
-    if not chunk.known.any():
+    if chunk.is_all_new or not chunk.known.any():
         return chunk
     return take_items(chunk, has_news(chunk))
 

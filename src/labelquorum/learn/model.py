@@ -448,14 +448,14 @@ def count_agreement(
     """Count each worker's labels and those that agreed with the consensus; extend the track."""
     chunk = intake.chunk
     stats = stats.with_room(chunk.n_workers)
-    fresh = ~chunk.known & (chunk.replaced == MISSING)
-    if not fresh.any():
-        return stats
     item, label, log_evidence = chunk.item, chunk.label, result.log_evidence
     worker = chunk.local_worker
-    if not fresh.all():
+    if not chunk.is_all_new:
+        fresh = ~chunk.known & (chunk.replaced == MISSING)
         item, label, worker = item[fresh], label[fresh], worker[fresh]
         log_evidence = log_evidence[fresh]
+    if not len(item):
+        return stats
     agreement = left_out(result.probs, result.temperature, item, log_evidence, label)
     agrees = label == result.aggregated.take(item)
     rows = stats.gather(chunk.workers)
