@@ -19,6 +19,7 @@ from labelquorum.ingest.rows import encode_list
 __all__ = [
     "DictionaryColumn",
     "as_column",
+    "cells_of_pandas",
     "distinct",
     "encode",
     "first_rows",
@@ -225,6 +226,17 @@ def _cells(column: Any) -> list[Any]:
             cells: list[Any] = getattr(column, name)()
             return cells
     return list(column)
+
+
+def cells_of_pandas(array: Any) -> list[Any] | None:
+    """The values that `tolist` of a Series gives of this array; None where that has to be asked."""
+    if isinstance(array, np.ndarray):
+        plain: list[Any] = array.tolist()
+        return plain if array.dtype.kind in "biufO" else None
+    if getattr(array.dtype, "storage", "") != "pyarrow":
+        return None
+    text = array.__arrow_array__()
+    return None if text.null_count else list(text.to_pylist())
 
 
 def _from_objects(cells: Sequence[Any]) -> Sequence[Any]:

@@ -209,7 +209,10 @@ class Answer:
         codes = self.result.aggregated[self.intake.order]
         if len(codes) < MIN_TAKEN_LABELS:
             chosen = [self.classes[c] for c in codes.tolist()]
-            return pd.Series(chosen, index=self._tasks, name="agg_label", dtype=_dtype(chosen))
+            kind, values = _dtype(chosen), chosen
+            if set(map(type, chosen)) == {int} and max(map(abs, chosen)) < 2**63:
+                values = np.array(chosen, np.int64)  # which pandas need not find out
+            return pd.Series(values, index=self._tasks, name="agg_label", dtype=kind)
         occurs = np.bincount(codes, minlength=len(self.classes)) > 0
         labels = [self.classes[c] for c in np.flatnonzero(occurs).tolist()]
         each = pd.Series(labels, dtype=_dtype(labels)).array  # pandas chooses a type for these
