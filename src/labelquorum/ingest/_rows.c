@@ -87,6 +87,133 @@ static PyObject *look_up(PyObject *self, PyObject *args)
     return PyErr_Occurred() ? NULL : PyBool_FromLong(row == n);
 }
 
+/* ── ids by a hash table whose misses of the cache overlap ──────────────────────────────── */
+/* Of a million workers, one in a dict is four places in memory, each known only when the one before
+   has arrived: 0.9 µs. Here a batch of them is fetched at each step before any is read.
+
+   A slot is 0 or the upper half of a hash and, below, 1 + the position in the list of ids. Their
+   number is a power of two; a slot that is taken leads to the next. */
+
+#if defined(__GNUC__)
+#define PREFETCH(place) __builtin_prefetch(place)
+#else
+#define PREFETCH(place) (void)(place)
+#endif
+
+#define BATCH 64
+
+static uint64_t mixed(Py_hash_t hash) { return (uint64_t)hash * 0x9E3779B97F4A7C15u; }
+static uint64_t slot_of(uint64_t hash, size n) { return (hash & 0xFFFFFFFF00000000u) | (uint64_t)(n + 1); }
+static size place_of(uint64_t hash, size n_slots) { return (size)(hash >> 20 & (uint64_t)(n_slots - 1)); }
+
+static uint64_t *slots_of(PyObject *given, Py_buffer *buffer, size *n_slots, int flags)
+{
+    if (PyObject_GetBuffer(given, buffer, flags) < 0)
+        return NULL;
+    *n_slots = buffer->len / 8;
+    if (*n_slots && !(*n_slots & (*n_slots - 1)))
+        return buffer->buf;
+    PyErr_SetString(PyExc_ValueError, "the number of slots must be a power of two");
+    PyBuffer_Release(buffer);
+    return NULL;
+}
+
+/* insert(ids, first, slots): make the ids from `first` on known, but None; they are different */
+static PyObject *insert(PyObject *self, PyObject *args)
+{
+    PyObject *ids, *given;
+    size first, n_slots;
+    Py_buffer buffer;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!nO", &PyList_Type, &ids, &first, &given))
+        return NULL;
+    uint64_t *slots = slots_of(given, &buffer, &n_slots, PyBUF_WRITABLE);
+    if (!slots)
+        return NULL;
+    size n_ids = PyList_Size(ids);
+    int done = n_ids < n_slots;
+    if (!done)
+        PyErr_SetString(PyExc_ValueError, "there are fewer slots than ids");
+    for (size n = first; done && n < n_ids; n++) {
+        PyObject *id = PyList_GetItem(ids, n);
+        if (id == Py_None)
+            continue;
+        Py_hash_t hash = PyObject_Hash(id);
+        done = hash != -1;
+        size at = place_of(mixed(hash), n_slots);
+        while (done && slots[at])
+            at = (at + 1) & (n_slots - 1);
+        if (done)
+            slots[at] = slot_of(mixed(hash), n);
+    }
+    PyBuffer_Release(&buffer);
+    if (!done)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* find(cells, ids, slots, index) → whether all cells are among the ids; index (B,) is written */
+static PyObject *find(PyObject *self, PyObject *args)
+{
+    PyObject *cells, *ids, *given, *written;
+    Py_buffer slot_buffer, buffer;
+    size n_slots;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!O!OO", &PyList_Type, &cells, &PyList_Type, &ids, &given, &written))
+        return NULL;
+    size n = PyList_Size(cells), n_ids = PyList_Size(ids);
+    uint64_t *slots = slots_of(given, &slot_buffer, &n_slots, PyBUF_SIMPLE);
+    if (!slots)
+        return NULL;
+    int32_t *index = int32_of(written, &buffer, n, PyBUF_WRITABLE);
+    if (!index) {
+        PyBuffer_Release(&slot_buffer);
+        return NULL;
+    }
+    int all = 1, failed = 0;
+    for (size start = 0; all && !failed && start < n; start += BATCH) {
+        size end = start + BATCH < n ? start + BATCH : n;
+        uint64_t hashes[BATCH];
+        size places[BATCH];
+        for (size row = start; !failed && row < end; row++) {
+            Py_hash_t hash = PyObject_Hash(PyList_GetItem(cells, row));
+            failed = hash == -1;
+            hashes[row - start] = mixed(hash);
+            places[row - start] = place_of(mixed(hash), n_slots);
+            PREFETCH(slots + places[row - start]);
+        }
+        for (size row = start; !failed && row < end; row++) { /* where the first slot leads */
+            size place = (size)(slots[places[row - start]] & 0xFFFFFFFFu) - 1;
+            if (place >= 0 && place < n_ids) {
+                const char *id = (const char *)PyList_GetItem(ids, place);
+                PREFETCH(id);
+                PREFETCH(id + 48); /* the text of a str */
+            }
+        }
+        for (size row = start; all && !failed && row < end; row++) {
+            PyObject *cell = Py_NewRef(PyList_GetItem(cells, row)); /* comparing runs its own code */
+            uint64_t hash = hashes[row - start];
+            size at = places[row - start];
+            all = 0;
+            for (; !all && !failed && slots[at]; at = (at + 1) & (n_slots - 1)) {
+                size place = (size)(slots[at] & 0xFFFFFFFFu) - 1;
+                if (slots[at] != slot_of(hash, place) || place >= PyList_Size(ids))
+                    continue;
+                PyObject *id = Py_NewRef(PyList_GetItem(ids, place));
+                int equal = id == cell ? 1 : PyObject_RichCompareBool(id, cell, Py_EQ);
+                Py_DECREF(id);
+                failed = equal < 0;
+                all = equal > 0;
+                index[row] = (int32_t)place;
+            }
+            Py_DECREF(cell);
+        }
+    }
+    PyBuffer_Release(&buffer);
+    PyBuffer_Release(&slot_buffer);
+    return failed ? NULL : PyBool_FromLong(all);
+}
+
 /* is_text(cells) → whether each is a str whose first character is printable ASCII and no blank.
    Others may be text too: that takes a closer look. */
 static PyObject *is_text(PyObject *self, PyObject *cells)
@@ -246,6 +373,8 @@ static PyObject *sort(PyObject *self, PyObject *args)
 static PyMethodDef functions[] = {
     {"encode", encode, METH_VARARGS, "Number a list of cells by first appearance."},
     {"look_up", look_up, METH_VARARGS, "Number a list of cells by a dict."},
+    {"insert", insert, METH_VARARGS, "Put ids into a hash table."},
+    {"find", find, METH_VARARGS, "Number a list of cells by a hash table."},
     {"is_text", is_text, METH_O, "Whether all cells are surely text that is not blank."},
     {"sort", sort, METH_VARARGS, "Put rows into canonical order and number their workers."},
     {NULL, NULL, 0, NULL},

@@ -5,8 +5,9 @@ was learned from. Between the two anything may fail and nothing is lost.
 """
 
 from array import array
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +26,7 @@ from labelquorum.ingest.chunks import (
 )
 from labelquorum.ingest.columns import DictionaryColumn, encode, first_rows, some_rows
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable, is_missing
-from labelquorum.ingest.rows import look_up, sort_rows
+from labelquorum.ingest.rows import IdIndex, look_up, sort_rows
 
 __all__ = ["HeldItem", "HeldItems", "Intake", "Note", "Roster", "Tally"]
 
@@ -153,6 +154,7 @@ class Roster:
         self._worker_index = {w: k for k, w in enumerate(self.worker_ids) if w is not None}
         self._class_index = {label: c for c, label in enumerate(self.classes)}
         self._worker_keys = array("Q", id_keys(self.worker_ids).tobytes())
+        self._workers = IdIndex(self.worker_ids, self._worker_index)
 
     def worker_index(self, worker_id: Hashable) -> int | None:
         """The index of a known worker."""
@@ -193,9 +195,15 @@ class Roster:
         order = _inverse(by_id)
         item = order.astype(np.int32)[items.codes]
         truth = {i: gold[d] for i, d in enumerate(item_ids) if d in gold} if gold else {}
-        workers, new_workers = _index(table.worker_ids, self._worker_index, len(self.worker_ids))
+        workers, new_workers = _index(
+            table.worker_ids, self._worker_index, self._workers.look_up, len(self.worker_ids)
+        )
         labels, new_classes = _index(
-            table.labels, self._class_index, len(self.classes), list(truth.values())
+            table.labels,
+            self._class_index,
+            partial(look_up, known=self._class_index),
+            len(self.classes),
+            list(truth.values()),
         )
         labels, true_labels = labels[: len(workers)], labels[len(workers) :]
         if new_classes and self.space.classes is not None:
@@ -306,7 +314,9 @@ class Roster:
         for label in intake.new_classes:
             self._class_index[label] = len(self.classes)
             self.classes.append(label)
-        self._worker_keys.frombytes(id_keys(intake.new_workers).tobytes())
+        if intake.new_workers:
+            self._worker_keys.frombytes(id_keys(intake.new_workers).tobytes())
+            self._workers.update()
 
     def _keys_of(
         self, workers: NDArray[np.int32], new_workers: list[Hashable]
@@ -376,15 +386,19 @@ class Roster:
 def _index(
     column: Sequence[Hashable],
     known: Mapping[Hashable, int],
+    find: Callable[[list[Any]], NDArray[np.int32] | None],
     first: int,
     more: Sequence[Hashable] = (),
 ) -> tuple[NDArray[np.int32], list[Hashable]]:
-    """Number a column and more values by a known index, new ones from `first` on by `id_order`."""
+    """Number a column and more values by a known index, new ones from `first` on by `id_order`.
+
+    `find` gives the numbers of many values at once, or None where one is not known.
+    """
     cells = encode(column) if isinstance(column, DictionaryColumn) else None
     values = column if cells is None else cells.values
     values = [*values, *more] if more else values
     new: list[Hashable] = []
-    index = look_up(values if isinstance(values, list) else list(values), known)
+    index = find(values if isinstance(values, list) else list(values))
     if index is None:  # most chunks have no new id
         unknown = list(dict.fromkeys(value for value in values if value not in known))
         new = [unknown[n] for n in sort_ids(unknown).tolist()]
