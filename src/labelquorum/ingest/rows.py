@@ -4,6 +4,7 @@ In C where it was built (`_rows.c`), else in Python and NumPy, with the same res
 """
 
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -22,10 +23,8 @@ __all__ = [
 ]
 
 _rows: Any = None
-try:
+with suppress(ImportError):  # no compiler was there when the package was installed
     _rows = import_module("labelquorum.ingest._rows")
-except ImportError:  # no compiler was there when the package was installed
-    pass
 
 MAX_ROWS_IN_C = 1 << 16
 """Rows up to which C sorts: beyond, NumPy takes as long, and a third of the memory."""

@@ -4,6 +4,8 @@ An estimator is its settings. What it learns is in its `Model`, what it shows of
 tasks in its `Inspection`. The classes of the methods are in `estimators.py`.
 """
 
+from __future__ import annotations
+
 import inspect
 import operator
 import os
@@ -17,9 +19,9 @@ from math import isfinite
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from labelquorum._lazy import pd
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.columns import distinct
 from labelquorum.ingest.labels import LabelSpace, LabelTable, OnBad, Repeats

@@ -1,5 +1,7 @@
 """The estimators: one class per method, and how to make or load one by name."""
 
+from __future__ import annotations
+
 import difflib
 import inspect
 import os
@@ -7,8 +9,8 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Unpack
 
 import numpy as np
-import pandas as pd
 
+from labelquorum._lazy import pd
 from labelquorum.errors import StateError
 from labelquorum.ingest.labels import OnBad, Repeats
 from labelquorum.learn.aggregator import WRAPPERS, split_name

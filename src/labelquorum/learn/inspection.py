@@ -5,15 +5,17 @@ whom, who is suspicious, and when to stop asking. Ids in, tables out: the mathem
 `analysis/`. The parameters and columns are documented at `Estimator`, which delegates to it.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from labelquorum._lazy import pd
 from labelquorum._types import Floats
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import Chunk, make_chunk

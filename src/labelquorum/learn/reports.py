@@ -1,14 +1,16 @@
 """Tables: a chunk's answers, an explanation, and the report under cleanlab's column names."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
 from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from labelquorum._lazy import pd
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.vocabulary import Intake, Note
 from labelquorum.learn.aggregator import Aggregation
@@ -198,20 +200,30 @@ class Answer:
     def __init__(self, intake: Intake, result: Aggregation, classes: list[Hashable]) -> None:
         self.intake, self.result, self.classes = intake, result, classes
 
+    @property
+    def task_ids(self) -> list[Hashable]:
+        """The tasks, in order of appearance."""
+        ids = self.intake.item_ids
+        return [ids[i] for i in self.intake.order.tolist()]
+
+    @property
+    def chosen(self) -> list[Hashable]:
+        """The consensus on them."""
+        return [self.classes[c] for c in self.result.aggregated[self.intake.order].tolist()]
+
     @cached_property
     def _tasks(self) -> pd.Index:
-        ids = self.intake.item_ids
-        return id_index([ids[i] for i in self.intake.order.tolist()], "task")
+        return id_index(self.task_ids, "task")
 
     @cached_property
     def labels(self) -> pd.Series:
         """The consensus, Series `agg_label`, in order of appearance."""
         codes = self.result.aggregated[self.intake.order]
         if len(codes) < MIN_TAKEN_LABELS:
-            chosen = [self.classes[c] for c in codes.tolist()]
-            kind, values = _dtype(chosen), chosen
-            if set(map(type, chosen)) == {int} and max(map(abs, chosen)) < 2**63:
-                values = np.array(chosen, np.int64)  # which pandas need not find out
+            values: Any = self.chosen
+            kind = _dtype(values)
+            if set(map(type, values)) == {int} and max(map(abs, values)) < 2**63:
+                values = np.array(values, np.int64)  # which pandas need not find out
             return pd.Series(values, index=self._tasks, name="agg_label", dtype=kind)
         occurs = np.bincount(codes, minlength=len(self.classes)) > 0
         labels = [self.classes[c] for c in np.flatnonzero(occurs).tolist()]

@@ -9,6 +9,7 @@ where it is new and coarse where it is old (an exponential histogram). No raw la
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -20,10 +21,8 @@ from labelquorum._types import Floats
 from labelquorum.learn.analysis.intervals import wilson
 
 _tracks: Any = None
-try:
+with suppress(ImportError):  # no compiler was there when the package was installed
     _tracks = import_module("labelquorum.learn.analysis._tracks")
-except ImportError:  # no compiler was there when the package was installed
-    pass
 
 __all__ = [
     "BINS",
