@@ -1,5 +1,7 @@
 """Rows: C, and Python with NumPy, number cells and sort rows alike."""
 
+import os
+import pickle
 import subprocess
 import sys
 
@@ -123,6 +125,18 @@ def test_a_table_of_ids_grows_and_skips_who_was_forgotten():
     ids.append("worker7")
     index.update()
     assert index.look_up(["worker7"]).tolist() == [1000]
+
+
+def test_a_roster_finds_its_workers_in_another_process():
+    roster = Roster(workers=[f"worker{n}" for n in range(200)])
+    code = (
+        "import pickle, sys\n"
+        "roster = pickle.load(sys.stdin.buffer)\n"
+        "assert roster._workers.look_up(['worker150', 'worker3']).tolist() == [150, 3]\n"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    given = pickle.dumps(roster)
+    subprocess.run([sys.executable, "-c", code], input=given, env=environment, check=True)
 
 
 @needs_c

@@ -186,7 +186,7 @@ def make_chunk(
     n_workers = _count(worker, n_workers, "worker")
     n_classes = _count(label, n_classes, "label")
     rows = sort_rows(item, worker, label, weights, n_items)
-    keys = np.arange(n_items) if item_keys is None else item_keys
+    keys = np.arange(n_items, dtype=np.uint64) if item_keys is None else item_keys
     chunk = sorted_chunk(rows, np.asarray(keys, np.uint64), n_workers, n_classes)
     given: dict[str, tuple[ArrayLike | None, type]] = {
         "known": (known, np.bool_),

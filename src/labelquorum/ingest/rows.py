@@ -88,6 +88,14 @@ class IdIndex:
         self._n_ids = 0
         self.update()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return IdIndex, (self._ids, self._known)  # Python hashes text otherwise in each process
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdIndex) and self._ids == other._ids
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
     def update(self) -> None:
         """Take in the ids that came after the last ones."""
         if _rows is None:
@@ -123,7 +131,9 @@ def sort_rows(
 ) -> SortedRows:
     """Put rows into canonical order: by item, worker, label and weight, equal ones as they came."""
     n_rows = len(item)
-    if _rows is None or weight is not None or n_rows > MAX_ROWS_IN_C:
+    # C counts by item, so it is not for a few rows of a great many.
+    in_c = n_rows <= MAX_ROWS_IN_C and n_items <= MAX_ROWS_IN_C and weight is None
+    if _rows is None or not in_c:
         return _sort_in_numpy(item, worker, label, weight)
     made = tuple(np.empty(n_rows, np.int32) for _ in range(6))
     n_workers, has_repeats = _rows.sort(n_items, (item, worker, label), made)
