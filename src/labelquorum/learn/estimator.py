@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from labelquorum._lazy import pd
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.columns import distinct
 from labelquorum.ingest.labels import LabelSpace, LabelTable, OnBad, Repeats
@@ -33,6 +32,7 @@ from labelquorum.learn.bila.encoder import Encoder
 from labelquorum.learn.bila.generative import GenerativeModel
 from labelquorum.learn.bila.presets import saved_settings
 from labelquorum.learn.inspection import MAX_AGREEMENT_WORKERS, Inspection
+from labelquorum.learn.lazy import pd
 from labelquorum.learn.model import (
     Model,
     ModelState,

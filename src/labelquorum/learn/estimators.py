@@ -10,7 +10,6 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from labelquorum._lazy import pd
 from labelquorum.errors import StateError
 from labelquorum.ingest.labels import OnBad, Repeats
 from labelquorum.learn.aggregator import WRAPPERS, split_name
@@ -23,6 +22,7 @@ from labelquorum.learn.bila.settings import (
     takes_settings,
 )
 from labelquorum.learn.estimator import SHARED_SETTINGS, Estimator, check_settings
+from labelquorum.learn.lazy import pd
 from labelquorum.learn.model_file import crafted_refused, read_snapshot
 from labelquorum.learn.registry import AGGREGATORS
 from labelquorum.learn.reports import id_index

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelquorum._lazy import pd
 from labelquorum._types import Floats
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.chunks import Chunk, make_chunk
@@ -28,6 +27,7 @@ from labelquorum.learn.analysis import flags as worker_flags
 from labelquorum.learn.analysis import stopping as early_stopping
 from labelquorum.learn.analysis.collusion import Pairs, pair_scores
 from labelquorum.learn.analysis.explain import TINY, adds_up, gains, odds, prospects
+from labelquorum.learn.lazy import pd
 from labelquorum.learn.model import Model, unknown_worker
 from labelquorum.learn.reports import (
     Agreement,

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelquorum._lazy import pd
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.vocabulary import Intake, Note
 from labelquorum.learn.aggregator import Aggregation
@@ -19,6 +18,7 @@ from labelquorum.learn.analysis.agreement import (
     cohen_kappa,
     krippendorff_alpha,
 )
+from labelquorum.learn.lazy import pd
 
 __all__ = [
     "Agreement",

@@ -10,8 +10,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from labelquorum._lazy import LazyModule
 from labelquorum.errors import StateError
+from labelquorum.learn.lazy import LazyModule
 
 __all__ = ["jax", "jit", "jnp", "optax"]
 
