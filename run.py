@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "installed-by-run"  # what is installed; a part is recorded after its last package
 PYPROJECT = ROOT / "pyproject.toml"
-KERNEL = ROOT / "src/labelquorum/learn/bila/_kernel.c"  # compiled where there is a compiler
+C_FILES = sorted(ROOT.glob("src/labelquorum/**/*.[ch]"))  # compiled where there is a compiler
 CI = "LABELQUORUM_CI"  # set where every test must run, those of Spark too
 
 
@@ -144,7 +144,7 @@ def wanted_stamp(extra: Sequence[Packages]) -> dict[str, str]:
     place = [sys.implementation.cache_tag, sysconfig.get_platform(), str(ROOT)]
     return {
         RUN.name: _digest(RUN.locks, *place),
-        PROJECT: _digest([PYPROJECT, KERNEL]),
+        PROJECT: _digest([PYPROJECT, *C_FILES]),
         **{part.name: _digest(part.locks) for part in extra},
     }
 

@@ -338,15 +338,14 @@ def answers(model: "Estimator") -> dict[str, Any]:
 
     from labelquorum.ingest.writers import names_of
 
-    labels, probas = model.labels_, model.probas_
-    chosen, classes = labels.tolist(), probas.columns.tolist()
+    answer = model.model_.last_answer()  # `labels_` would import pandas
+    chosen, order = answer.chosen, answer.intake.order
     if not chosen:
         return {name: [] for name in COLUMNS}
-    position = {label: c for c, label in enumerate(classes)}
-    probs = probas.to_numpy().astype(float).round(DECIMALS)
-    confidence = probs[np.arange(len(chosen)), [position[label] for label in chosen]]
-    names = [PROBABILITY + name for name in names_of(classes)]
-    columns = labels.index.tolist(), chosen, confidence, *probs.T
+    probs = answer.result.probs[order].astype(float).round(DECIMALS)
+    confidence = probs[np.arange(len(chosen)), answer.result.aggregated[order]]
+    names = [PROBABILITY + name for name in names_of(answer.classes)]
+    columns = answer.task_ids, chosen, confidence, *probs.T
     return dict(zip((*COLUMNS, *names), columns, strict=True))
 
 

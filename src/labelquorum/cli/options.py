@@ -280,7 +280,7 @@ class Summary:
         """Count the chunk a model has just learned from."""
         counts = model.tally_._asdict()
         self._skipped.update(counts.pop("skipped"))
-        self._counts.update(counts, answers=len(model.labels_))
+        self._counts.update(counts, answers=len(model.model_.last_answer().intake.order))
 
     def sentence(self, model: "Estimator") -> str:
         """List the counts that are not zero."""
@@ -288,8 +288,8 @@ class Summary:
         counts = {
             "Tasks answered": self._counts["answers"],
             "Labels": self._counts["rows"],
-            "Workers known": len(model.workers_) if known else 0,
-            "Classes": len(model.classes_),
+            "Workers known": len(model.model_.known_workers()[0]) if known else 0,
+            "Classes": len(model.model_.learned.vocabulary.classes),
             **{f"Left out, {reason}": count for reason, count in self._skipped.most_common()},
             "Repeated labels": self._counts["repeated"],
             "Corrected labels": self._counts["corrected"],

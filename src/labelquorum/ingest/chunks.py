@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from labelquorum.errors import LabelError
 from labelquorum.ingest.columns import join, some_rows
 from labelquorum.ingest.labels import MISSING, LabelTable, validated
+from labelquorum.ingest.rows import SortedRows, positions_in, sort_rows
 
 __all__ = [
     "Chunk",
-    "canonical_order",
     "concatenate",
     "cut_chunks",
     "has_news",
@@ -40,7 +40,6 @@ __all__ = [
 
 
 _OPTIONAL = ("groups", "timestamps", "scores", "worker_kinds", "models", "prompts", "orders")
-_KEY_BITS = 63  # of a number that is sorted
 _LETTERS = frozenset(ascii_letters)
 _DIGITS = frozenset(digits)
 _INT64_DIGITS = 18
@@ -101,6 +100,11 @@ class Chunk(_ChunkColumns):
         return np.asarray(np.bincount(self.item, again, self.n_items) == 0)
 
     @cached_property
+    def is_all_new(self) -> bool:
+        """Whether no earlier chunk had a label of these workers on these items."""
+        return not (self.known.any() or (self.replaced != MISSING).any())
+
+    @cached_property
     def first_votes(self) -> NDArray[np.int32] | None:
         """The first row of the same worker on the same item, (B,); None where each has one row."""
         again = np.zeros(self.n_labels, bool)
@@ -129,12 +133,7 @@ class Chunk(_ChunkColumns):
     @cached_property
     def local_worker(self) -> NDArray[np.int32]:
         """The rows' workers as positions in `workers`, (B,)."""
-        n_workers = int(self.workers.max(initial=-1)) + 1
-        if n_workers > self.n_labels:
-            return np.searchsorted(self.workers, self.worker).astype(np.int32)
-        place = np.empty(n_workers, np.int32)  # ten times faster, where it is not mostly empty
-        place[self.workers] = np.arange(len(self.workers))
-        return place[self.worker]
+        return positions_in(self.workers, self.worker)
 
 
 def make_chunk(
@@ -182,7 +181,7 @@ def make_chunk(
     >>> chunk.item.tolist(), chunk.worker.tolist(), chunk.label.tolist()
     ([0, 0, 1], [0, 2, 2], [0, 1, 1])
     """
-    item, worker, label = (np.asarray(a, dtype=np.int32).reshape(-1) for a in (item, worker, label))
+    item, worker, label = (np.ascontiguousarray(a, np.int32).ravel() for a in (item, worker, label))
     if not len(item) == len(worker) == len(label):
         raise LabelError(
             "item, worker and label must have one entry per label each. "
@@ -193,109 +192,58 @@ def make_chunk(
     n_workers = _count(worker, n_workers, "worker")
     n_classes = _count(label, n_classes, "label")
     scores = None if score is None else np.asarray(score, np.float32).reshape(-1)
-    order = canonical_order(item, worker, label, weights, scores)
-    chunk = sorted_chunk(
-        item[order],
-        worker[order],
-        label[order],
-        None if weights is None else weights[order],
-        np.arange(n_items, dtype=np.uint64)
-        if item_keys is None
-        else np.asarray(item_keys, np.uint64),
-        n_workers,
-        n_classes,
-    )
+    rows = sort_rows(item, worker, label, weights, n_items, scores)
+    keys = np.arange(n_items) if item_keys is None else item_keys
+    chunk = sorted_chunk(rows, np.asarray(keys, np.uint64), n_workers, n_classes)
     given: dict[str, tuple[ArrayLike | None, type]] = {
         "known": (known, np.bool_),
         "replaced": (replaced, np.int32),
         "replaced_weight": (replaced_weight, np.float32),
     }
     more: dict[str, Any] = {
-        name: np.asarray(column, dtype).reshape(-1)[order]
+        name: np.asarray(column, dtype).reshape(-1)[rows.order]
         for name, (column, dtype) in given.items()
         if column is not None
     }
     if votes is not None:
-        more["votes"] = np.asarray(votes, np.float32)[order]
+        more["votes"] = np.asarray(votes, np.float32)[rows.order]
     if scores is not None:
-        more["score"] = scores[order]
+        more["score"] = scores[rows.order]
     if worker_keys is not None:
         more["worker_keys"] = np.asarray(worker_keys, np.uint64)[chunk.workers]
     return chunk._replace(**more)
 
 
 def sorted_chunk(
-    item: NDArray[np.int32],
-    worker: NDArray[np.int32],
-    label: NDArray[np.int32],
-    weight: NDArray[np.float32] | None,
+    rows: SortedRows,
     item_keys: NDArray[np.uint64],
     n_workers: int,
     n_classes: int,
+    worker_keys: NDArray[np.uint64] | None = None,
+    gold: NDArray[np.int32] | None = None,
 ) -> Chunk:
-    """The chunk of rows in canonical order, all of them new; workers are their own keys."""
-    n_rows = len(item)
-    workers = _distinct(worker)
-    return Chunk(
-        item=item,
-        worker=worker,
-        label=label,
-        weight=np.ones(n_rows, np.float32) if weight is None else weight,
+    """The chunk of sorted rows, all of them new; workers are their own keys unless given."""
+    n_rows = len(rows.item)
+    chunk = Chunk(
+        item=rows.item,
+        worker=rows.worker,
+        label=rows.label,
+        weight=np.ones(n_rows, np.float32) if rows.weight is None else rows.weight,
         known=np.zeros(n_rows, bool),
         replaced=np.full(n_rows, MISSING, np.int32),
         replaced_weight=np.zeros(n_rows, np.float32),
         item_keys=item_keys,
-        workers=workers,
-        worker_keys=workers.astype(np.uint64),
+        workers=rows.workers,
+        worker_keys=rows.workers.astype(np.uint64) if worker_keys is None else worker_keys,
         n_workers=n_workers,
         n_classes=n_classes,
+        gold=gold,
     )
-
-
-def canonical_order(
-    item: NDArray[np.int32],
-    worker: NDArray[np.int32],
-    label: NDArray[np.int32],
-    weight: NDArray[np.floating[Any]] | None = None,
-    score: NDArray[np.floating[Any]] | None = None,
-) -> NDArray[np.intp] | slice:
-    """Sort rows by item, worker, label, weight and score; None stands for a column all alike.
-
-    The rows that are equal stay in their order. Rows that are sorted already get `slice(None)`.
-    """
-    columns = (item, worker, label)
-    bits = [int(column.max(initial=0)).bit_length() for column in columns]
-    row_bits = len(item).bit_length()
-    # One sort of one number, which holds the row too, is ten times faster than one of columns.
-    if sum(bits) + row_bits <= _KEY_BITS:
-        key = item.astype(np.int64)
-        for column, width in zip(columns[1:], bits[1:], strict=True):
-            key <<= width
-            key |= column
-        order: NDArray[np.intp] | slice = slice(None)
-        if len(key) and not (key[1:] >= key[:-1]).all():
-            rows = np.arange(len(key))
-            # Stable: the algorithm that is fast on rows which are nearly sorted.
-            key = np.sort((key << row_bits) | rows, kind="stable")
-            order = key & ((1 << row_bits) - 1)
-            key >>= row_bits
-        if (weight is None and score is None) or not (key[1:] == key[:-1]).any():
-            return order
-    optional = (column for column in (score, weight) if column is not None)
-    return np.lexsort((*optional, *columns[::-1]))
-
-
-def _distinct(values: NDArray[np.int32]) -> NDArray[np.int32]:
-    """What `np.unique` gives, in less time."""
-    n_values = int(values.max(initial=-1)) + 1
-    if n_values <= len(values):
-        is_present = np.zeros(n_values, bool)
-        is_present[values] = True
-        return np.flatnonzero(is_present).astype(np.int32)
-    ordered = np.sort(values)
-    first = np.ones(len(ordered), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    return ordered[first]
+    # What the sort has found out is not computed again.
+    vars(chunk).update(local_worker=rows.local_worker, is_all_new=True)
+    if not rows.has_repeats:
+        vars(chunk).update(first_votes=None)
+    return chunk
 
 
 def has_news(chunk: Chunk) -> NDArray[np.bool_]:
@@ -315,7 +263,7 @@ def has_news(chunk: Chunk) -> NDArray[np.bool_]:
 
 def with_news(chunk: Chunk) -> Chunk:
     """The items that have news."""
-    if not chunk.known.any():
+    if chunk.is_all_new or not chunk.known.any():
         return chunk
     return take_items(chunk, has_news(chunk))
 

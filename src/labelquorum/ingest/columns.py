@@ -14,9 +14,12 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from labelquorum.ingest.rows import encode_list
+
 __all__ = [
     "DictionaryColumn",
     "as_column",
+    "cells_of_pandas",
     "distinct",
     "encode",
     "first_rows",
@@ -115,10 +118,8 @@ def encode(column: Iterable[Hashable]) -> DictionaryColumn:
     """Encode a column; its values in order of first appearance, each of them present."""
     if isinstance(column, DictionaryColumn):
         return _compact(column)
-    cells = column if isinstance(column, Sequence) else list(column)
-    values = list(dict.fromkeys(cells))
-    place = dict(zip(values, range(len(values)), strict=True))
-    codes = np.fromiter(map(place.__getitem__, cells), np.int32, len(cells))
+    cells = column if isinstance(column, list) else list(column)
+    codes, values = encode_list(cells)
     return DictionaryColumn(codes, values, in_order=True)
 
 
@@ -225,6 +226,17 @@ def _cells(column: Any) -> list[Any]:
             cells: list[Any] = getattr(column, name)()
             return cells
     return list(column)
+
+
+def cells_of_pandas(array: Any) -> list[Any] | None:
+    """The values that `tolist` of a Series gives of this array; None where that has to be asked."""
+    if isinstance(array, np.ndarray):
+        plain: list[Any] = array.tolist()
+        return plain if array.dtype.kind in "biufO" else None
+    if getattr(array.dtype, "storage", "") != "pyarrow":
+        return None
+    text = array.__arrow_array__()
+    return None if text.null_count else list(text.to_pylist())
 
 
 def _from_objects(cells: Sequence[Any]) -> Sequence[Any]:

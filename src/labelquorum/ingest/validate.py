@@ -40,6 +40,7 @@ from labelquorum.ingest.labels import (
     is_missing,
     validated,
 )
+from labelquorum.ingest.rows import is_text
 
 __all__ = [
     "ANY_LABEL",
@@ -288,6 +289,8 @@ def _check_ids(role: str, column: Sequence[Any]) -> tuple[Sequence[Any], dict[Ha
     """Bring a column to plain values, and say which of them break a rule, and why."""
     if not isinstance(column, list | DictionaryColumn):
         column = list(column)
+    if isinstance(column, list) and is_text(column):
+        return column, {}
     kinds = kinds_of(column)
     if not kinds <= {str, int, bool}:
         column = mapped(column, _plain)

@@ -5,8 +5,9 @@ was learned from. Between the two anything may fail and nothing is lost.
 """
 
 from array import array
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from labelquorum.errors import LabelError
 from labelquorum.ingest.chunks import (
     Chunk,
-    canonical_order,
     id_key,
     id_keys,
     id_order,
@@ -27,6 +27,7 @@ from labelquorum.ingest.chunks import (
 )
 from labelquorum.ingest.columns import DictionaryColumn, encode, first_rows, some_rows
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable, is_missing
+from labelquorum.ingest.rows import IdIndex, look_up, sort_rows
 from labelquorum.ingest.worker_attributes import Attributes, joined
 
 __all__ = ["HeldItem", "HeldItems", "Intake", "Note", "Roster", "Tally"]
@@ -161,6 +162,7 @@ class Roster:
         self._worker_index = {w: k for k, w in enumerate(self.worker_ids) if w is not None}
         self._class_index = {label: c for c, label in enumerate(self.classes)}
         self._worker_keys = array("Q", id_keys(self.worker_ids).tobytes())
+        self._workers = IdIndex(self.worker_ids, self._worker_index)
         # Of those of whom something is known, also before their first label.
         self.attributes = dict(attributes or {})
 
@@ -208,9 +210,15 @@ class Roster:
         item = order.astype(np.int32)[items.codes]
         truth = {i: gold[d] for i, d in enumerate(item_ids) if d in gold} if gold else {}
         attributes = joined(self.attributes, (table,) if workers is None else (workers, table))
-        worker, new_workers = _index(table.worker_ids, self._worker_index, len(self.worker_ids))
+        worker, new_workers = _index(
+            table.worker_ids, self._worker_index, self._workers.look_up, len(self.worker_ids)
+        )
         labels, new_classes = _index(
-            table.labels, self._class_index, len(self.classes), list(truth.values())
+            table.labels,
+            self._class_index,
+            partial(look_up, known=self._class_index),
+            len(self.classes),
+            list(truth.values()),
         )
         labels, true_labels = labels[: len(worker)], labels[len(worker) :]
         if new_classes and self.space.classes is not None:
@@ -228,15 +236,15 @@ class Roster:
         weights = None if weight is None else weight.astype(np.float32)
         score = _scores(table, [entry for _, entry in entries])
         of_rows = None if score is None else score[len(score) - len(worker) :]
-        in_order = canonical_order(item, worker, labels, weights, of_rows)
-        ordered = item[in_order], worker[in_order], labels[in_order]
+        rows = sort_rows(item, worker, labels, weights, len(item_ids), of_rows)
         tally = Tally(rows=len(item))
         returned = held.was_closed(item_keys)
-        if not entries and (self.space.repeats == "all" or not _has_repeats(*ordered[:2])):
-            weights = None if weights is None else weights[in_order]
-            chunk = sorted_chunk(*ordered, weights, item_keys, n_workers, n_classes)
+        counted, truths = _of_items(entries, truth, true_labels, (len(item_ids), n_classes))
+        if not entries and (self.space.repeats == "all" or not rows.has_repeats):
+            keys = self._keys_of(rows.workers, new_workers)
+            chunk = sorted_chunk(rows, item_keys, n_workers, n_classes, keys, truths)
             if score is not None:
-                chunk = chunk._replace(score=score[in_order])
+                chunk = chunk._replace(score=score[rows.order])
         else:
             votes = None
             if entries:  # earlier labels of open items come before the table's own rows
@@ -278,13 +286,11 @@ class Roster:
                 n_workers=n_workers,
                 n_classes=n_classes,
             )
-        known_of_items = _of_items(entries, truth, true_labels, (len(item_ids), n_classes))
-        chunk = chunk._replace(
-            worker_keys=self._keys_of(chunk.workers, new_workers),
-            counted_probs=known_of_items[0],
-            gold=known_of_items[1],
-            worker_groups=self.groups_of(chunk.workers, new_workers, attributes),
-        )
+            keys = self._keys_of(chunk.workers, new_workers)
+            chunk = chunk._replace(worker_keys=keys, counted_probs=counted, gold=truths)
+        if self.attributes or attributes:
+            groups = self.groups_of(chunk.workers, new_workers, attributes)
+            chunk = chunk._replace(worker_groups=groups)
         return Intake(
             chunk=chunk,
             item_ids=item_ids,
@@ -336,7 +342,9 @@ class Roster:
         for label in intake.new_classes:
             self._class_index[label] = len(self.classes)
             self.classes.append(label)
-        self._worker_keys.frombytes(id_keys(intake.new_workers).tobytes())
+        if intake.new_workers:
+            self._worker_keys.frombytes(id_keys(intake.new_workers).tobytes())
+            self._workers.update()
         self.attributes.update(intake.attributes)
 
     def groups_of(
@@ -432,17 +440,20 @@ class Roster:
 def _index(
     column: Sequence[Hashable],
     known: Mapping[Hashable, int],
+    find: Callable[[list[Any]], NDArray[np.int32] | None],
     first: int,
     more: Sequence[Hashable] = (),
 ) -> tuple[NDArray[np.int32], list[Hashable]]:
-    """Number a column and more values by a known index, new ones from `first` on by `id_order`."""
+    """Number a column and more values by a known index, new ones from `first` on by `id_order`.
+
+    `find` gives the numbers of many values at once, or None where one is not known.
+    """
     cells = encode(column) if isinstance(column, DictionaryColumn) else None
     values = column if cells is None else cells.values
     values = [*values, *more] if more else values
     new: list[Hashable] = []
-    try:  # most chunks have no new id
-        index = np.fromiter(map(known.__getitem__, values), np.int32, len(values))
-    except KeyError:
+    index = find(values if isinstance(values, list) else list(values))
+    if index is None:  # most chunks have no new id
         unknown = list(dict.fromkeys(value for value in values if value not in known))
         new = [unknown[n] for n in sort_ids(unknown).tolist()]
         place = dict(zip(new, range(first, first + len(new)), strict=True))
@@ -452,11 +463,6 @@ def _index(
     n_values = len(cells.values)
     rows = index[:n_values][cells.codes]
     return np.concatenate([rows, index[n_values:]]) if more else rows, new
-
-
-def _has_repeats(item: NDArray[np.int32], worker: NDArray[np.int32]) -> bool:
-    """Whether rows in canonical order have a worker twice on one item."""
-    return bool(((item[1:] == item[:-1]) & (worker[1:] == worker[:-1])).any())
 
 
 def _votes_of_pairs(
@@ -605,6 +611,8 @@ def _of_items(
     shape: tuple[int, int],
 ) -> tuple[NDArray[np.float32] | None, NDArray[np.int32] | None]:
     """By what open items were counted, (N, A, C), and the truth where it is given, (N,)."""
+    if not open_items and not truth:
+        return None, None
     n_items, n_classes = shape
     n_models = max((len(entry.counted_probs) for _, entry in open_items), default=0)
     counted = np.zeros((n_items, n_models, n_classes), np.float32) if open_items else None

@@ -4,6 +4,8 @@ An estimator is its settings. What it learns is in its `Model`, what it shows of
 tasks in its `Inspection`. The classes of the methods are in `estimators.py`.
 """
 
+from __future__ import annotations
+
 import inspect
 import operator
 import os
@@ -17,7 +19,6 @@ from math import isfinite
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError, StateError
@@ -31,6 +32,7 @@ from labelquorum.learn.bila.encoder import Encoder
 from labelquorum.learn.bila.generative import GenerativeModel
 from labelquorum.learn.bila.presets import saved_settings
 from labelquorum.learn.inspection import MAX_AGREEMENT_WORKERS, Inspection
+from labelquorum.learn.lazy import pd
 from labelquorum.learn.model import (
     Model,
     ModelState,

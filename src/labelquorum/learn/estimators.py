@@ -1,5 +1,7 @@
 """The estimators: one class per method, and how to make or load one by name."""
 
+from __future__ import annotations
+
 import difflib
 import inspect
 import os
@@ -7,7 +9,6 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Unpack
 
 import numpy as np
-import pandas as pd
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.labels import OnBad, Repeats
@@ -21,6 +22,7 @@ from labelquorum.learn.bila.settings import (
     takes_settings,
 )
 from labelquorum.learn.estimator import SHARED_SETTINGS, Estimator, check_settings
+from labelquorum.learn.lazy import pd
 from labelquorum.learn.model_file import crafted_refused, read_snapshot
 from labelquorum.learn.registry import AGGREGATORS
 from labelquorum.learn.reports import id_index

@@ -5,13 +5,14 @@ whom, who is suspicious, and when to stop asking. Ids in, tables out: the mathem
 `analysis/`. The parameters and columns are documented at `Estimator`, which delegates to it.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum._types import Floats
@@ -27,6 +28,7 @@ from labelquorum.learn.analysis import flags as worker_flags
 from labelquorum.learn.analysis import stopping as early_stopping
 from labelquorum.learn.analysis.collusion import Pairs, pair_scores
 from labelquorum.learn.analysis.explain import TINY, adds_up, gains, odds, prospects
+from labelquorum.learn.lazy import pd
 from labelquorum.learn.model import Model, unknown_worker
 from labelquorum.learn.reports import (
     Agreement,

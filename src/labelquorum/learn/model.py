@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Hashable, Mapping
-from math import inf
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ from labelquorum.ingest.validate import ATTRIBUTES, COLUMNS, kind_of_value
 from labelquorum.ingest.vocabulary import Intake, Note, Roster, Tally
 from labelquorum.ingest.worker_attributes import Attributes
 from labelquorum.learn.aggregator import Aggregation, Aggregator
-from labelquorum.learn.analysis.drift import extend, fresh_track, left_out, taken_back
+from labelquorum.learn.analysis.drift import count, fresh_track, left_out, taken_back
 from labelquorum.learn.model_file import Snapshot, state_arrays, state_from_arrays
 from labelquorum.learn.open_items import OpenItem, OpenItems
 from labelquorum.learn.reports import Answer
@@ -463,34 +463,23 @@ def count_agreement(
     """Count each worker's labels and those that agreed with the consensus; extend the track."""
     chunk = intake.chunk
     stats = stats.with_room(chunk.n_workers)
-    fresh = ~chunk.known & (chunk.replaced == MISSING)
-    if not fresh.any():
-        return stats
     item, label, log_evidence = chunk.item, chunk.label, result.log_evidence
-    worker, n_workers = chunk.local_worker.astype(np.intp), len(chunk.workers)
-    if not fresh.all():
+    worker = chunk.local_worker
+    if not chunk.is_all_new:
+        fresh = ~chunk.known & (chunk.replaced == MISSING)
         item, label, worker = item[fresh], label[fresh], worker[fresh]
         log_evidence = log_evidence[fresh]
+    if not len(item):
+        return stats
     agreement = left_out(result.probs, result.temperature, item, log_evidence, label)
+    agrees = label == result.aggregated.take(item)
     rows = stats.gather(chunk.workers)
-    labels = np.bincount(worker, minlength=n_workers)
-    rows["labels"] += labels
-    agreed = label == result.aggregated.take(item)
-    rows["agreed"] += np.bincount(worker, agreed, n_workers).astype(np.int64)
-    own = np.bincount(worker, agreement, n_workers)
-    if not np.isfinite(number):  # of merged models: after the latest these workers know of
+    if not isfinite(number):  # of merged models: after the latest these workers know of
         number = rows["track"][..., -1].max(initial=0) + 1
-    squares = np.bincount(worker, agreement**2, n_workers)
-    news = np.stack([labels, own, squares, _of_others(labels, own)], axis=1)
-    rows["track"] = extend(rows["track"], news, number)
+    labels, agreed, rows["track"] = count(rows["track"], worker, agreement, agrees, number)
+    rows["labels"] += labels
+    rows["agreed"] += agreed
     return stats.scatter(chunk.workers, rows)
-
-
-def _of_others(labels: NDArray[Any], own: NDArray[Any]) -> NDArray[np.float64]:
-    """How far each worker's labels would agree if they were like the others', (P,)."""
-    others = labels.sum() - labels
-    mean = np.divide(own.sum() - own, others, np.zeros(len(own)), where=others > 0)
-    return np.asarray(np.where(others > 0, labels * mean, own))
 
 
 def uncount(stats: WorkerRows, worker: int, held: OpenItem) -> WorkerRows:

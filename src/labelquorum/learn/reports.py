@@ -1,12 +1,13 @@
 """Tables: a chunk's answers, an explanation, and the report under cleanlab's column names."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
 from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from labelquorum.ingest.chunks import Chunk
@@ -17,6 +18,7 @@ from labelquorum.learn.analysis.agreement import (
     cohen_kappa,
     krippendorff_alpha,
 )
+from labelquorum.learn.lazy import pd
 
 __all__ = [
     "Agreement",
@@ -198,18 +200,31 @@ class Answer:
     def __init__(self, intake: Intake, result: Aggregation, classes: list[Hashable]) -> None:
         self.intake, self.result, self.classes = intake, result, classes
 
+    @property
+    def task_ids(self) -> list[Hashable]:
+        """The tasks, in order of appearance."""
+        ids = self.intake.item_ids
+        return [ids[i] for i in self.intake.order.tolist()]
+
+    @property
+    def chosen(self) -> list[Hashable]:
+        """The consensus on them."""
+        return [self.classes[c] for c in self.result.aggregated[self.intake.order].tolist()]
+
     @cached_property
     def _tasks(self) -> pd.Index:
-        ids = self.intake.item_ids
-        return id_index([ids[i] for i in self.intake.order.tolist()], "task")
+        return id_index(self.task_ids, "task")
 
     @cached_property
     def labels(self) -> pd.Series:
         """The consensus, Series `agg_label`, in order of appearance."""
         codes = self.result.aggregated[self.intake.order]
         if len(codes) < MIN_TAKEN_LABELS:
-            chosen = [self.classes[c] for c in codes.tolist()]
-            return pd.Series(chosen, index=self._tasks, name="agg_label", dtype=_dtype(chosen))
+            values: Any = self.chosen
+            kind = _dtype(values)
+            if set(map(type, values)) == {int} and max(map(abs, values)) < 2**63:
+                values = np.array(values, np.int64)  # which pandas need not find out
+            return pd.Series(values, index=self._tasks, name="agg_label", dtype=kind)
         occurs = np.bincount(codes, minlength=len(self.classes)) > 0
         labels = [self.classes[c] for c in np.flatnonzero(occurs).tolist()]
         each = pd.Series(labels, dtype=_dtype(labels)).array  # pandas chooses a type for these

@@ -72,18 +72,17 @@ class _Table:
     def take(
         self, workers: NDArray[np.integer[Any]], names: Iterable[str] | None = None
     ) -> dict[str, NDArray[Any]]:
-        places = {name: self.places[name] for name in names or self.places}
-        rows = self.rows(workers, {place.kind for place in places.values()})
-        return {
-            name: rows[place.kind][:, place.columns].reshape(len(workers), *place.shape)
-            for name, place in places.items()
-        }
+        n_rows, rows, leaves = len(workers), {}, {}
+        for name in names or self.places:
+            kind, columns, shape = self.places[name]
+            if kind not in rows:
+                rows[kind] = self.blocks[kind].take(workers, axis=0)
+            leaves[name] = rows[kind][:, columns].reshape(n_rows, *shape)
+        return leaves
 
-    def rows(
-        self, workers: NDArray[np.integer[Any]], kinds: Iterable[str] | None = None
-    ) -> dict[str, NDArray[Any]]:
-        """Rows of each block, or of some."""
-        return {kind: self.blocks[kind].take(workers, axis=0) for kind in kinds or self.blocks}
+    def rows(self, workers: NDArray[np.integer[Any]]) -> dict[str, NDArray[Any]]:
+        """Rows of each block."""
+        return {kind: block.take(workers, axis=0) for kind, block in self.blocks.items()}
 
     def put(self, workers: NDArray[np.integer[Any]], rows: Leaves) -> None:
         for kind, block in self.blocks.items():
@@ -91,19 +90,19 @@ class _Table:
 
     def change(self, workers: NDArray[np.integer[Any]], leaves: Leaves) -> None:
         """Make a new version the root, in which these workers have these rows."""
-        rows = {
-            kind: np.empty((len(workers), block.shape[1]), kind)
-            for kind, block in self.blocks.items()
-        }
-        for name, place in self.places.items():
-            leaf = np.asarray(leaves[name])
-            rows[place.kind][:, place.columns] = leaf.reshape(len(workers), prod(place.shape))
+        parts: dict[str, list[NDArray[Any]]] = {kind: [] for kind in self.blocks}
+        for name, place in self.places.items():  # in the order of their columns
+            width = place.columns.stop - place.columns.start
+            parts[place.kind].append(np.asarray(leaves[name]).reshape(len(workers), width))
+        rows = {kind: np.concatenate(some, axis=1) for kind, some in parts.items()}
         older, self.root = self.root, _Version()
         older.newer, older.changed, older.undo = self.root, workers, self.rows(workers)
         self.put(workers, rows)
 
     def reroot(self, version: _Version) -> None:
         """Make the table show a version; those on the way remember their difference to it."""
+        if version is self.root:
+            return
         path = [version]
         while (newer := path[-1].newer) is not None:
             path.append(newer)
@@ -185,8 +184,10 @@ class WorkerRows:
                     for name, leaf in self.to_arrays().items()
                 }
             )
+        if n_workers <= rows.n_workers:
+            return rows
         new = np.arange(rows.n_workers, n_workers)
-        return rows.scatter(new, rows._zeros(len(new))) if len(new) else rows
+        return rows.scatter(new, rows._zeros(len(new)))
 
     def cleared(self, worker: int) -> "WorkerRows":
         """A version in which a worker's row is zero."""

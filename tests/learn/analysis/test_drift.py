@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from labelquorum.learn.analysis import drift
 from labelquorum.learn.analysis.drift import (
@@ -12,6 +14,8 @@ from labelquorum.learn.analysis.drift import (
     LABELS,
     WIDTH,
     changes,
+    count,
+    count_in_numpy,
     curve,
     extend,
     fresh_track,
@@ -126,6 +130,31 @@ def test_who_says_nothing_keeps_his_track_to_the_bit(rng):
     after = extend(track, np.array([[0.0, 0, 0, 0], [3, 1, 1, 2]]), 41)
     assert (after[0] == track[0]).all()
     assert after[1, -1].tolist() == [3, 1, 1, 2, 41]
+
+
+@pytest.mark.skipif(
+    drift._tracks is None, reason="Nothing was compiled: there is no C compiler here."
+)
+@given(seed=st.integers(0, 2**32 - 1), n_workers=st.integers(1, 9), n_chunks=st.integers(1, 40))
+def test_c_and_numpy_count_a_chunk_to_the_same_bits(seed, n_workers, n_chunks):
+    rng = np.random.default_rng(seed)
+    one = other = fresh_track(n_workers)
+    for chunk in rng.permutation(n_chunks) + 1:  # some come late
+        worker = rng.integers(0, n_workers, rng.integers(0, 30)).astype(np.int32)
+        agreement, agrees = rng.random(len(worker)), rng.random(len(worker)) < 0.7
+        mine = count(one.copy(), worker, agreement, agrees, float(chunk))
+        theirs = count_in_numpy(other, worker, agreement, agrees, float(chunk))
+        for left, right in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(left, right)
+        one, other = mine[2], theirs[2]
+
+
+@pytest.mark.skipif(
+    drift._tracks is None, reason="Nothing was compiled: there is no C compiler here."
+)
+def test_a_worker_beyond_the_last_is_refused_in_c():
+    with pytest.raises(ValueError, match="not among those counted"):
+        count(fresh_track(1), np.array([1], np.int32), np.ones(1), np.ones(1, bool), 1)
 
 
 def test_a_chunk_that_comes_late_stands_last():

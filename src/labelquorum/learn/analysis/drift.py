@@ -9,6 +9,8 @@ where it is new and coarse where it is old (an exponential histogram). No raw la
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -18,12 +20,18 @@ from numpy.typing import NDArray
 from labelquorum._types import Floats
 from labelquorum.learn.analysis.intervals import wilson
 
+_tracks: Any = None
+with suppress(ImportError):  # no compiler was there when the package was installed
+    _tracks = import_module("labelquorum.learn.analysis._tracks")
+
 __all__ = [
     "BINS",
     "WIDTH",
     "Bin",
     "Change",
     "changes",
+    "count",
+    "count_in_numpy",
     "curve",
     "extend",
     "fresh_track",
@@ -142,6 +150,59 @@ def left_out(
         total = left.sum(axis=0) if len(left) < 8 else np.ascontiguousarray(left.T).sum(axis=1)
         np.divide(own, np.maximum(total, TINY), out=agreement[batch])
     return agreement
+
+
+def count(
+    track: Track,
+    worker: NDArray[np.int32],
+    agreement: Floats,
+    agrees: NDArray[np.bool_],
+    chunk: float,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Track]:
+    """Count a chunk's labels by worker, (P,), and those that agreed; extend the tracks.
+
+    Parameters
+    ----------
+    track
+        (P, BINS, WIDTH); it may be changed in place.
+    worker
+        The position of each label's worker, (B,).
+    agreement, agrees
+        Of each label, `left_out` and whether it is the consensus, (B,) each.
+    chunk
+        Its number, from 1.
+    """
+    if _tracks is None:
+        return count_in_numpy(track, worker, agreement, agrees, chunk)
+    labels, agreed = np.empty(len(track), np.int64), np.empty(len(track), np.int64)
+    track = np.ascontiguousarray(track)
+    _tracks.count(chunk, worker, agreement, agrees, labels, agreed, track)
+    return labels, agreed, track
+
+
+def count_in_numpy(
+    track: Track,
+    worker: NDArray[np.int32],
+    agreement: Floats,
+    agrees: NDArray[np.bool_],
+    chunk: float,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Track]:
+    """`count` where nothing was compiled."""
+    n_workers = len(track)
+    labels = np.bincount(worker, minlength=n_workers)
+    agreed = np.bincount(worker, agrees, n_workers).astype(np.int64)
+    own = np.bincount(worker, agreement, n_workers)
+    squares = np.bincount(worker, agreement**2, n_workers)
+    news = np.stack([labels, own, squares, _of_others(labels, own)], axis=1)
+    return labels, agreed, extend(track, news, chunk)
+
+
+def _of_others(labels: NDArray[Any], own: NDArray[Any]) -> NDArray[np.float64]:
+    """How far each worker's labels would agree if they were like the others', (P,)."""
+    others = labels.sum() - labels
+    total = np.cumsum(own)[-1:]  # one after the other, as in C
+    mean = np.divide(total - own, others, np.zeros(len(own)), where=others > 0)
+    return np.asarray(np.where(others > 0, labels * mean, own))
 
 
 def extend(track: Track, news: NDArray[Any], chunk: float) -> Track:

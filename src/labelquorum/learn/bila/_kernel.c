@@ -7,18 +7,16 @@
    says of all classes c is then one run of memory. K workers, N items, B labels sorted by item,
    C classes; a cell is a pair (worker, label) that occurs in the chunk. */
 
-#define Py_LIMITED_API 0x030B0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_kernel.h"
+
 #include <float.h>
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* glibc chooses the copy of a function for the processor it runs on */
 #if defined(__GLIBC__) && defined(__x86_64__) && !defined(__clang__) && __GNUC__ >= 12
-#define VECTORISED __attribute__((optimize("O3"), target_clones("arch=x86-64-v3", "default")))
+#define VECTORISED __attribute__((optimize("O3"), target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define VECTORISED
 #endif
@@ -40,35 +38,11 @@
     default: { CALL(C); }          \
     }
 
-typedef Py_ssize_t size;
-
 #define CLARITY 3.0          /* on a clear item labels follow m^3, normalised */
 #define CLEAR_SHARE 0.2      /* the share of such items */
 #define DAMPING 1e-5         /* relative enlargement of the Hessian's diagonal */
-#define MISSING (-1)
-#define N_SUMS 7
-#define N_VOTE_SUMS 3
 #define STEP_TOLERANCE 1e-12 /* a worker is solved when no number of theta moves further */
 #define MAX_STEPS 1000
-
-enum { HIERARCHICAL = 0, ONE_COIN = 1 };
-enum { BLENDED = 0, RUNNING = 1, UNIFORM = 2 };
-
-typedef struct {
-    double tilt_scale, bias_scale, worker_cap, crowd_strength, crowd_accuracy, accuracy_strength;
-    double class_prior, class_strength, prior_mix, inner_steps, step_limit, newton_classes;
-    double own_weight, tolerance;
-} Recipe;
-
-typedef struct {
-    size n_items, n_labels, n_workers, n_classes;
-    const int32_t *item, *worker, *label; /* (B,) */
-    const float *weight, *counted_weight; /* (B,) */
-    const double *counted_item;           /* (N,) */
-    const int32_t *gold;                  /* (N,) or NULL */
-    const float *share;                   /* (B,) or NULL */
-    const int32_t *first_vote;            /* (B,) or NULL */
-} Batch;
 
 /* ── exp and log of many numbers ────────────────────────────────────────────────────────── */
 /* Polynomials without a branch, so that a compiler makes vector code of a loop over them; within
@@ -493,11 +467,11 @@ INLINED void totals_of(const double *counts, size C, double *totals)
 }
 
 /* what these workers give to P: sum_k N_k[c, z] kappa/(kappa + n_k[c]), added to `pooled` */
-static void add_pooled(const double *counts, size K, size C, int kind, const Recipe *r,
-                       double *pooled, double *weight)
+INLINED void add_pooled_of(const double *counts, size K, int kind, const Recipe *r, double *pooled,
+                           double *weight, size C)
 {
     for (size k = 0; k < K; k++) {
-        const double *own = counts + k * (kind == HIERARCHICAL ? C * C : 2 * C);
+        const double *own = counts + k * stride_of(kind, C);
         if (kind == HIERARCHICAL)
             totals_of(own, C, weight);
         else
@@ -511,6 +485,17 @@ static void add_pooled(const double *counts, size K, size C, int kind, const Rec
     }
 }
 
+static void add_pooled(const double *restrict counts, size K, size C, int kind, const Recipe *r,
+                       double *restrict pooled, double *restrict weight)
+{
+#define POOL(N)                                                        \
+    if (kind == HIERARCHICAL)                                          \
+        add_pooled_of(counts, K, HIERARCHICAL, r, pooled, weight, N);  \
+    else                                                               \
+        add_pooled_of(counts, K, ONE_COIN, r, pooled, weight, N)
+    BY_CLASSES(C, POOL)
+}
+
 static void find_crowd(Work *w, const double *pooled)
 {
     size C = w->batch->n_classes;
@@ -520,15 +505,14 @@ static void find_crowd(Work *w, const double *pooled)
         w->crowd[0] = crowd_odds(pooled, C, w->recipe);
 }
 
-/* Fills the table: what labels say, by cell, or by worker. With `step`, theta moves first. With
-   `extra`, also three tables of (K, C): m = P(k says c | c), sqrt(m (1 - m)) and
-   log sum_z m[c, z]^3. Exponentials and logarithms are taken of all workers at once. */
+/* Fills the table: what labels say, by cell, or by worker. With `step`, theta moves first, and e^theta
+   with it. With `extra`, also three tables of (K, C): m = P(k says c | c), sqrt(m (1 - m)) and
+   log sum_z m[c, z]^3. Logarithms are taken of all workers at once. */
 static void fill_one_coin(Work *w, int step, double *extra)
 {
     size K = w->batch->n_workers, C = w->batch->n_classes;
     double *right = extra, *deviations = extra + K * C, *powers = extra + 2 * K * C;
     double odds = w->crowd[0], others = (double)(C > 1 ? C - 1 : 1);
-    exp_all(w->theta, w->factors, K);
     for (size k = 0; step && k < K; k++)
         one_coin_step(w->theta + k, w->factors[k], w->counts + k * w->stride, odds, C, w->recipe);
     if (step)
@@ -556,20 +540,15 @@ static void fill_hierarchical(Work *w, int step, double *extra)
     double own = w->recipe->own_weight, *share = w->scratch;
     double *right = extra, *deviations = extra + K * C, *powers = extra + 2 * K * C;
     Block *block = &w->block;
-    exp_all(w->theta, w->factors, K * D);
-    if (step) {
-        for (size k = 0; k < K; k += LANES) {
-            choose_workers(block, k, K);
-            find_matrices(block, w->crowd, w->factors, C);
-            find_totals(block, w->counts, C);
-            step_block(block, w->theta, w->counts, C, w->recipe);
-        }
-        exp_all(w->theta, w->factors, K * D);
-    }
     for (size first = 0; first < K; first += LANES) {
         choose_workers(block, first, K);
         find_matrices(block, w->crowd, w->factors, C);
         find_totals(block, w->counts, C);
+        if (step) {
+            step_block(block, w->theta, w->counts, C, w->recipe);
+            exp_all(w->theta + first * D, w->factors + first * D, block->n * D);
+            find_matrices(block, w->crowd, w->factors, C);
+        }
         for (size l = 0; l < block->n; l++) {
             size k = block->worker[l];
             const double *counts = w->counts + k * w->stride;
@@ -895,109 +874,7 @@ static void unexplained_sums(const Work *w, const double *log_prior, const doubl
     BY_CLASSES(w->batch->n_classes, EXPLAIN)
 }
 
-/* ── Python ─────────────────────────────────────────────────────────────────────────────── */
-
-typedef struct {
-    Py_buffer item, worker, label, weight, counted_weight, counted_item, gold, share, first_vote;
-} Buffers;
-
-static void release(Buffers *given)
-{
-    Py_buffer *buffers = (Py_buffer *)given;
-    for (size_t n = 0; n < sizeof *given / sizeof *buffers; n++)
-        if (buffers[n].obj)
-            PyBuffer_Release(&buffers[n]);
-}
-
-static int bad_size(const Py_buffer *buffer, size count, size bytes)
-{
-    if (buffer->len == count * bytes)
-        return 0;
-    PyErr_Format(PyExc_ValueError, "an array has %zd bytes, and %zd numbers of %zd bytes were "
-                 "expected", buffer->len, count, bytes);
-    return 1;
-}
-
-/* the nine arrays of a batch, of which the last three may be empty */
-static int read_batch(PyObject *tuple, size n_workers, size n_classes, Buffers *given, Batch *batch)
-{
-    memset(given, 0, sizeof *given);
-    if (!PyArg_ParseTuple(tuple, "y*y*y*y*y*y*y*y*y*", &given->item, &given->worker, &given->label,
-                          &given->weight, &given->counted_weight, &given->counted_item,
-                          &given->gold, &given->share, &given->first_vote))
-        return 0;
-    size B = given->item.len / 4, N = given->counted_item.len / 8;
-    if (bad_size(&given->item, B, 4) || bad_size(&given->worker, B, 4) ||
-        bad_size(&given->label, B, 4) || bad_size(&given->weight, B, 4) ||
-        bad_size(&given->counted_weight, B, 4) || bad_size(&given->counted_item, N, 8) ||
-        (given->gold.len && bad_size(&given->gold, N, 4)) ||
-        (given->share.len && bad_size(&given->share, B, 4)) ||
-        (given->first_vote.len && bad_size(&given->first_vote, B, 4)))
-        return 0;
-    *batch = (Batch){N, B, n_workers, n_classes, given->item.buf, given->worker.buf,
-                     given->label.buf, given->weight.buf, given->counted_weight.buf,
-                     given->counted_item.buf, given->gold.len ? given->gold.buf : NULL,
-                     given->share.len ? given->share.buf : NULL,
-                     given->first_vote.len ? given->first_vote.buf : NULL};
-    for (size b = 0; b < B; b++)
-        if (batch->item[b] < (b ? batch->item[b - 1] : 0) || batch->item[b] >= N ||
-            (uint32_t)batch->worker[b] >= (size_t)n_workers ||
-            (uint32_t)batch->label[b] >= (size_t)n_classes) {
-            PyErr_SetString(PyExc_ValueError, "labels must be sorted by item, and their items, "
-                            "workers and classes be among those counted");
-            return 0;
-        }
-    for (size i = 0; batch->gold && i < N; i++)
-        if (batch->gold[i] < MISSING || batch->gold[i] >= n_classes) {
-            PyErr_SetString(PyExc_ValueError, "a true class is not among those counted");
-            return 0;
-        }
-    return 1;
-}
-
-static size stride_of(int kind, size C) { return kind == HIERARCHICAL ? C * C : 2 * C; }
-static size params_of(int kind, size C) { return kind == HIERARCHICAL ? C + 1 : 1; }
-
-/* what a public function is given besides a batch, released together */
-#define MAX_ARRAYS 10
-typedef struct {
-    Py_buffer buffers[MAX_ARRAYS];
-    int n;
-} Arrays;
-
-static void release_arrays(Arrays *arrays)
-{
-    for (int n = 0; n < arrays->n; n++)
-        PyBuffer_Release(&arrays->buffers[n]);
-}
-
-/* float64 arrays of these sizes; those from `writable` on are written to */
-static int read_arrays(PyObject *tuple, Arrays *arrays, int writable, const size *counts, int n)
-{
-    arrays->n = 0;
-    if (PyTuple_Size(tuple) != n) {
-        PyErr_Format(PyExc_ValueError, "%d arrays were expected", n);
-        return 0;
-    }
-    for (int at = 0; at < n; at++) {
-        int flags = at < writable ? PyBUF_SIMPLE : PyBUF_WRITABLE;
-        Py_buffer *buffer = &arrays->buffers[at];
-        if (PyObject_GetBuffer(PyTuple_GetItem(tuple, at), buffer, flags) < 0)
-            return 0;
-        arrays->n = at + 1;
-        if (bad_size(buffer, counts[at], 8))
-            return 0;
-    }
-    return 1;
-}
-
-static int read_recipe(Py_buffer *given, Recipe *recipe)
-{
-    if (bad_size(given, sizeof(Recipe) / 8, 8))
-        return 0;
-    memcpy(recipe, given->buf, sizeof(Recipe));
-    return 1;
-}
+/* ── a whole chunk ──────────────────────────────────────────────────────────────────────── */
 
 /* the sums of a chunk once theta, counts, crowd and prior are settled */
 static int find_unexplained(Work *w, const double *log_prior, const double *probs, double *sums)
@@ -1012,16 +889,11 @@ static int find_unexplained(Work *w, const double *log_prior, const double *prob
     return 1;
 }
 
-static size n_sums(const Batch *batch)
-{
-    return N_SUMS + (batch->first_vote ? N_VOTE_SUMS : 0);
-}
-
 static int fit_batch(Work *w, const double *before, const double *others, const double *class_counts,
-                     const double *label_shares, double *counts, double *theta, double *probs,
-                     double *pooled, double *sums, double *numbers)
+                     const double *label_shares, const Fitted *out)
 {
     const Batch *batch = w->batch;
+    double *counts = out->counts, *probs = out->probs, *pooled = out->pooled;
     size K = batch->n_workers, C = batch->n_classes, shared = w->stride;
     size cells = K * shared;
     double *room = malloc(sizeof(double) * (size_t)(2 * cells + shared + (BLOCK + 4) * C + 8));
@@ -1038,7 +910,8 @@ static int fit_batch(Work *w, const double *before, const double *others, const 
     memcpy(inferred, class_counts, sizeof(double) * (size_t)C);
     memset(probs, 0, sizeof(double) * (size_t)(batch->n_items * C));
     w->counts = now;
-    w->theta = theta;
+    w->theta = out->theta;
+    exp_all(w->theta, w->factors, K * w->params);
     double moved = INFINITY, evidence = 0, rounds = 0, items = 0;
     while (rounds <= w->recipe->inner_steps && moved >= w->recipe->tolerance) {
         /* P' and G with N + dN, then a step of theta */
@@ -1058,7 +931,7 @@ static int fit_batch(Work *w, const double *before, const double *others, const 
     }
     for (size i = 0; i < batch->n_items; i++)
         items += batch->counted_item[i];
-    if (!find_unexplained(w, log_prior, probs, sums))
+    if (!find_unexplained(w, log_prior, probs, out->sums))
         return 0;
     /* P with these counts */
     if (w->kind == HIERARCHICAL) {
@@ -1071,57 +944,13 @@ static int fit_batch(Work *w, const double *before, const double *others, const 
         add_pooled(now, K, C, w->kind, w->recipe, pooled, spare);
         memcpy(counts, now, sizeof(double) * (size_t)cells);
     }
-    numbers[0] = -evidence / fmax(items, 1);
-    numbers[1] = rounds;
+    out->numbers[0] = -evidence / fmax(items, 1);
+    out->numbers[1] = rounds;
     return 1;
 }
 
-static PyObject *fit(PyObject *self, PyObject *args)
-{
-    int kind;
-    size K, C;
-    PyObject *tuple, *rest;
-    Py_buffer constants;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "inny*O!O!", &kind, &K, &C, &constants, &PyTuple_Type, &tuple,
-                          &PyTuple_Type, &rest))
-        return NULL;
-    Recipe recipe;
-    Buffers given;
-    Batch batch;
-    Arrays arrays = {.n = 0};
-    Work work = {0};
-    int done = read_recipe(&constants, &recipe) & read_batch(tuple, K, C, &given, &batch);
-    if (done) {
-        size stride = stride_of(kind, C), shared = stride;
-        /* before, others, class counts, label shares; then counts, theta, q, P, sums, numbers */
-        const size counts[] = {K * stride, shared, C, C, K * stride, K * params_of(kind, C),
-                               batch.n_items * C, shared, n_sums(&batch) * C, 2};
-        done = read_arrays(rest, &arrays, 4, counts, 10);
-    }
-    if (done) {
-        double *a[MAX_ARRAYS];
-        for (int n = 0; n < 10; n++)
-            a[n] = arrays.buffers[n].buf;
-        Py_BEGIN_ALLOW_THREADS
-        done = start_work(&work, &batch, &recipe, kind) &&
-               fit_batch(&work, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9]);
-        end_work(&work);
-        Py_END_ALLOW_THREADS
-        if (!done)
-            PyErr_NoMemory();
-    }
-    release_arrays(&arrays);
-    release(&given);
-    PyBuffer_Release(&constants);
-    if (!done)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
 /* scores, evidence and sums of a settled model: what `score` and `unexplained` share */
-static int settle(Work *w, const double *counts, const double *theta, const double *pooled,
-                  const double *label_shares, const double *class_counts, double *log_prior)
+static int settle(Work *w, const Settled *settled, double *log_prior)
 {
     const Batch *batch = w->batch;
     size K = batch->n_workers, C = batch->n_classes, cells = K * w->stride;
@@ -1132,16 +961,17 @@ static int settle(Work *w, const double *counts, const double *theta, const doub
     w->counts = room;
     w->theta = room + cells;
     double *sum = w->theta + K * w->params;
-    memcpy(w->theta, theta, sizeof(double) * (size_t)(K * w->params));
+    memcpy(w->theta, settled->theta, sizeof(double) * (size_t)(K * w->params));
+    exp_all(w->theta, w->factors, K * w->params);
     if (w->kind == HIERARCHICAL) {
-        transpose(counts, w->counts, K, C);
-        transpose(pooled, sum, 1, C);
+        transpose(settled->counts, w->counts, K, C);
+        transpose(settled->pooled, sum, 1, C);
     } else {
-        memcpy(w->counts, counts, sizeof(double) * (size_t)cells);
-        memcpy(sum, pooled, sizeof(double) * (size_t)w->stride);
+        memcpy(w->counts, settled->counts, sizeof(double) * (size_t)cells);
+        memcpy(sum, settled->pooled, sizeof(double) * (size_t)w->stride);
     }
     find_crowd(w, sum);
-    log_class_prior(label_shares, class_counts, C, w->recipe, log_prior);
+    log_class_prior(settled->label_shares, settled->class_counts, C, w->recipe, log_prior);
     return 1;
 }
 
@@ -1179,74 +1009,73 @@ static void score_items(const Work *w, const double *log_prior, double *scores, 
     BY_CLASSES(w->batch->n_classes, SCORE)
 }
 
-static PyObject *look(PyObject *args, int scoring)
+/* ── what a chunk is asked for ──────────────────────────────────────────────────────────── */
+
+int fit_chunk(const Batch *batch, const Recipe *recipe, int kind, const double *before,
+              const double *others, const double *class_counts, const double *label_shares,
+              const Fitted *out)
 {
-    int kind;
-    size K, C;
-    PyObject *tuple, *rest;
-    Py_buffer constants, evidence = {0};
-    if (!PyArg_ParseTuple(args, scoring ? "inny*O!O!w*" : "inny*O!O!", &kind, &K, &C, &constants,
-                          &PyTuple_Type, &tuple, &PyTuple_Type, &rest, &evidence))
-        return NULL;
-    Recipe recipe;
-    Buffers given;
-    Batch batch;
-    Arrays arrays = {.n = 0};
     Work work = {0};
-    int done = read_recipe(&constants, &recipe) & read_batch(tuple, K, C, &given, &batch);
-    if (done) {
-        size stride = stride_of(kind, C);
-        /* counts, theta, P, label shares, class counts, q or nothing; then scores or sums */
-        const size counts[] = {K * stride, K * params_of(kind, C), stride, C, C,
-                               scoring ? 0 : batch.n_items * C,
-                               scoring ? batch.n_items * C : n_sums(&batch) * C};
-        done = read_arrays(rest, &arrays, 6, counts, 7) &&
-               !(scoring && bad_size(&evidence, batch.n_labels * C, 4));
-    }
-    if (done) {
-        double *a[MAX_ARRAYS];
-        for (int n = 0; n < 7; n++)
-            a[n] = arrays.buffers[n].buf;
-        Py_BEGIN_ALLOW_THREADS
-        double *log_prior = malloc(sizeof(double) * (size_t)(C + 1));
-        done = log_prior && start_work(&work, &batch, &recipe, kind) &&
-               settle(&work, a[0], a[1], a[2], a[3], a[4], log_prior);
-        if (done && scoring) {
-            fill_table(&work, 0, NULL);
-            score_items(&work, log_prior, a[6], evidence.buf);
-        } else if (done) {
-            done = find_unexplained(&work, log_prior, a[5], a[6]);
-        }
-        free(log_prior);
-        end_work(&work);
-        Py_END_ALLOW_THREADS
-        if (!done)
-            PyErr_NoMemory();
-    }
-    release_arrays(&arrays);
-    release(&given);
-    PyBuffer_Release(&constants);
-    if (scoring)
-        PyBuffer_Release(&evidence);
-    if (!done)
-        return NULL;
-    Py_RETURN_NONE;
+    int done = start_work(&work, batch, recipe, kind) &&
+               fit_batch(&work, before, others, class_counts, label_shares, out);
+    end_work(&work);
+    return done;
 }
 
-static PyObject *score(PyObject *self, PyObject *args)
+/* scores or, where q is given, sums */
+static int look(const Batch *batch, const Recipe *recipe, int kind, const Settled *settled,
+                const double *probs, double *out, float *evidence)
 {
-    (void)self;
-    return look(args, 1);
+    Work work = {0};
+    double *log_prior = malloc(sizeof(double) * (size_t)(batch->n_classes + 1));
+    int done = log_prior && start_work(&work, batch, recipe, kind) &&
+               settle(&work, settled, log_prior);
+    if (done && evidence) {
+        fill_table(&work, 0, NULL);
+        score_items(&work, log_prior, out, evidence);
+    } else if (done) {
+        done = find_unexplained(&work, log_prior, probs, out);
+    }
+    free(log_prior);
+    end_work(&work);
+    return done;
 }
 
-static PyObject *unexplained(PyObject *self, PyObject *args)
+int score_chunk(const Batch *batch, const Recipe *recipe, int kind, const Settled *settled,
+                double *scores, float *evidence)
 {
-    (void)self;
-    return look(args, 0);
+    return look(batch, recipe, kind, settled, NULL, scores, evidence);
 }
+
+int unexplained_chunk(const Batch *batch, const Recipe *recipe, int kind, const Settled *settled,
+                      const double *probs, double *sums)
+{
+    return look(batch, recipe, kind, settled, probs, sums, NULL);
+}
+
+int count_chunk(const Batch *batch, int kind, const double *probs, double *counts)
+{
+    size K = batch->n_workers, C = batch->n_classes, stride = stride_of(kind, C);
+    double *inside = counts;
+    if (kind == HIERARCHICAL)
+        inside = malloc(sizeof(double) * (size_t)(K * stride + 1));
+    if (!inside)
+        return 0;
+    Work work = {.batch = batch, .kind = kind, .stride = stride};
+    memset(inside, 0, sizeof(double) * (size_t)(K * stride));
+    for (size b = 0; b < batch->n_labels; b++)
+        count_label(&work, b, probs + batch->item[b] * C, inside, kind, C);
+    if (kind == HIERARCHICAL) {
+        transpose(inside, counts, K, C);
+        free(inside);
+    }
+    return 1;
+}
+
+/* ── workers alone ──────────────────────────────────────────────────────────────────────── */
 
 /* P of counts (K, ...) */
-static int pool_each(const double *given, double *out, size K, size C, int kind, const Recipe *r)
+int pool_workers(const double *given, double *out, size K, size C, int kind, const Recipe *r)
 {
     size stride = stride_of(kind, C);
     double *sum = calloc((size_t)(2 * stride + C + 1), sizeof(double)), *own = sum + stride;
@@ -1267,8 +1096,8 @@ static int pool_each(const double *given, double *out, size K, size C, int kind,
 }
 
 /* theta (K, D) at the maximum of J, from 0 */
-static int solve_each(const double *given, const double *pooled, double *out, size K, size C,
-                      int kind, const Recipe *r)
+int solve_workers(const double *given, const double *pooled, double *out, size K, size C, int kind,
+                  const Recipe *r)
 {
     size stride = stride_of(kind, C), D = params_of(kind, C);
     double *own = malloc(sizeof(double) * (size_t)(LANES * (stride + 2 * D) + 2 * stride + 1));
@@ -1315,108 +1144,3 @@ static int solve_each(const double *given, const double *pooled, double *out, si
     return 1;
 }
 
-/* P of counts (K, ...), or theta at the maximum of J where `solving` */
-static PyObject *of_workers(PyObject *args, int solving)
-{
-    int kind;
-    size K, C;
-    PyObject *rest;
-    Py_buffer constants;
-    if (!PyArg_ParseTuple(args, "inny*O!", &kind, &K, &C, &constants, &PyTuple_Type, &rest))
-        return NULL;
-    Recipe recipe;
-    Arrays arrays = {.n = 0};
-    size stride = stride_of(kind, C), params = params_of(kind, C);
-    /* counts, P or nothing; then theta or P */
-    const size counts[] = {K * stride, solving ? stride : 0, solving ? K * params : stride};
-    int done = read_recipe(&constants, &recipe) && read_arrays(rest, &arrays, 2, counts, 3);
-    if (done) {
-        const double *given = arrays.buffers[0].buf, *pooled = arrays.buffers[1].buf;
-        double *out = arrays.buffers[2].buf;
-        Py_BEGIN_ALLOW_THREADS
-        done = solving ? solve_each(given, pooled, out, K, C, kind, &recipe)
-                       : pool_each(given, out, K, C, kind, &recipe);
-        Py_END_ALLOW_THREADS
-        if (!done)
-            PyErr_NoMemory();
-    }
-    release_arrays(&arrays);
-    PyBuffer_Release(&constants);
-    if (!done)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *count(PyObject *self, PyObject *args)
-{
-    int kind;
-    size K, C;
-    PyObject *tuple, *rest;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "innO!O!", &kind, &K, &C, &PyTuple_Type, &tuple, &PyTuple_Type,
-                          &rest))
-        return NULL;
-    Buffers given;
-    Batch batch;
-    Arrays arrays = {.n = 0};
-    size stride = stride_of(kind, C);
-    int done = read_batch(tuple, K, C, &given, &batch);
-    if (done) {
-        const size counts[] = {batch.n_items * C, K * stride}; /* q; then the counts */
-        done = read_arrays(rest, &arrays, 1, counts, 2);
-    }
-    if (done) {
-        const double *probs = arrays.buffers[0].buf;
-        double *out = arrays.buffers[1].buf, *inside = out;
-        Py_BEGIN_ALLOW_THREADS
-        if (kind == HIERARCHICAL)
-            inside = malloc(sizeof(double) * (size_t)(K * stride + 1));
-        if ((done = inside != NULL)) {
-            Work work = {.batch = &batch, .kind = kind, .stride = stride};
-            memset(inside, 0, sizeof(double) * (size_t)(K * stride));
-            for (size b = 0; b < batch.n_labels; b++)
-                count_label(&work, b, probs + batch.item[b] * C, inside, kind, C);
-            if (kind == HIERARCHICAL) {
-                transpose(inside, out, K, C);
-                free(inside);
-            }
-        }
-        Py_END_ALLOW_THREADS
-        if (!done)
-            PyErr_NoMemory();
-    }
-    release_arrays(&arrays);
-    release(&given);
-    if (!done)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *solve_workers(PyObject *self, PyObject *args)
-{
-    (void)self;
-    return of_workers(args, 1);
-}
-
-static PyObject *pool(PyObject *self, PyObject *args)
-{
-    (void)self;
-    return of_workers(args, 0);
-}
-
-static PyMethodDef functions[] = {
-    {"fit", fit, METH_VARARGS, "Solve a chunk with all that was counted before."},
-    {"score", score, METH_VARARGS, "Log scores of items, and what each label says."},
-    {"unexplained", unexplained, METH_VARARGS, "The sums of `dependence` for labels counted before."},
-    {"count", count, METH_VARARGS, "The counts of labels by q."},
-    {"solve", solve_workers, METH_VARARGS, "Theta of workers at the maximum of J."},
-    {"pool", pool, METH_VARARGS, "What workers give to P."},
-    {NULL, NULL, 0, NULL},
-};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_kernel", "The solver of counts.py in C.", -1, functions,
-    NULL, NULL, NULL, NULL,
-};
-
-PyMODINIT_FUNC PyInit__kernel(void) { return PyModule_Create(&module); }

@@ -361,7 +361,7 @@ class _Tally(NamedTuple):
     items: Floats  # (N,) 1 where the item counts in ν
     share_items: Floats  # (N,) 1 where it counts in f
     past: Chunk | None  # labels as they were counted before
-    past_probs: Floats  # (N, A, C) by which each model counted them
+    past_probs: Floats  # (N, A, C) by which each model counted them; N is 0 without a past
 
 
 def _tally(chunk: Chunk, n_models: int) -> _Tally:
@@ -371,12 +371,12 @@ def _tally(chunk: Chunk, n_models: int) -> _Tally:
     back. Where the q of then is not known, only labels of workers new to the item are counted.
     """
     items = (chunk.weight_by_item > 0).astype(np.float64)
+    counted_before = chunk.counted_probs is not None and chunk.counted_probs.any()
+    if chunk.is_all_new and not counted_before:
+        return _Tally(chunk, items, items, None, np.zeros((0, n_models, chunk.n_classes)))
     probs = np.zeros((chunk.n_items, n_models, chunk.n_classes))
     corrects = chunk.replaced != MISSING
     seen = chunk.known | corrects
-    counted_before = chunk.counted_probs is not None and chunk.counted_probs.any()
-    if not seen.any() and not counted_before:
-        return _Tally(chunk, items, items, None, probs)
     label = np.where(corrects, chunk.replaced, chunk.label)
     weight = np.where(seen, np.where(corrects, chunk.replaced_weight, chunk.weight), 0)
     past = chunk._replace(label=label, weight=weight.astype(np.float32))
@@ -431,7 +431,7 @@ def _commit(
     recipe: Recipe,
 ) -> tuple[State, NDArray[np.float32]]:
     """The state once a chunk is counted, and by what each item was, (N, A, C)."""
-    chunk, counted = tally.labels, []
+    chunk, counted, all_count = tally.labels, [], bool(tally.items.all())
     rows: dict[str, Floats] = {}
     pooled, class_counts, unexplained = {}, {}, {}
     for name, past in before.items():
@@ -442,7 +442,7 @@ def _commit(
                 "Look for extreme weights, or for settings far from their defaults."
             )
         rows |= {f"{name}_counts": fit.counts, f"{name}_theta": fit.theta}
-        probs = fit.class_probs * tally.items[:, None]
+        probs = fit.class_probs if all_count else fit.class_probs * tally.items[:, None]
         pooled[name] = fit.pooled
         class_counts[name] = past.known.class_counts + probs.sum(axis=0)
         unexplained[name] = with_more(past.unexplained, fit.unexplained)
@@ -547,4 +547,5 @@ def with_more(sums: Floats, other: Floats) -> Floats:
 
 
 def _with_workers(state: State, n_workers: int) -> State:
-    return state._replace(rows=state.rows.with_room(n_workers))
+    rows = state.rows.with_room(n_workers)
+    return state if rows is state.rows else state._replace(rows=rows)

@@ -11,22 +11,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from labelquorum.errors import StateError
+from labelquorum.learn.lazy import LazyModule
 
 __all__ = ["jax", "jit", "jnp", "optax"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class _Lazy:
-    """A module that is imported when an attribute of it is asked for."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("_"):  # what copy, pickle and inspect look for
-            raise AttributeError(attribute)
-        return getattr(_imported(self._name), attribute)
+class _Lazy(LazyModule):
+    def _load(self) -> ModuleType:
+        return _imported(self._name)
 
 
 @cache
