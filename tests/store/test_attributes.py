@@ -136,7 +136,7 @@ def test_a_forgotten_worker_leaves_neither_attributes_nor_scores(store, stream, 
     model = stream.estimator()
     assert "j3" not in model.model_.learned.vocabulary.attributes
     assert np.count_nonzero(~np.isnan(held_scores(model))) == 60
-    stream.accept(jury(40, 50, workers=("j1", "j3")))  # and comes back as somebody new
+    stream.accept(jury(40, 50, workers=("j1", "j3")))  # and comes back as a new worker
     stream.accept([{"task": "x", "worker": "j3", "label": "a", "prompt": "p"}])
     stream.settle(flush=True)
     assert stream.worker("j3")["prompt"] == "p"

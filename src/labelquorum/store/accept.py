@@ -255,7 +255,7 @@ class Acceptor:
     def _admit_attributes(
         self, connection: sa.Connection, batches: Mapping[int, Batch]
     ) -> dict[int, LabelQuorumError]:
-        """Keep what is told of workers; returns an error per batch that tells otherwise."""
+        """Keep new attributes of workers; returns an error per batch with another value."""
         names = {worker for batch in batches.values() for worker in batch.attributes}
         if not names:
             return {}
