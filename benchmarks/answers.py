@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import labelquorum as lq
-from labelquorum.evaluation import list_datasets, read_dataset
+from labelquorum.evaluation import data_folder, list_datasets, read_dataset
 
 CHUNK_ITEMS = 50
 
@@ -43,7 +43,7 @@ def main(verb, file):
             "| data set | tasks | differ, % | probability: largest | 99.9 % | error before | now |"
         )
         print("|---|---:|---:|---:|---:|---:|---:|")
-    for name in list_datasets():
+    for name in list_datasets(data_folder()):
         if not read_dataset(name).table.labels:  # the truth alone
             continue
         try:

@@ -18,7 +18,7 @@ import pyarrow
 
 import labelquorum as lq
 from labelquorum.errors import LabelQuorumError
-from labelquorum.evaluation import count_dataset, list_datasets, read_dataset
+from labelquorum.evaluation import count_dataset, data_folder, list_datasets, read_dataset
 
 HERE = Path(__file__).resolve().parent
 COMMAND = "LABELQUORUM_DATA=DIR python3 run.py spark experiments/spark/tolerance.py --save"
@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     file = HERE / "results" / "tolerance.json"
     rows = json.loads(file.read_text())["rows"] if options.save and file.exists() else []
     done = set() if options.again else {(row["dataset"], row["method"]) for row in rows}
-    for name, method in product(options.only or list_datasets(), options.methods):
+    for name, method in product(options.only or list_datasets(data_folder()), options.methods):
         row = None if (name, method) in done else measure(spark, name, method)
         if row is None:
             continue

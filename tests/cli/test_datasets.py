@@ -53,7 +53,12 @@ def test_what_is_in_the_folder_besides_is_your_own(folder):
 
 
 def test_the_list_says_how_what_is_absent_can_be_had(folder):
-    by_hand = "Put the files there yourself: cifar10n, toloka_search_relevance, trec2011_delft."
+    names = [
+        *("cifar10n", "toloka_search_relevance", "trec2011_delft", "llmbar_natural"),
+        *(f"llmbar_adversarial_{kind}" for kind in ("manual", "neighbor", "gptinst")),
+        *("llmbar_one_prompt", "care_civilcomments", "valence5", "paclabels_stance"),
+    ]
+    by_hand = f"Put the files there yourself: {', '.join(names)}."
     reply = run("--data", "data").stderr.splitlines()
     assert reply == [
         "To get sets that are not here: labelquorum datasets --download NAME…",

@@ -15,6 +15,7 @@ from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
 CLASSES = ["a", "b", "c"]
+JUDGES = ("w0", "w1", "w2", "w3")
 RULES = Rules(
     labels_per_item=3,
     chunk_items=4,
@@ -44,8 +45,19 @@ def batches_of(rows, size=8):
 
 
 def table_of(rows):
-    """Rows as a table a stream accepts."""
-    return LabelTable(*(list(column) for column in zip(*rows, strict=True)), source="test")
+    """Rows as a table a stream accepts; w0 to w3 are judges, with attributes and a score each."""
+    judges = [int(worker[1:]) if worker in JUDGES else None for _, worker, _ in rows]
+    return LabelTable(
+        *(list(column) for column in zip(*rows, strict=True)),
+        source="test",
+        scores=[
+            None if k is None else k + len(task) / 8
+            for k, (task, *_) in zip(judges, rows, strict=True)
+        ],
+        worker_kinds=[None if k is None else "llm" for k in judges],
+        models=[None if k is None else f"m{k // 2}" for k in judges],
+        orders=[None if k is None else "AB" if k % 2 else "BA" for k in judges],
+    )
 
 
 def opened(store, rules=RULES):

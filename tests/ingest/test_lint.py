@@ -167,6 +167,16 @@ def test_weights_of_zero_are_found() -> None:
     assert (finding.count, finding.severity) == (1, "note")
 
 
+def test_a_worker_with_two_models_is_found() -> None:
+    rows = sound()
+    models = ["m" if worker == "ann" else None for _, worker, _ in rows]
+    assert set(found(rows, models=models)) == {"all clear"}
+    models[-3] = "n"
+    finding = found(rows, models=models)["contradicting attributes"]
+    assert (finding.count, finding.severity) == (1, "warning")
+    assert "row 33: worker 'ann' has the model 'n' here and 'm' before" in finding.sentence
+
+
 @pytest.mark.parametrize(
     "times", [[3, 1, 2], ["2024-01-03", "2024-01-01T10:00:00Z", "2024-01-02"], [3.5, 1, 2]]
 )

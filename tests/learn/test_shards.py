@@ -14,6 +14,7 @@ from labelquorum.evaluation import class_conditional_crowd, label_table
 from labelquorum.evaluation.datasets.load import (
     DATA_VARIABLE,
     count_dataset,
+    data_folder,
     list_datasets,
     read_dataset,
 )
@@ -83,8 +84,8 @@ def error(answers, truth):
 def test_every_real_crowd_of_some_size_is_among_them():
     if not os.environ.get(DATA_VARIABLE):
         pytest.skip(f"real data sets are read only where {DATA_VARIABLE} names their folder")
-    files = {name: Path(os.environ[DATA_VARIABLE], name) for name in list_datasets()}
-    judged = [name for name, file in files.items() if (file / "truth.csv").exists()]
+    folder = data_folder()
+    judged = [name for name in list_datasets(folder) if (folder / name / "truth.csv").exists()]
     assert [n for n in judged if count_dataset(read_dataset(n)).n_labels > 5000] == LARGE
 
 

@@ -106,6 +106,27 @@ def test_the_model_that_comes_is_that_of_the_library_fed_the_same_chunks(client,
     pd.testing.assert_series_equal(client.model(name).skills_, local.skills_)
 
 
+def test_a_table_with_scores_and_attributes_is_sent_as_it_is(client, name):
+    table = pd.DataFrame(
+        {
+            "task": ["t1", "t1", "t2", "t2"],
+            "worker": ["j1", "ann"] * 2,
+            "label": ["owl", "owl", "wren", "owl"],
+            "score": [0.9, None, 0.4, None],
+            "worker_kind": ["llm", "human"] * 2,
+            "model": ["m", None] * 2,
+        }
+    )
+    assert client.send(name, table).accepted == 4
+    settled(client, name)
+    workers = client.workers(name)
+    assert workers["worker_kind"].to_dict() == {"j1": "llm", "ann": "human"}
+    assert workers.loc["j1", "model"] == "m" and client.worker(name, "j1")["prompt"] is None
+    local = lq.BiLA(classes=["owl", "wren"]).partial_fit(table)
+    ours = client.model(name).model_.learned.vocabulary
+    assert ours.attributes == local.model_.learned.vocabulary.attributes
+
+
 def test_many_batches_are_counted_once_each(client, request, monkeypatch):
     monkeypatch.setattr(transport, "BATCH_ROWS", 7)
     table = label_table(class_conditional_crowd(30, 8, 3, labels_per_item=4, seed=2))

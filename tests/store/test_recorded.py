@@ -1,6 +1,6 @@
 """The recorded streams of the goldens, in PostgreSQL; `test_goldens.py` has them in SQLite.
 
-And a store and a model file that an earlier version wrote: see `fixtures/README.md`.
+And stores and model files that earlier versions wrote: see `fixtures/README.md`.
 """
 
 import gc
@@ -23,14 +23,21 @@ FIXTURES = Path(__file__).parent / "fixtures"
 where = store_on("sqlite", "postgresql")
 
 
+@pytest.fixture(scope="module", params=["before_held_labels", "before_attributes"])
+def name(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def recorded():
-    return json.loads((FIXTURES / "before_held_labels.json").read_text())
+def recorded(name):
+    return json.loads((FIXTURES / f"{name}.json").read_text())
 
 
-def test_a_store_of_an_earlier_version_keeps_rules_answers_and_hashes(where, tmp_path, recorded):
+def test_a_store_of_an_earlier_version_keeps_rules_answers_and_hashes(
+    where, tmp_path, name, recorded
+):
     backup = tmp_path / "backup"
-    backup.write_bytes(gzip.decompress((FIXTURES / "before_held_labels.backup.gz").read_bytes()))
+    backup.write_bytes(gzip.decompress((FIXTURES / f"{name}.backup.gz").read_bytes()))
     restore(backup, where)
     with Store.open(where, lambda: recorded["clock"]) as store:
         streams = [store.stream(name) for name in store.streams()]
@@ -42,8 +49,24 @@ def test_a_store_of_an_earlier_version_keeps_rules_answers_and_hashes(where, tmp
     assert not [one for one in examine_store(where) if one.name == "broken"]
 
 
-def test_a_model_file_of_an_earlier_version_says_what_it_said(recorded):
-    found = json.loads(json.dumps(made.predicted(lq.load(FIXTURES / "before_held_labels.lq"))))
+def test_a_store_of_an_earlier_version_takes_scores_and_attributes(where, tmp_path, recorded):
+    backup = tmp_path / "backup"
+    backup.write_bytes(gzip.decompress((FIXTURES / "before_attributes.backup.gz").read_bytes()))
+    restore(backup, where)
+    with Store.open(where, lambda: recorded["clock"]) as store:
+        stream = store.stream("kept")
+        rows = [
+            {"task": task, "worker": worker, "label": label, "score": 0.5, "model": f"m{worker}"}
+            for task, labels in made.MORE.items()
+            for worker, label in labels.items()
+        ]
+        stream.accept(rows)
+        stream.settle(flush=True)
+        assert stream.worker("eve")["model"] == "meve" and "model" not in stream.worker("ann")
+
+
+def test_a_model_file_of_an_earlier_version_says_what_it_said(name, recorded):
+    found = json.loads(json.dumps(made.predicted(lq.load(FIXTURES / f"{name}.lq"))))
     assert found == recorded["model"]
 
 

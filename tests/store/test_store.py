@@ -262,7 +262,7 @@ def test_tables_that_others_read_are_not_waited_for_without_end(database, monkey
             connection.execute(sa.text(statement))
     engine, _ = database_module.open_postgresql(database)
     with engine.connect() as reader:
-        reader.execute(sa.select(schema.labels))
+        reader.execute(sa.text("SELECT * FROM labels"))
         with pytest.raises(StoreError, match="lock timeout"):
             Store.open(database)
     engine.dispose()
@@ -270,6 +270,8 @@ def test_tables_that_others_read_are_not_waited_for_without_end(database, monkey
 
 
 _DOWN = (  # from the tables of today to those of 0003
+    "DROP TABLE attributes",
+    "ALTER TABLE labels DROP COLUMN score",
     "ALTER TABLE streams DROP COLUMN held_labels",
     "DROP INDEX labels_of_item",
     "DROP INDEX labels_of_chunk",

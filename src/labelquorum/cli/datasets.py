@@ -68,30 +68,30 @@ def datasets(
         tell("No folder is named by --data or LABELQUORUM_DATA: only the toy set was looked at.")
     if download:
         _download(names or [], root)
-    there = _there(root)
+    there = _there(data, root)
     if check:
-        _check(names or list(there), root, as_json)
+        _check(names or list(there), data, as_json)
     elif names:
         show = print_json if as_json else _print_in_full
-        show([_facts(name, root, there) for name in names])
+        show([_facts(name, data, root, there) for name in names])
     else:
         show = print_json if as_json else _print_table
-        show(_overview(root, there))
+        show(_overview(data, root, there))
         _tell_the_way(root, there)
 
 
 def _folder(data: Path | None) -> Path | None:
-    """Find the folder, if one is named."""
+    """Find the folder, the first of several, if one is named."""
     from labelquorum.evaluation.datasets.load import DATA_VARIABLE, data_folder
 
     return data_folder(data) if data is not None or os.environ.get(DATA_VARIABLE) else None
 
 
-def _there(root: Path | None) -> dict[str, Path]:
+def _there(data: Path | None, root: Path | None) -> dict[str, Path]:
     """Say where each data set is that can be read."""
-    from labelquorum.evaluation.datasets.load import TOY, list_datasets
+    from labelquorum.evaluation.datasets.load import TOY, dataset_paths
 
-    found = {} if root is None else {name: root / name for name in list_datasets(root)}
+    found = {} if root is None else dataset_paths(data)
     return {TOY.name: TOY, **found}
 
 
@@ -109,14 +109,14 @@ def _download(names: Sequence[str], root: Path | None) -> None:
         tell(f"{again}{name} is in {place}.")
 
 
-def _check(names: Sequence[str], root: Path | None, as_json: bool) -> None:
+def _check(names: Sequence[str], data: Path | None, as_json: bool) -> None:
     """Say of each set whether it is right; a wrong one makes the exit code 1."""
     from labelquorum.evaluation import check_dataset, read_dataset
 
     findings: dict[str, list[str]] = {}
     for name in names:
         try:
-            findings[name] = check_dataset(read_dataset(name, root))
+            findings[name] = check_dataset(read_dataset(name, data))
         except LabelError as error:
             findings[name] = [str(error)]
     if as_json:
@@ -128,24 +128,29 @@ def _check(names: Sequence[str], root: Path | None, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _facts(name: str, root: Path | None, there: Mapping[str, Path]) -> Facts:
+def _facts(name: str, data: Path | None, root: Path | None, there: Mapping[str, Path]) -> Facts:
     """Gather all about a data set; if it is there it is read."""
     from labelquorum.evaluation import check_dataset, dataset_info, read_dataset
-    from labelquorum.evaluation.datasets.load import count_dataset, unknown_dataset, way_to_get
+    from labelquorum.evaluation.datasets.load import (
+        count_dataset,
+        data_folders,
+        unknown_dataset,
+        way_to_get,
+    )
 
     info, place = dataset_info(name), there.get(name)
     if info is None and place is None:
-        raise unknown_dataset(name, root)
+        raise unknown_dataset(name, [] if root is None else data_folders(data))
     facts = _known(name, place)
     if place is not None:
-        dataset = read_dataset(name, root)
+        dataset = read_dataset(name, data)
         facts |= {"found": _counted(count_dataset(dataset)), "wrong": check_dataset(dataset)}
     elif info is not None:
         facts["get"] = way_to_get(info, root)
     return facts
 
 
-def _overview(root: Path | None, there: Mapping[str, Path]) -> list[Facts]:
+def _overview(data: Path | None, root: Path | None, there: Mapping[str, Path]) -> list[Facts]:
     """Gather what the registry knows, and count your own, which may be broken."""
     from labelquorum.evaluation import known_datasets
 
@@ -153,7 +158,7 @@ def _overview(root: Path | None, there: Mapping[str, Path]) -> list[Facts]:
     facts: list[Facts] = [_known(name, there.get(name)) for name in known]
     for name in there.keys() - known.keys():
         try:
-            facts.append(_facts(name, root, there))
+            facts.append(_facts(name, data, root, there))
         except LabelError as error:
             facts.append(_known(name, there[name]) | {"wrong": [str(error)]})
     return sorted(facts, key=lambda fact: fact["name"])

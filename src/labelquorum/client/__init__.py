@@ -21,6 +21,7 @@ from labelquorum.client.transport import AbsentError, Event, Wire, batches, pack
 from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, StateError, StoreError
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.ingest.readers import read_gold
+from labelquorum.ingest.validate import ATTRIBUTES
 from labelquorum.ingest.writers import replacing
 
 if TYPE_CHECKING:
@@ -308,10 +309,18 @@ class Client:
         return self._ask("GET", _path(stream, "items", task))
 
     def workers(self, stream: str) -> pd.DataFrame:
-        """All workers: index worker; skill, low and high (its bounds), labels, agreed, flags."""
+        """All workers: index worker; skill, low and high (its bounds), labels, agreed, flags.
+
+        Also worker_kind, model, prompt and order, where any worker has one.
+        """
         columns = ["skill", "low", "high", "labels", "agreed", "flags"]
-        found = self._pages(_path(stream, "workers"), "workers", {})
-        rows = ({**one, "flags": ", ".join(f["flag"] for f in one["flags"])} for one in found)
+        found = list(self._pages(_path(stream, "workers"), "workers", {}))
+        roles = [role for role in ATTRIBUTES if any(one.get(role) is not None for one in found)]
+        columns += roles
+        nothing = dict.fromkeys(roles)
+        rows = (
+            {**nothing, **one, "flags": ", ".join(f["flag"] for f in one["flags"])} for one in found
+        )
         return _frame(rows, "worker", columns)
 
     def worker(self, stream: str, worker: Hashable) -> dict[str, Any]:

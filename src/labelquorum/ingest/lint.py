@@ -15,8 +15,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from labelquorum.errors import LabelError
 from labelquorum.ingest.labels import LabelTable
 from labelquorum.ingest.validate import shown
+from labelquorum.ingest.worker_attributes import Attributes, joined
 
 __all__ = ["Finding", "examine"]
 
@@ -55,6 +57,7 @@ class _Labels(NamedTuple):
     n_zero_weights: int
     seconds: NDArray[np.float64] | None  # (B,) the timestamps; NaN where there is none
     skipped: Counter[str]
+    contradictions: list[str]  # a sentence for each table in which a worker has two values
 
     @property
     def n_labels(self) -> int:
@@ -92,6 +95,7 @@ def examine(tables: LabelTable | Iterable[LabelTable]) -> list[Finding]:
         _find_id_traps,
         _find_odd_classes,
         _find_zero_weights,
+        _find_contradictions,
         _find_disorder,
     ):
         findings += find(labels)
@@ -112,6 +116,8 @@ def _gather(tables: Iterable[LabelTable]) -> _Labels:
     timed = False
     n_zero_weights = 0
     skipped: Counter[str] = Counter()
+    known: dict[Hashable, Attributes] = {}
+    contradictions: list[str] = []
     for table in tables:
         n_rows = len(table.item_ids)
         all_ids = (table.item_ids, table.worker_ids, table.labels)
@@ -126,6 +132,10 @@ def _gather(tables: Iterable[LabelTable]) -> _Labels:
             seconds.append(np.fromiter(map(_seconds, table.timestamps), np.float64, n_rows))
         n_zero_weights += sum(weight == 0 for weight in table.weights or ())
         skipped.update(table.skipped)
+        try:
+            known |= joined(known, [table])
+        except LabelError as error:
+            contradictions.append(str(error))
     item, worker, label = (np.concatenate([np.zeros(0, np.int64), *parts]) for parts in columns)
     item_ids, worker_ids, classes = map(list, indices)
     return _Labels(
@@ -138,6 +148,7 @@ def _gather(tables: Iterable[LabelTable]) -> _Labels:
         n_zero_weights,
         np.concatenate(seconds) if timed else None,
         skipped,
+        contradictions,
     )
 
 
@@ -337,6 +348,14 @@ def _find_odd_classes(labels: _Labels) -> list[Finding]:
             "note",
         )
     ]
+
+
+def _find_contradictions(labels: _Labels) -> list[Finding]:
+    """Attributes of which a worker has several values: such labels would be refused."""
+    if not labels.contradictions:
+        return []
+    count = len(labels.contradictions)
+    return [Finding("contradicting attributes", count, labels.contradictions[0], "warning")]
 
 
 def _find_zero_weights(labels: _Labels) -> list[Finding]:

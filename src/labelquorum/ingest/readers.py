@@ -479,7 +479,7 @@ def _parse_jsonl(name: str, lines: Iterator[str], columns: Columns) -> _Parsed:
                 yield shape._replace(line=line)
             else:
                 present.update(shape.present)
-                yield (line, *(event.get(key, default) for key, default in shape.cells))
+                yield shape.row(line, event)
 
     return _Parsed(tuple(COLUMN_ALIASES), present, rows())
 

@@ -151,6 +151,11 @@ class Shape(NamedTuple):
 
     cells: tuple[tuple[str | None, Any], ...]  # for each role its key, and what holds without one
     present: frozenset[str]  # the roles that have a key
+    absent: tuple[None, ...]  # the cells of later roles, none of which has a key
+
+    def row(self, line: int, record: Mapping[Any, Any]) -> tuple[Any, ...]:
+        """The line, and a cell for each role."""
+        return (line, *[record.get(key, default) for key, default in self.cells], *self.absent)
 
 
 def shape_of(keys: tuple[str, ...], columns: Columns = None) -> Shape | Fault:
@@ -166,11 +171,13 @@ def _shape_of(keys: tuple[str, ...], named: tuple[tuple[str, Any], ...] | None) 
     found = match_columns(keys, SKIP, None if named is None else dict(named))
     if isinstance(found, Fault):
         return found
+    roles = list(COLUMN_ALIASES)
+    last = max(map(roles.index, ("weight", *found)))  # a weight has a default
     cells = tuple(
         (keys[found[role]] if role in found else None, 1.0 if role == "weight" else None)
-        for role in COLUMN_ALIASES
+        for role in roles[: last + 1]
     )
-    return Shape(cells, frozenset(found))
+    return Shape(cells, frozenset(found), (None,) * (len(roles) - len(cells)))
 
 
 _known_shape = lru_cache(maxsize=1000)(_shape_of)
@@ -216,7 +223,7 @@ def read_records(
             faults.append(shape._replace(line=row))
         else:
             present |= shape.present
-            rows.append((row, *(record.get(key, default) for key, default in shape.cells)))
+            rows.append(shape.row(row, record))
     lines, *cells = map(list, zip(*rows, strict=True)) if rows else [[]] * (len(COLUMN_ALIASES) + 1)
     named: dict[str, Any] = {
         COLUMNS[role]: column
@@ -242,7 +249,7 @@ def _alike(records: Sequence[Any], source: str, columns: Columns) -> LabelTable 
         return None
     named: dict[str, Any] = {
         COLUMNS[role]: list(cells[key])
-        for role, (key, _) in zip(COLUMN_ALIASES, shape.cells, strict=True)
+        for role, (key, _) in zip(COLUMN_ALIASES, shape.cells, strict=False)
         if key is not None
     }
     return LabelTable(**named, source=source, unit="row")

@@ -5,8 +5,8 @@ and in which order of the answers. Any table of labels may have them as columns;
 alone is read by `readers.read_workers`. What comes later fills a gap; another value is an error.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,16 +47,18 @@ def joined(
 
 
 def merged(
-    rosters: Iterable[Mapping[Hashable, Attributes]],
-) -> dict[Hashable, Attributes]:
-    """What several models know of their workers."""
-    everything: dict[Hashable, Attributes] = {}
+    rosters: Iterable[Mapping[Any, Attributes]],
+    where: str = "merge",
+    name: Callable[[Any], Hashable] = lambda worker: worker,
+) -> dict[Any, Attributes]:
+    """What several sources know of their workers; `where` and `name` are for the error."""
+    everything: dict[Any, Attributes] = {}
     for roster in rosters:
         for worker, theirs in roster.items():
             have = everything.setdefault(worker, theirs)
             for role, before, value in zip(ATTRIBUTES, have, theirs, strict=True):
                 if None not in (before, value) and before != value:
-                    raise _conflict("merge", worker, role, str(before), str(value))
+                    raise _conflict(where, name(worker), role, str(before), str(value))
             both = (
                 one if other is None else other for one, other in zip(have, theirs, strict=True)
             )

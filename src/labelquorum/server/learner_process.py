@@ -39,6 +39,7 @@ from labelquorum.ingest.frames import require_pyarrow
 from labelquorum.ingest.untrusted import decode_in_fork
 from labelquorum.store.learner import (
     AnswerRow,
+    AttributeRow,
     Configuration,
     LabelRow,
     LocalLearner,
@@ -121,6 +122,7 @@ def work_from(parts: list[Any]) -> Work:
         workers=[WorkerRow(*row) for row in work.workers],
         open_items=[OpenRow(*row) for row in work.open_items],
         labels=[LabelRow(*row) for row in work.labels],
+        attributes=[AttributeRow(*row) for row in work.attributes],
         gold=[(item, truth) for item, truth in work.gold],
     )
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from labelquorum.ingest.validate import WORKER_KINDS
 from labelquorum.store.queries import Answer, Undecided
 
 __all__ = [
@@ -405,6 +406,10 @@ class WorkerRowShape(BaseModel):
         description="P(the worker says z | truth c), by row c; not where `brief` is wanted.",
     )
     trend: Trend | None = None
+    worker_kind: str | None = Field(default=None, description="human, llm or model.")
+    model: str | None = None
+    prompt: str | None = None
+    order: str | None = None
 
 
 class WorkerPage(BaseModel):
@@ -492,6 +497,11 @@ _LABEL = {
         "weight": {"type": "number", "minimum": 0, "maximum": 1_000_000},
         "group": {"anyOf": [_ID, {"type": "null"}]},
         "timestamp": {"anyOf": [_ID, {"type": "null"}]},
+        "score": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+        "worker_kind": {"enum": [*WORKER_KINDS, None]},
+        "model": {"anyOf": [_ID, {"type": "null"}]},
+        "prompt": {"anyOf": [_ID, {"type": "null"}]},
+        "order": {"anyOf": [_ID, {"type": "null"}]},
     },
 }
 _LABELS = {"type": "array", "items": _LABEL, "maxItems": 100_000}

@@ -10,11 +10,13 @@ what a version replaces, and nothing else has to be stored.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, LimitError
+from labelquorum.ingest.worker_attributes import Attributes, merged
 from labelquorum.store.batch import (
     CLOSED,
     Batch,
@@ -29,6 +31,7 @@ from labelquorum.store.batch import (
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, pick, put
 from labelquorum.store.failpoints import fault
+from labelquorum.store.learner import AttributeRow
 from labelquorum.store.new_classes import NewClasses
 from labelquorum.store.stream_ref import StreamRef, rules_of
 
@@ -178,11 +181,11 @@ class Acceptor:
         receipts: list[Receipt] = []
         number = first = stream.next_row
         for batch in batches:
-            for row in batch.rows:
+            for row, score in zip(batch.rows, batch.scores or repeat(None), strict=False):
                 item, pair = row.item, (row.item, row.worker)
                 if item in closed:
                     continue
-                taken.append((self._ref.key, number, *row))
+                taken.append((self._ref.key, number, *row, score))
                 entry = waiting.get(item)
                 if entry is None:
                     entry = WaitingItem(item, 0, number, now, now if item in again else None)
@@ -199,7 +202,7 @@ class Acceptor:
             late = len(batch.rows) - (number - first)
             receipts.append(Receipt(number - first, late, batch.skipped, *span))
             first = number
-        put(connection, schema.labels, ("stream", "row", *Row._fields), taken)
+        put(connection, schema.labels, ("stream", "row", *Row._fields, "score"), taken)
         self._put_waiting(connection, before, waiting)
         late_labels = stream.late_labels + sum(one.late for one in receipts)
         moved = {"key": self._ref.key, "row": number, "late": late_labels, "now": now}
@@ -242,9 +245,40 @@ class Acceptor:
     def _admit(
         self, connection: sa.Connection, batches: Mapping[int, Batch]
     ) -> dict[int, LabelQuorumError]:
-        """Count new workers; returns an error per batch with too many, or with bad classes."""
+        """Admit new classes, workers and attributes; returns the error of each batch with one."""
         errors: dict[int, LabelQuorumError] = {**self.new_classes.errors(connection, batches)}
-        batches = {number: one for number, one in batches.items() if number not in errors}
+        for admit in (self._admit_workers, self._admit_attributes):
+            left = {number: one for number, one in batches.items() if number not in errors}
+            errors |= admit(connection, left)
+        return errors
+
+    def _admit_attributes(
+        self, connection: sa.Connection, batches: Mapping[int, Batch]
+    ) -> dict[int, LabelQuorumError]:
+        """Keep new attributes of workers; returns an error per batch with another value."""
+        names = {worker for batch in batches.values() for worker in batch.attributes}
+        if not names:
+            return {}
+        errors: dict[int, LabelQuorumError] = {}
+        kept = {row.worker: row for row in self._ref.attributes(connection, names)}
+        known = {worker: Attributes(*row[1:]) for worker, row in kept.items()}
+        where = f"Stream {self._ref.name!r}"
+        for number, batch in batches.items():
+            theirs = {worker: known[worker] for worker in batch.attributes if worker in known}
+            try:
+                known |= merged([theirs, batch.attributes], where, decode)
+            except LabelError as error:
+                errors[number] = error
+        rows = (AttributeRow(worker, *one) for worker, one in known.items())
+        new = [row for row in rows if kept.get(row.worker) != row]
+        self._ref.put(connection, schema.attributes, "worker", AttributeRow._fields, new)
+        return errors
+
+    def _admit_workers(
+        self, connection: sa.Connection, batches: Mapping[int, Batch]
+    ) -> dict[int, LabelQuorumError]:
+        """Count new workers; returns an error per batch with too many."""
+        errors: dict[int, LabelQuorumError] = {}
         crowd = schema.crowd
         names = {row.worker for batch in batches.values() for row in batch.rows}
         here = pick(connection, crowd, ["worker"], self._ref.key, "worker", names)

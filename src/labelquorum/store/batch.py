@@ -17,6 +17,7 @@ from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.readers import read_labels
 from labelquorum.ingest.validate import NAME_BYTES
+from labelquorum.ingest.worker_attributes import Attributes, joined
 
 __all__ = [
     "CLOSED",
@@ -87,6 +88,8 @@ class Batch(NamedTuple):
     key: str | None
     source: str | None
     position: str | None
+    scores: Sequence[float | None] | None = None  # one per row
+    attributes: Mapping[str, Attributes] = {}  # by worker
 
 
 def prepare(sent: Submission, space: LabelSpace) -> Batch:
@@ -106,8 +109,15 @@ def batch_of(
     """Make a batch of labels that were read and checked by the stream's own rules."""
     check_names(key=key, source=source, position=position)
     rows = _rows(table)
-    body = sha256(encode(rows).encode()).hexdigest()
-    return Batch(rows, dict(table.skipped), body, key, source, position)
+    scores = None if table.scores is None else list(table.scores)
+    attributes = {
+        encode_id(worker, "worker", table.source): known
+        for worker, known in joined({}, [table]).items()
+    }
+    # Of labels that have neither, as before there were any: senders may send them again.
+    body: Any = rows if scores is None and not attributes else [rows, scores, attributes]
+    digest = sha256(encode(body).encode()).hexdigest()
+    return Batch(rows, dict(table.skipped), digest, key, source, position, scores, attributes)
 
 
 def check_names(**names: object) -> None:

@@ -27,6 +27,7 @@ _BY_LABEL = (
     "weight",
     "log_evidence",
     "votes",
+    "score",
 )  # what an open item holds of each label
 
 
@@ -45,6 +46,10 @@ def erase(ref: StreamRef, acceptor: Acceptor, connection: sa.Connection, worker:
     known = connection.execute(
         schema.crowd.delete().where(crowd.stream == key, crowd.worker == worker)
     ).rowcount
+    attributes = schema.attributes
+    connection.execute(
+        attributes.delete().where(attributes.c.stream == key, attributes.c.worker == worker)
+    )
     if not known and place is None and not found:
         return None
     connection.execute(schema.labels.delete().where(theirs))

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
+from labelquorum.ingest.validate import ATTRIBUTES
 from labelquorum.ingest.writers import names_of
 from labelquorum.store.batch import decode
 from labelquorum.store.database import schema
+from labelquorum.store.database.sql import any_row
 
 if TYPE_CHECKING:
     from labelquorum.store.stream import Stream
@@ -63,7 +65,7 @@ def exported(
         Only answers that were given in these chunks.
     """
     with stream.ref.read() as connection:
-        columns, query = _COLUMNS[what](stream.ref.key)
+        columns, query = _COLUMNS[what](stream.ref.key, connection)
         if chunks is not None:
             query = query.where(schema.answers.c.chunk.in_(chunks))
         types = {name: set(column.types) for name, column in columns.items()}
@@ -115,7 +117,7 @@ def _rounded(value: float) -> float:
     return round(value, DECIMALS)
 
 
-def _answers(key: int) -> tuple[dict[str, _Column], sa.Select[Any]]:
+def _answers(key: int, connection: sa.Connection) -> tuple[dict[str, _Column], sa.Select[Any]]:
     answers = schema.answers.c
     columns = {
         "task": _Column(answers.item, decode),
@@ -127,7 +129,7 @@ def _answers(key: int) -> tuple[dict[str, _Column], sa.Select[Any]]:
     return columns, sa.select().where(answers.stream == key).order_by(answers.item)
 
 
-def _workers(key: int) -> tuple[dict[str, _Column], sa.Select[Any]]:
+def _workers(key: int, connection: sa.Connection) -> tuple[dict[str, _Column], sa.Select[Any]]:
     workers = schema.workers.c
     columns = {
         "worker": _Column(workers.worker, decode),
@@ -135,10 +137,16 @@ def _workers(key: int) -> tuple[dict[str, _Column], sa.Select[Any]]:
         "agreed": _Column(workers.agreed),
     }
     known = sa.and_(workers.stream == key, workers.worker != "null")
-    return columns, sa.select().where(known).order_by(workers.place)
+    query = sa.select().where(known).order_by(workers.place)
+    if any_row(connection, schema.attributes, key):
+        table, text = schema.attributes, frozenset({str})
+        columns |= {role: _Column(table.c[role], types=text) for role in ATTRIBUTES}
+        theirs = sa.and_(table.c.stream == key, table.c.worker == workers.worker)
+        query = query.select_from(schema.workers.outerjoin(table, theirs))
+    return columns, query
 
 
-def _chunks(key: int) -> tuple[dict[str, _Column], sa.Select[Any]]:
+def _chunks(key: int, connection: sa.Connection) -> tuple[dict[str, _Column], sa.Select[Any]]:
     chunks = schema.chunks.c
     text, number = frozenset({str}), frozenset({float})
     columns = {
@@ -156,7 +164,7 @@ def _chunks(key: int) -> tuple[dict[str, _Column], sa.Select[Any]]:
     return columns, sa.select().where(chunks.stream == key).order_by(chunks.id)
 
 
-def _labels(key: int) -> tuple[dict[str, _Column], sa.Select[Any]]:
+def _labels(key: int, connection: sa.Connection) -> tuple[dict[str, _Column], sa.Select[Any]]:
     labels = schema.labels.c
     columns = {
         "task": _Column(labels.item, decode),
@@ -167,10 +175,13 @@ def _labels(key: int) -> tuple[dict[str, _Column], sa.Select[Any]]:
         "timestamp": _Column(labels.timestamp, decode),
         "chunk": _Column(labels.chunk),
     }
+    scored = sa.select(labels.row).where(labels.stream == key, labels.score.is_not(None)).limit(1)
+    if connection.execute(scored).first() is not None:
+        columns["score"] = _Column(labels.score, types=frozenset({float}))
     return columns, sa.select().where(labels.stream == key).order_by(labels.row)
 
 
-_COLUMNS: dict[str, Callable[[int], tuple[dict[str, _Column], sa.Select[Any]]]] = {
+_COLUMNS: dict[str, Callable[[int, sa.Connection], tuple[dict[str, _Column], sa.Select[Any]]]] = {
     "answers": _answers,
     "workers": _workers,
     "chunks": _chunks,

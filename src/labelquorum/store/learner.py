@@ -12,6 +12,7 @@ from safetensors.numpy import load
 
 __all__ = [
     "AnswerRow",
+    "AttributeRow",
     "Configuration",
     "LabelRow",
     "Learner",
@@ -42,6 +43,17 @@ class LabelRow(NamedTuple):
     weight: float | None
     group: str | None
     timestamp: str | None
+    score: float | None = None
+
+
+class AttributeRow(NamedTuple):
+    """What is known of a worker, as it is kept."""
+
+    worker: str
+    worker_kind: str | None
+    model: str | None
+    prompt: str | None
+    order: str | None
 
 
 class WorkerRow(NamedTuple):
@@ -90,6 +102,7 @@ class Work(NamedTuple):
     labels: Sequence[LabelRow]  # of the chunk, in the order they came
     gold: Sequence[tuple[str, str]]  # items whose truth is known, and the truth
     keeps_open: bool
+    attributes: Sequence[AttributeRow] = ()  # of its workers, as far as something is known
 
 
 class Outcome(NamedTuple):

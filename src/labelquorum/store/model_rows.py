@@ -20,6 +20,7 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import id_key, make_chunk
 from labelquorum.ingest.labels import LabelTable
 from labelquorum.ingest.vocabulary import Intake, Note, Roster
+from labelquorum.ingest.worker_attributes import Attributes
 from labelquorum.learn.aggregator import Aggregation, Aggregator
 from labelquorum.learn.analysis.drift import fresh_track
 from labelquorum.learn.analysis.stopping import THRESHOLDS, stopping_of
@@ -33,6 +34,7 @@ from labelquorum.learn.worker_table import WorkerRows
 from labelquorum.store.batch import decode, decode_all, encode, encode_id
 from labelquorum.store.learner import (
     AnswerRow,
+    AttributeRow,
     Configuration,
     LabelRow,
     OpenRow,
@@ -42,7 +44,15 @@ from labelquorum.store.learner import (
 )
 from labelquorum.store.stats import chunk_summary
 
-__all__ = ["configure", "estimator_of", "kept_table", "learn", "looked_at", "snapshot_of"]
+__all__ = [
+    "attributes_of",
+    "configure",
+    "estimator_of",
+    "kept_table",
+    "learn",
+    "looked_at",
+    "snapshot_of",
+]
 
 _ROWS = "rows/"  # what a state calls the numbers of single workers
 
@@ -191,7 +201,7 @@ def kept_table(kept: Sequence[LabelRow], source: str) -> LabelTable:
 
     if not kept:
         return LabelTable([], [], [])
-    rows, items, workers, labels, weights, groups, moments = zip(*kept, strict=True)
+    rows, items, workers, labels, weights, groups, moments, scores = zip(*kept, strict=True)
     weighted = any(weight is not None for weight in weights)
     return LabelTable(
         values(items),
@@ -203,6 +213,7 @@ def kept_table(kept: Sequence[LabelRow], source: str) -> LabelTable:
         source=source,
         lines=list(rows),
         unit="row",
+        scores=list(scores) if any(score is not None for score in scores) else None,
     )
 
 
@@ -211,7 +222,7 @@ def memory_of(work: Work) -> ModelState:
     model = model_of(work.method, work.settings)
     classes = decode(work.classes)
     workers = decode_all([row.worker for row in work.workers])
-    roster = Roster(model.model_.space, workers, classes)
+    roster = Roster(model.model_.space, workers, classes, attributes_of(work.attributes))
     place = {row.place: k for k, row in enumerate(work.workers)}
     room = len(work.open_items) + len({row.item for row in work.labels})
     ledger = OpenItems(room if work.keeps_open or work.open_items else 0)
@@ -233,6 +244,12 @@ def memory_of(work: Work) -> ModelState:
         arrays |= {f"{_ROWS}{name}": leaf for name, leaf in leaves.items()}
         state = state_from_arrays(method.state_type, arrays)
     return ModelState(roster, ledger, state, book, [], {}, work.n_chunks)
+
+
+def attributes_of(rows: Sequence[AttributeRow]) -> dict[Hashable, Attributes]:
+    """What is known of workers, by their own ids."""
+    workers = decode_all([row[0] for row in rows])
+    return {worker: Attributes(*row[1:]) for worker, row in zip(workers, rows, strict=True)}
 
 
 def _tracks(workers: Sequence[WorkerRow]) -> NDArray[np.float32]:
@@ -349,6 +366,8 @@ def _open_rows(ledger: OpenItems, places: Sequence[int]) -> list[OpenRow]:
         }
         if held.votes is not None:
             evidence["votes"] = held.votes
+        if held.score is not None and not np.isnan(held.score).all():
+            evidence["score"] = held.score
         arrays = {name: np.asarray(array, order="C") for name, array in evidence.items()}
         rows.append(
             OpenRow(encode_id(item_id, "item", "answer"), save(arrays), encode(tuple(held.note)))
@@ -372,4 +391,5 @@ def _open_item(row: OpenRow, place: Mapping[int, int]) -> OpenItem:
         float(arrays["heat"]),
         Note(group, moment),
         arrays.get("votes"),
+        arrays.get("score"),
     )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse_arrays
 
 from labelquorum.errors import LabelError, StateError
+from labelquorum.ingest.worker_attributes import Attributes
 from labelquorum.learn.analysis.intervals import wilson
 from labelquorum.store.batch import decode, encode, encode_id
 from labelquorum.store.database import schema
@@ -317,6 +318,8 @@ class Queries:
             for row in (*work.workers, *work.open_items):
                 for part in row:
                     digest.update(part if isinstance(part, bytes) else encode(part).encode())
+            if work.attributes:
+                digest.update(encode(work.attributes).encode())
             for one in self._answers(connection):
                 plain = [one.item_id, one.label, one.n_labels, one.chunk]
                 digest.update(encode(plain).encode() + one.probs.tobytes())
@@ -340,7 +343,7 @@ class Queries:
         known = {row.place: WorkerRow(*row) for row in connection.execute(everybody)}
         if opened is None:
             opened = [OpenRow(*row) for row in connection.execute(still_open)]
-        work = self._ref.work(connection, [], sorted(opened))
+        work = self._ref.work(connection, list(known.values()), sorted(opened))
         # A worker who was forgotten leaves an empty place.
         rows = [
             known.get(place) or WorkerRow(place, _FORGOTTEN, 0, b"", 0, 0)
@@ -560,6 +563,7 @@ class Queries:
         if not asked:
             return []
         workers = [decode(row.worker) for row in asked]
+        known = {row.worker: Attributes(*row[1:])._asdict() for row in work.attributes}
         return [
             {
                 **one,
@@ -567,6 +571,7 @@ class Queries:
                 "labels": row.labels,
                 "agreed": row.agreed,
                 "classes": decode(work.classes),
+                **known.get(row.worker, {}),
             }
             for one, row in zip(
                 self._ask(work, question, workers=workers, **options), asked, strict=True

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from labelquorum.errors import StateError
 from labelquorum.store.batch import decode, encode_id
 from labelquorum.store.database import schema
-from labelquorum.store.learner import LabelRow
+from labelquorum.store.learner import AttributeRow, LabelRow
 from labelquorum.store.stream import Stream
 
 __all__ = ["ChangedAnswer", "RefitReport", "refit"]
@@ -43,6 +43,7 @@ class _Kept(NamedTuple):
     """What a stream has kept."""
 
     labels: list[LabelRow]
+    attributes: list[AttributeRow]
     truths: dict[Hashable, Hashable]
     given: dict[str, Any]  # answers by item
     whole: set[str]  # items whose labels are all there
@@ -57,7 +58,7 @@ def refit(stream: Stream) -> RefitReport:
     """
     from labelquorum.learn.bila.presets import saved_settings
     from labelquorum.learn.estimators import estimator
-    from labelquorum.store.model_rows import kept_table
+    from labelquorum.store.model_rows import attributes_of, kept_table
 
     kept = _kept(stream)
     if not kept.labels:
@@ -67,6 +68,7 @@ def refit(stream: Stream) -> RefitReport:
             "labels to come."
         )
     model = estimator(stream.configuration.method, **saved_settings(stream.settings))
+    model.model_.learned.vocabulary.attributes.update(attributes_of(kept.attributes))
     # Not by `fit`, which refuses 1 beside "1": a stream may hold both.
     model.model_.learn(kept_table(kept.labels, f"stream {stream.name}"), kept.truths)
     answer = model.model_.answer
@@ -98,6 +100,7 @@ def _kept(stream: Stream) -> _Kept:
             .order_by(labels.row)
         )
         rows = [LabelRow(*row) for row in found]
+        attributes = stream.ref.attributes(connection, (row.worker for row in rows))
         found_truths = connection.execute(
             sa.select(gold.item, gold.label).where(gold.stream == key)
         ).all()
@@ -108,4 +111,4 @@ def _kept(stream: Stream) -> _Kept:
     n_kept = Counter(item for item, _ in set(said))
     whole = {item for item, row in given.items() if n_kept[item] >= row.n_labels}
     truths = {decode(row.item): decode(row.label) for row in found_truths if row.item in n_kept}
-    return _Kept(rows, truths, given, whole, n_gone)
+    return _Kept(rows, attributes, truths, given, whole, n_gone)

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -12,8 +14,15 @@ from labelquorum.errors import StateError, StoreError
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import schema
-from labelquorum.store.database.sql import pick, put
-from labelquorum.store.learner import Configuration, LabelRow, OpenRow, Work, WorkerRow
+from labelquorum.store.database.sql import any_row, pick, put
+from labelquorum.store.learner import (
+    AttributeRow,
+    Configuration,
+    LabelRow,
+    OpenRow,
+    Work,
+    WorkerRow,
+)
 from labelquorum.store.rules import Rules
 
 if TYPE_CHECKING:
@@ -100,6 +109,15 @@ class StreamRef:
             found.update((row.place, WorkerRow(*row)) for row in rows)
         return [found[place] for place in sorted(found)]
 
+    def attributes(self, connection: sa.Connection, names: Iterable[str]) -> list[AttributeRow]:
+        """What is known of these workers, in order."""
+        if not any_row(connection, schema.attributes, self.key):
+            return []
+        rows = pick(
+            connection, schema.attributes, AttributeRow._fields, self.key, "worker", set(names)
+        )
+        return sorted((AttributeRow(*row) for row in rows), key=itemgetter(0))
+
     def open_rows(self, connection: sa.Connection, items: Sequence[str]) -> list[OpenRow]:
         """Those of these items that are open, in order."""
         rows = pick(connection, schema.open_items, OpenRow._fields, self.key, "item", items)
@@ -126,6 +144,7 @@ class StreamRef:
         keeps_open: bool = False,
     ) -> Work:
         """The model with these rows, for the learner."""
+        names = chain((row.worker for row in workers), (row.worker for row in labels))
         return Work(
             method=self.configuration.method,
             settings=self.configuration.settings,
@@ -136,6 +155,7 @@ class StreamRef:
             labels=labels,
             gold=gold,
             keeps_open=keeps_open,
+            attributes=self.attributes(connection, names),
         )
 
     # ── writing rows ──────────────────────────────────────────────────────────────────────

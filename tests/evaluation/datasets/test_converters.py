@@ -9,7 +9,7 @@ import pytest
 
 from labelquorum.evaluation.datasets import converters
 from labelquorum.evaluation.datasets.converters import CONVERTERS, Tables, as_files
-from labelquorum.evaluation.datasets.load import known_datasets, list_datasets, read_dataset
+from labelquorum.evaluation.datasets.load import known_datasets, read_dataset
 
 # ── there: our tables in the form of a source ────────────────────────────────────────────────
 
@@ -170,10 +170,10 @@ def test_a_converter_undoes_what_the_source_did(name, newline):
 @pytest.mark.parametrize(
     "name", [info.name for info in known_datasets().values() if info.converter is not None]
 )
-def test_a_real_set_survives_the_way_to_its_source_and_back(real_folder, name):
-    if name not in list_datasets(real_folder):
-        pytest.skip(f"{name} is not in {real_folder}")
-    info, data = known_datasets()[name], read_dataset(name, real_folder)
+def test_a_real_set_survives_the_way_to_its_source_and_back(real_sets, name):
+    if name not in real_sets:
+        pytest.skip(f"{name} is in none of the folders")
+    info, data = known_datasets()[name], read_dataset(name)
     times = () if data.table.timestamps is None else (data.table.timestamps,)
     columns = data.table.item_ids, data.table.worker_ids, data.table.labels, *times
     tables = Tables(list(zip(*columns, strict=True)), list(data.truth.items()))

@@ -2,10 +2,12 @@
 
 import csv
 import gzip
+import os
 from pathlib import Path
 
 import pytest
 
+from labelquorum import MajorityVote
 from labelquorum.errors import LabelError
 from labelquorum.evaluation.datasets.load import (
     DATA_VARIABLE,
@@ -13,6 +15,7 @@ from labelquorum.evaluation.datasets.load import (
     check_dataset,
     count_dataset,
     data_folder,
+    data_folders,
     known_datasets,
     list_datasets,
     read_dataset,
@@ -77,6 +80,48 @@ def test_the_variable_names_the_folder_and_an_argument_goes_before_it(folder, mo
     assert data_folder() == folder
     assert read_dataset("pets").folder == folder / "pets"
     assert data_folder(folder / "pets") == folder / "pets"
+
+
+def test_several_folders_are_searched_in_order(folder, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    for name in ("pets", "more"):
+        (other / name).mkdir(parents=True)
+        (other / name / "labels.csv").write_text("task,worker,label\n1,ann,cat\n")
+    monkeypatch.setenv(DATA_VARIABLE, os.pathsep.join([str(folder), str(other), ""]))
+    assert data_folders() == [folder, other] and data_folder() == folder
+    assert list_datasets() == ["more", "pets", "pressed", "truth_only", "wide"]
+    assert read_dataset("pets").folder == folder / "pets"
+    assert read_dataset("more").folder == other / "more"
+    with pytest.raises(LabelError, match=f"no data set 'mor' in '{folder}' or '{other}'. The near"):
+        read_dataset("mor")
+    with pytest.raises(
+        LabelError, match=f"no data set 'rte' in '{folder}' or '{other}'. Get it by"
+    ):
+        read_dataset("rte")
+    monkeypatch.setenv(DATA_VARIABLE, os.pathsep.join([str(folder), str(tmp_path / "no")]))
+    with pytest.raises(LabelError, match=r"names '.*:.*', of which '.*no' is no folder"):
+        list_datasets()
+
+
+def test_a_file_of_workers_is_read_with_the_labels(folder):
+    (folder / "pets" / "workers.csv").write_text("worker,kind,model\nann,llm,m\n")
+    workers = read_dataset("pets", folder).workers
+    assert (workers.worker_ids, workers.worker_kinds) == (["ann"], ["llm"])
+    assert read_dataset("wide", folder).workers is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["llmbar_natural", "llmbar_one_prompt", "care_civilcomments", "paclabels_stance"]
+)
+def test_juries_have_scores_and_attributes(real_sets, name):
+    if name not in real_sets:
+        pytest.skip(f"{name} is in none of the folders")
+    jury = read_dataset(name)
+    assert (jury.table.scores is None) == (name == "llmbar_one_prompt")
+    workers = MajorityVote().fit(jury.table, workers=jury.workers).report().workers
+    assert set(workers["worker_kind"]) == {"llm"} and workers["model"].notna().all()
+    assert ("order" in workers) == name.startswith("llmbar")
 
 
 @pytest.mark.parametrize("value", [None, ""])
@@ -212,10 +257,10 @@ def test_a_set_that_differs_from_the_registry_is_told(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [info.name for info in known_datasets().values() if info.files])
-def test_real_data_sets_are_those_the_registry_knows(real_folder, name):
-    if name not in list_datasets(real_folder):
-        pytest.skip(f"{name} is not in {real_folder}")
-    dataset = read_dataset(name, real_folder)
+def test_real_data_sets_are_those_the_registry_knows(real_sets, name):
+    if name not in real_sets:
+        pytest.skip(f"{name} is in none of the folders")
+    dataset = read_dataset(name)
     assert check_dataset(dataset) == []
     info = known_datasets()[name]
     assert count_dataset(dataset) == info.counts

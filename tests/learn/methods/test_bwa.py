@@ -1,7 +1,6 @@
 """Bayesian weighted average: its formulas worked out label by label, and its authors' figures."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,7 +98,7 @@ def test_settings_out_of_range_are_refused():
     [("bluebird", 24.07), ("rte", 7.25), ("web", 17.75), ("face", 38.18), ("zencrowd_us", 8.92)],
 )
 def test_the_error_on_real_data_is_the_published_one(name, percent):
-    if not Path(os.environ.get(DATA_VARIABLE) or "?").is_dir():
+    if not os.environ.get(DATA_VARIABLE):
         pytest.skip(f"real data sets are read only where {DATA_VARIABLE} names their folder")
     data, roster = read_dataset(name), Roster()
     intake = roster.read(data.table)

@@ -2,7 +2,6 @@
 
 import os
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,7 +109,7 @@ def test_credit_must_be_positive():
 
 
 def test_emitted_error_on_rte_is_near_the_published_one():
-    if not Path(os.environ.get(DATA_VARIABLE) or "?").is_dir():
+    if not os.environ.get(DATA_VARIABLE):
         pytest.skip(f"real data sets are read only where {DATA_VARIABLE} names their folder")
     rte = read_dataset("rte")
     columns = rte.table.item_ids, rte.table.worker_ids, rte.table.labels

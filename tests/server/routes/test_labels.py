@@ -5,6 +5,7 @@ import io
 import json
 import re
 from pathlib import Path
+from time import sleep
 
 import numpy as np
 import pyarrow
@@ -46,6 +47,46 @@ BODIES = {
 def send(client, stream, body, kind="application/json", **headers):
     headers = {"Content-Type": kind, **{n.replace("_", "-"): v for n, v in headers.items()}}
     return client.post(f"{stream}/labels", content=body, headers=headers)
+
+
+@pytest.mark.parametrize("kind", ["list", "ndjson", "csv", "parquet"])
+def test_scores_and_attributes_come_with_labels_and_are_shown(admin, stream, kind):
+    known = {"score": 0.75, "worker_kind": "llm", "model": "m", "prompt": "p", "order": "AB"}
+    rows = [
+        {"task": task, "worker": worker, "label": "owl", **known}
+        for task in ("t1", "t2")
+        for worker in ("j1", "j2")
+    ]
+    media, write = BODIES[kind]
+    body = write(rows)
+    if kind == "csv":
+        body = body.replace(b"task,worker,label", ",".join(rows[0]).encode(), 1)
+    assert send(admin, stream, body, media).json()["accepted"] == 4
+    for _ in range(100):
+        workers = admin.get(f"{stream}/workers").json()["workers"]
+        if workers:
+            break
+        sleep(0.05)
+    attributes = {name: known[name] for name in known if name != "score"}
+    assert [attributes.items() <= worker.items() for worker in workers] == [True, True]
+    assert attributes.items() <= admin.get(f"{stream}/workers/j1").json().items()
+    exported = admin.get(f"{stream}/export?what=workers&format=csv").text.splitlines()
+    assert "worker_kind,model,prompt,order" in exported[0] and "llm,m,p,AB" in exported[1]
+    answer = send(admin, stream, json.dumps([{**rows[0], "order": "BA"}]).encode())
+    assert answer.status_code == 422
+    assert "two worker ids, with the same model and prompt" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"score": "high"}, "the score is not a finite"),
+        ({"worker_kind": "cat"}, "human, llm, model"),
+    ],
+)
+def test_bad_scores_and_kinds_are_refused_with_their_row(admin, stream, change, word):
+    answer = send(admin, stream, json.dumps([ROWS[0], ROWS[1] | change]).encode())
+    assert answer.status_code == 422 and word in answer.text and "row 1" in answer.text
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])

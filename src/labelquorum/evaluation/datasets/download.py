@@ -51,7 +51,7 @@ def download_dataset(
     name
         A data set of the registry that has a converter.
     folder
-        The folder above it; what LABELQUORUM_DATA names unless given.
+        The folder above it; the first that LABELQUORUM_DATA names unless given.
     progress
         Called for every block that arrives.
     host
@@ -60,7 +60,7 @@ def download_dataset(
     root = data_folder(folder)
     info = dataset_info(name)
     if info is None:
-        raise unknown_dataset(name, root)
+        raise unknown_dataset(name, [root])
     place = root / name
     if place.exists():
         is_set = name in list_datasets(root)

@@ -7,8 +7,9 @@ that counts both as independent counts twice.
 A data set is a folder with `labels.csv` (task, worker, label and perhaps timestamp; or
 `labels.wide.csv`, a row per task and a column per worker) and `truth.csv` (task, label), which may
 cover part of the items; `.gz` may follow. Either file may be absent: labels without truth can be
-aggregated, truth without labels can be given a simulated crowd. The folder is named by the
-variable LABELQUORUM_DATA or by an argument. A toy set is always there.
+aggregated, truth without labels can be given a simulated crowd. `workers.csv`, where there is one,
+says what the workers are. The folder of data sets is named by an argument, or one or several by the
+variable LABELQUORUM_DATA, with a colon between them. A toy set is always there.
 """
 
 import csv
@@ -17,7 +18,7 @@ import io
 import os
 import tomllib
 import zlib
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from hashlib import sha256
@@ -30,7 +31,7 @@ from urllib.parse import quote
 from labelquorum.errors import LabelError
 from labelquorum.evaluation.datasets.converters import ORIGINALS, TruthRow, read_column, read_matrix
 from labelquorum.ingest.labels import COLUMN_ALIASES, LabelTable, is_missing
-from labelquorum.ingest.readers import read_labels
+from labelquorum.ingest.readers import read_labels, read_workers
 
 __all__ = [
     "DATA_VARIABLE",
@@ -41,7 +42,9 @@ __all__ = [
     "check_dataset",
     "count_dataset",
     "data_folder",
+    "data_folders",
     "dataset_info",
+    "dataset_paths",
     "is_dataset",
     "known_datasets",
     "list_datasets",
@@ -136,6 +139,7 @@ def _info(name: str, facts: dict[str, Any]) -> DatasetInfo:
 DATA_VARIABLE = "LABELQUORUM_DATA"
 LABEL_FILES = ("labels.csv", "labels.csv.gz", "labels.wide.csv", "labels.wide.csv.gz")
 TRUTH_FILES = ("truth.csv", "truth.csv.gz")
+WORKERS_FILE = "workers.csv"
 ORIGINAL_FILES = ("labels.txt", "truth.txt")  # Age and Heart may have these
 TOY = Path(__file__).parent / "toy"
 """The data set that is always there."""
@@ -148,32 +152,48 @@ class Dataset(NamedTuple):
     table: LabelTable
     truth: Mapping[Hashable, Hashable]  # item id → true class
     folder: Path
+    workers: LabelTable | None = None  # what they are, for `fit(table, workers=…)`
 
 
 def data_folder(folder: str | Path | None = None) -> Path:
-    """Find the folder of data sets: the argument, or else the variable LABELQUORUM_DATA."""
-    given = os.environ.get(DATA_VARIABLE) if folder is None else folder
-    if not given:
+    """Find the folder of data sets; the first of several, which is where new ones go."""
+    return data_folders(folder)[0]
+
+
+def data_folders(folder: str | Path | None = None) -> list[Path]:
+    """Find the folders of data sets: the argument, or else what LABELQUORUM_DATA names."""
+    given = os.environ.get(DATA_VARIABLE, "") if folder is None else str(folder)
+    folders = given.split(os.pathsep) if folder is None else [given]
+    folders = [one for one in folders if one]
+    if not folders:
         raise LabelError(
             f"No folder of data sets is known. Name one (--data), or set {DATA_VARIABLE} to it: it "
             f"holds a folder for each data set, with {LABEL_FILES[0]} and {TRUTH_FILES[0]} in it."
         )
-    if not Path(given).is_dir():
-        origin = f"{DATA_VARIABLE} names" if folder is None else "we were given"
-        raise LabelError(
-            f"The folder of data sets must exist, but {origin} {str(given)!r}, which is no folder. "
-            "Give one that holds a folder for each data set."
-        )
-    return Path(given)
+    for one in folders:
+        if not Path(one).is_dir():
+            origin = f"{DATA_VARIABLE} names" if folder is None else "we were given"
+            which = "which" if len(folders) == 1 else f"of which {one!r}"
+            raise LabelError(
+                f"The folder of data sets must exist, but {origin} {given!r}, {which} is no "
+                "folder. Give one that holds a folder for each data set."
+            )
+    return list(map(Path, folders))
 
 
 def list_datasets(folder: str | Path | None = None) -> list[str]:
-    """Name the data sets in a folder, in alphabetical order."""
-    return sorted(
-        path.name
-        for path in data_folder(folder).iterdir()
+    """Name the data sets in the folders, in alphabetical order."""
+    return sorted(dataset_paths(folder))
+
+
+def dataset_paths(folder: str | Path | None = None) -> dict[str, Path]:
+    """Where each data set in the folders is; of two with one name, the one found first."""
+    return {
+        path.name: path
+        for root in reversed(data_folders(folder))
+        for path in root.iterdir()
         if not path.name.startswith(".") and is_dataset(path)
-    )
+    }
 
 
 def is_dataset(folder: Path) -> bool:
@@ -192,7 +212,7 @@ def read_dataset(name: str, folder: str | Path | None = None) -> Dataset:
     name
         The name of its folder; "toy" needs none.
     folder
-        The folder above it; what LABELQUORUM_DATA names unless given.
+        The folder above it; unless given, the folders that LABELQUORUM_DATA names, in order.
 
     Examples
     --------
@@ -208,12 +228,13 @@ def read_dataset(name: str, folder: str | Path | None = None) -> Dataset:
     truth = [] if truth_file is None else _read_truth(truth_file)
     if name in ORIGINALS:
         table, truth = ORIGINALS[name](table, truth)
-    return Dataset(name, table, {row.item_id: row.label for row in truth}, path)
+    workers = read_workers(path / WORKERS_FILE) if (path / WORKERS_FILE).is_file() else None
+    return Dataset(name, table, {row.item_id: row.label for row in truth}, path, workers)
 
 
 def count_dataset(dataset: Dataset) -> Counts:
     """Count workers, items, labels, classes and items with truth."""
-    _, table, truth, _ = dataset
+    table, truth = dataset.table, dataset.truth
     return Counts(
         n_workers=len(set(table.worker_ids)),
         n_items=len({*table.item_ids, *truth}),
@@ -254,14 +275,13 @@ def check_dataset(dataset: Dataset) -> list[str]:
     return sentences
 
 
-def unknown_dataset(name: str, folder: Path | None = None) -> LabelError:
+def unknown_dataset(name: str, folders: Sequence[Path] = ()) -> LabelError:
     """Make the error for a name nobody knows; it tells the nearest ones."""
-    here = [] if folder is None else list_datasets(folder)
+    here = [other for folder in folders for other in list_datasets(folder)]
     near = get_close_matches(name, sorted({*here, *known_datasets()}), n=3)
     hint = f"The nearest are {', '.join(map(repr, near))}. " if near else ""
-    where = "" if folder is None else f" in {str(folder)!r}"
     return LabelError(
-        f"There is no data set {name!r}{where}. {hint}"
+        f"There is no data set {name!r}{_in(folders)}. {hint}"
         "`labelquorum datasets` lists what is known and what is there."
     )
 
@@ -285,18 +305,23 @@ def way_to_get(info: DatasetInfo, folder: Path | None = None) -> str:
 def _find(name: str, folder: str | Path | None) -> Path:
     """Find where a data set is; one in the folder goes before the one we bring."""
     given = folder is not None or os.environ.get(DATA_VARIABLE)
-    root = data_folder(folder) if given else None
-    if root is not None and name in list_datasets(root):
-        return root / name
+    roots = data_folders(folder) if given else []
+    found = dataset_paths(folder).get(name) if given else None
+    if found is not None:
+        return found
     if name == TOY.name:
         return TOY
     info = dataset_info(name)
     if info is None:
-        raise unknown_dataset(name, root)
+        raise unknown_dataset(name, roots)
     if info.public:
-        root = data_folder(folder)  # an error where nobody named a folder
-    where = "" if root is None else f" in {str(root)!r}"
-    raise LabelError(f"There is no data set {name!r}{where}. {way_to_get(info, root)}")
+        roots = data_folders(folder)  # an error where nobody named a folder
+    way = way_to_get(info, roots[0] if roots else None)
+    raise LabelError(f"There is no data set {name!r}{_in(roots)}. {way}")
+
+
+def _in(folders: Sequence[Path]) -> str:
+    return f" in {' or '.join(repr(str(folder)) for folder in folders)}" if folders else ""
 
 
 def _files(folder: Path) -> tuple[Path | None, Path | None]:

@@ -9,7 +9,7 @@ import asyncio
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from functools import partial
 from typing import IO, Annotated, Any
 
@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from labelquorum.errors import LabelQuorumError, StateError
 from labelquorum.ingest.frames import require_pyarrow
+from labelquorum.ingest.validate import ATTRIBUTES
 from labelquorum.ingest.writers import Written, write_rows
 from labelquorum.server.auth import Guarded
 from labelquorum.server.cache import WorkerTable
@@ -153,16 +154,19 @@ def _workers(stream: Stream, table: WorkerTable, kind: Written, file: IO[bytes])
     with exported(stream, "workers", typed=kind == "parquet") as found:
         columns = {name: set(types) for name, types in found.columns.items()}
     columns |= {"skill": {float}, "low": {float}, "high": {float}, "flags": {str}}
-    write_rows(_worker_rows(stream, table), columns, file, kind)
+    roles = [role for role in ATTRIBUTES if role in columns]
+    write_rows(_worker_rows(stream, table, roles), columns, file, kind)
 
 
-def _worker_rows(stream: Stream, table: WorkerTable) -> Iterator[dict[str, Any]]:
+def _worker_rows(
+    stream: Stream, table: WorkerTable, roles: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     after = -1
     while found := stream.workers(after, WORKERS_PER_READ, matrices=False):
         for one in found:
             known = table.by_place.get(one["place"], {"flags": []})
             names = ("worker", "labels", "agreed", "skill", "low", "high")
-            row = {name: one[name] for name in names}
+            row = {name: one[name] for name in names} | {role: one.get(role) for role in roles}
             yield row | {"flags": " ".join(flag["flag"] for flag in known["flags"])}
         after = found[-1]["place"]
 

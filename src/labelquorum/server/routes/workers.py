@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from labelquorum.errors import LabelError
+from labelquorum.ingest.validate import ATTRIBUTES
 from labelquorum.server.auth import Guarded
 from labelquorum.server.cache import WorkerTable, as_json, json_response
 from labelquorum.server.context import Service, cached_body, known_stream, service_of
@@ -194,6 +195,7 @@ async def _worker_bodies(
     for one in page:
         known = table.by_place.get(one["place"])
         row = {name: one[name] for name in _BRIEF}
+        row |= {role: one[role] for role in ATTRIBUTES if role in one}
         row["flags"] = [] if known is None else known["flags"]
         if not brief:
             row |= {"classes": one["classes"], "confusion": one["confusion"]}

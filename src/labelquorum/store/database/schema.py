@@ -20,6 +20,7 @@ from sqlalchemy import (
 
 __all__ = [
     "answers",
+    "attributes",
     "batches",
     "chunks",
     "crowd",
@@ -80,6 +81,7 @@ labels = Table(
     Column("group", Text),
     Column("timestamp", Text),
     Column("chunk", BigInteger),
+    Column("score", Double),
     Index("labels_of_item", "stream", "item"),
     _partial("labels_of_chunk", "stream", "chunk"),
     sqlite_with_rowid=False,
@@ -106,6 +108,19 @@ crowd = Table(
     metadata,
     Column("stream", Integer, primary_key=True, autoincrement=False),
     Column("worker", Key, primary_key=True),
+    sqlite_with_rowid=False,
+)
+
+# What is known of workers: only those of whom something is, and from when it was accepted.
+attributes = Table(
+    "attributes",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("worker", Key, primary_key=True),
+    Column("worker_kind", Text),
+    Column("model", Text),
+    Column("prompt", Text),
+    Column("order", Text),
     sqlite_with_rowid=False,
 )
 
