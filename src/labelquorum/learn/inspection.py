@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.errors import LabelError, StateError
-from labelquorum.ingest.chunks import Chunk, make_chunk
+from labelquorum.ingest.chunks import Chunk, id_order, make_chunk
 from labelquorum.ingest.labels import MISSING, LabelSpace
 from labelquorum.ingest.readers import read_labels
 from labelquorum.ingest.vocabulary import Roster
@@ -502,7 +502,7 @@ class Inspection:
     def certify(self, error: float, confidence: float, audit: Any) -> Certificate:
         """Which answers of open tasks may stand, by gold drawn at random."""
         tasks, scores, gold = self._evidence(None, audit)
-        return certificate(scores, gold, error, confidence).named(tasks)
+        return certificate(scores, gold, error, confidence).named(tasks.__getitem__)
 
     def expected_error(
         self, tasks: Iterable[Hashable] | None, level: float, audit: Any
@@ -530,6 +530,8 @@ class Inspection:
         for task in wanted:
             if task not in place:
                 raise _not_open(task)
+        # Equal confidences stand in the order of ids: open tasks are reordered by truths.
+        wanted = sorted(wanted, key=id_order)
         rows = np.array([place[task] for task in wanted if usable[place[task]]], np.intp)
         chosen = [ids[row] for row in rows.tolist()]
         confidence = np.clip(probs[rows, answer[rows]].astype(np.float64), 0, 1)

@@ -127,9 +127,9 @@ class Certificate:
         """The threshold as people read it."""
         return "–" if self.threshold is None else f"{self.threshold:.3f}"
 
-    def named(self, tasks: Sequence[Hashable]) -> "Certificate":
-        """The same with these ids in place of places."""
-        return replace(self, todo=[tasks[place] for place in self.todo])  # type: ignore[call-overload]
+    def named(self, name: Callable[[int], Hashable]) -> "Certificate":
+        """The same with the id of each task in `todo` in the place of its place."""
+        return replace(self, todo=[name(place) for place in self.todo])  # type: ignore[arg-type]
 
 
 def certificate(
@@ -144,7 +144,8 @@ def certificate(
     Parameters
     ----------
     confidence
-        Of the answer of each task, in [0, 1], (N,); fixed without knowing the truth of gold.
+        Of the answer of each task, in [0, 1], (N,); fixed without knowing the truth of gold. Equal
+        ones stand in the order given, which must not depend on what was drawn.
     audit
         The gold; whether the answer without knowing the truth was wrong.
     error
