@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of data sets")
     parser.add_argument("--replays", type=int, default=REPLAYS)
     parser.add_argument("--output", type=Path, default=RESULTS / "certificates.json")
+    parser.add_argument("--report-only", action="store_true", help="write the tables again")
     options = parser.parse_args()
+    table = options.output.with_suffix(".md")
+    if options.report_only:
+        body = json.loads(options.output.read_text(encoding="utf-8"))
+        table.write_text(report(body), encoding="utf-8")
+        return
     started, rows = time.perf_counter(), []
     for answers in read_all(options.only):
         rows += [replay(answers, error, options.replays) for error in ERRORS]
@@ -74,6 +80,7 @@ def main() -> None:
             "rows": rows,
         }
         options.output.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+        table.write_text(report(body), encoding="utf-8")
 
 
 def read_all(only: list[str] | None) -> Iterator[Answers]:
@@ -199,6 +206,72 @@ def audit(answers: Answers, drawn: NDArray[np.intp], error: float) -> int:
             return start + int(reached[0]) + 1
         capital = each[-1] if len(each) else capital
     return end
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────
+
+
+def report(body: dict[str, Any]) -> str:
+    """What was measured: a sentence, then the first certificates, then those of a budget."""
+    rows = body["rows"]
+    sets = list(dict.fromkeys(row["set"] for row in rows))
+    by = {(row["set"], row["error"]): row for row in rows}
+    worst, ever = (max(row[name] for row in rows) for name in ("violated", "violated_at_any_look"))
+    saved = np.mean([row["first_accepted"] for row in rows])
+    audits = np.mean([row["audit_saved"] for row in rows])
+    says = (
+        f"{len(sets)} sets, {body['replays']} replays each, at {body['level']:.0%}. Of the replays "
+        f"that stop at the first certificate, at most {worst:.1%} are violated on any set and at "
+        f"any error; of those that look again at every hundred gold labels, {ever:.1%}. The first "
+        f"certificate saves people {saved:.0%} of the tasks on average, a random audit "
+        f"{audits:.0%}.\n"
+    )
+    first = [
+        ["set", "tasks", "wrong"]
+        + [f"{error:.0%}: {name}" for error in ERRORS for name in ("violated", "gold")]
+        + [f"{error:.0%}: {name}" for error in ERRORS for name in ("saved", "audit")]
+    ]
+    for name in sets:
+        cells = [by[name, error] for error in ERRORS]
+        first.append(
+            [name, f"{cells[0]['tasks']:,}", _percent(cells[0]["answers_wrong"])]
+            + [f(row) for row in cells for f in (_violated, _gold)]
+            + [_percent(row[key]) for row in cells for key in ("first_accepted", "audit_saved")]
+        )
+    later = [
+        ["set", "gold"]
+        + [f"{error:.0%}: {name}" for error in ERRORS for name in ("accepted", "their bound")]
+    ]
+    for name in sets:
+        cells = [by[name, error] for error in ERRORS]
+        if cells[0]["budget"] == MAX_GOLD:
+            shown = [_percent(row[k]) for row in cells for k in ("accepted", "accepted_error")]
+            later.append([name, str(MAX_GOLD), *shown])
+    return (
+        f"{says}\n{_table(first)}\nIn %. *Wrong*: of all answers. *Violated*: replays in which "
+        "more labels were wrong than promised. *Gold*: labels drawn until the first certificate. "
+        "*Saved*: tasks that no person labels then. *Audit*: the same for a random audit.\n\n"
+        f"{_table(later)}\nIn %, sets with {4 * MAX_GOLD:,} tasks or more: *accepted* of all "
+        "tasks, and the mean bound on the error of these alone.\n\n"
+        f"Made by `{body['command']}`.\n"
+    )
+
+
+def _violated(row: dict[str, Any]) -> str:
+    return _percent(row["violated"])
+
+
+def _gold(row: dict[str, Any]) -> str:
+    return f"{row['first_gold']:.0f}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _table(rows: list[list[str]]) -> str:
+    ruled = [rows[0], ["---", *["---:"] * (len(rows[0]) - 1)], *rows[1:]]
+    return "".join(f"| {' | '.join(row)} |\n" for row in ruled)
 
 
 def _line(row: dict[str, object]) -> str:
