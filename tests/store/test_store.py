@@ -270,6 +270,7 @@ def test_tables_that_others_read_are_not_waited_for_without_end(database, monkey
 
 
 _DOWN = (  # from the tables of today to those of 0003
+    "ALTER TABLE gold DROP COLUMN answered_confidence",
     "ALTER TABLE streams DROP COLUMN held_labels",
     "DROP INDEX labels_of_item",
     "DROP INDEX labels_of_chunk",
