@@ -46,6 +46,7 @@ PAGES = (
     "docs/accuracy.md",
     "docs/confidence.md",
     "docs/crowd.md",
+    "docs/trust.md",
     "docs/store.md",
     "docs/tutorial-service.md",
     "docs/label-studio.md",
@@ -74,6 +75,7 @@ REPRODUCE = "python3 run.py reproduce"
 ACCURACY = ROOT / "experiments" / "accuracy" / "results"
 FAULTS = ROOT / "experiments" / "faults" / "results"
 SPARK = ROOT / "experiments" / "spark" / "results"
+TRUST = ROOT / "experiments" / "trust" / "results"
 SETTING_LINKS = {
     "two worker models": "worker-models.md",
     "the hierarchical one": "hierarchical.md",
@@ -699,6 +701,9 @@ TABLES: dict[str, Callable[[], str]] = {
         )
         for part in ("kills", "switch")
     },
+    "certificates": partial(
+        reported, TRUST, "certificates", "python3 run.py python experiments/trust/certificates.py"
+    ),
     "benchmark_caps": benchmark_caps,
     "benchmark_scores": benchmark_scores,
     "benchmark_online": partial(benchmark_errors, "online"),

@@ -272,6 +272,7 @@ def test_tables_that_others_read_are_not_waited_for_without_end(database, monkey
 _DOWN = (  # from the tables of today to those of 0003
     "DROP TABLE attributes",
     "ALTER TABLE labels DROP COLUMN score",
+    "ALTER TABLE gold DROP COLUMN answered_confidence",
     "ALTER TABLE streams DROP COLUMN held_labels",
     "DROP INDEX labels_of_item",
     "DROP INDEX labels_of_chunk",

@@ -1,9 +1,9 @@
 """The command line: data to standard output, everything else to standard error.
 
 `options` has what commands share, `aggregate` also `stream`, `inspect` the commands `workers`,
-`doctor`, `plot` and `report`, `questions` what is asked of a model's answers, `serve` also `keys`
-and `demo`, `store` those that read or change a store. Slow imports are in the command that needs
-them, so that `--help` is fast.
+`doctor`, `plot` and `report`, `questions` what is asked of a model's answers, `certify` also
+`expected-error`, `serve` also `keys` and `demo`, `store` those that read or change a store. Slow
+imports are in the command that needs them, so that `--help` is fast.
 """
 
 import warnings
@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from labelquorum.cli.aggregate import aggregate, stream
+from labelquorum.cli.certify import certify, expected_error
 from labelquorum.cli.datasets import datasets
 from labelquorum.cli.evaluate import evaluate
 from labelquorum.cli.inspect import doctor, plot, report, workers
@@ -72,6 +73,12 @@ app.command(epilog="Example: labelquorum explain crowd.lq t17")(explain)
 app.command(epilog="Example: labelquorum ask crowd.lq --limit 50")(ask)
 app.command(epilog="Example: labelquorum stopping crowd.lq")(stopping)
 app.command(epilog="Example: labelquorum score consensus.csv truth.csv")(score)
+app.command(
+    epilog="Example: labelquorum certify consensus.csv --audit gold.csv --error 0.05 -o todo.csv",
+)(certify)
+app.command(epilog="Example: labelquorum expected-error consensus.csv --audit gold.csv")(
+    expected_error
+)
 app.command(epilog="Example: labelquorum doctor labels.csv")(doctor)
 app.command(epilog="Example: labelquorum datasets --download rte web --data my-data")(datasets)
 app.command(

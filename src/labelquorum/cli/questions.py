@@ -19,7 +19,17 @@ from rich.text import Text
 from labelquorum.cli.options import AsJson, print_json, store_option
 from labelquorum.errors import LabelError
 
-__all__ = ["MaybeStore", "Source", "ask", "explain", "flags", "score", "stopping"]
+__all__ = [
+    "MaybeStore",
+    "Source",
+    "answer_rows",
+    "ask",
+    "explain",
+    "flags",
+    "read_answers",
+    "score",
+    "stopping",
+]
 
 ASKED = 20  # rows of a table for people
 
@@ -145,7 +155,7 @@ def score(
     from labelquorum.learn.analysis.intervals import wilson
 
     known = read_truth(truth)
-    rows = [(known.get(str(task)), str(label), sure) for task, label, sure in _answers(answers)]
+    rows = [(known.get(str(task)), str(label), sure) for task, label, sure in read_answers(answers)]
     scored = [(label == true, sure) for true, label, sure in rows if true is not None]
     if not scored:
         raise LabelError(
@@ -174,7 +184,7 @@ def score(
     )
 
 
-def _answers(path: Path) -> Iterable[tuple[Hashable, Hashable, float]]:
+def read_answers(path: Path) -> Iterable[tuple[Hashable, Hashable, float]]:
     """Task, label and confidence of each row; an apostrophe before a formula is taken off."""
     from labelquorum.ingest.writers import harmless
 
@@ -182,7 +192,7 @@ def _answers(path: Path) -> Iterable[tuple[Hashable, Hashable, float]]:
         safe = isinstance(cell, str) and cell.startswith("'") and harmless(cell[1:]) == cell
         return cell[1:] if safe else cell
 
-    for number, row in enumerate(_rows(path), 1):
+    for number, row in enumerate(answer_rows(path), 1):
         absent = [name for name in ("task", "label", "confidence") if row.get(name) is None]
         if absent:
             raise LabelError(
@@ -192,7 +202,8 @@ def _answers(path: Path) -> Iterable[tuple[Hashable, Hashable, float]]:
         yield plain(row["task"]), plain(row["label"]), float(row["confidence"])
 
 
-def _rows(path: Path) -> Iterable[dict[str, Any]]:
+def answer_rows(path: Path) -> Iterable[dict[str, Any]]:
+    """The rows of a file of answers, by column."""
     kind = path.suffix.lower()
     if kind == ".parquet":
         from labelquorum.ingest.frames import require_pyarrow

@@ -368,6 +368,37 @@ class Client:
         """Whether more labels would change the answers."""
         return self._ask("GET", _path(stream, "stopping"))
 
+    def expected_error(self, stream: str, level: float = 0.95) -> dict[str, Any]:
+        """The expected share of wrong answers with its bounds, corrected on gold.
+
+        Parameters
+        ----------
+        stream
+            Its name.
+        level
+            The probability with which the share lies between `low` and `high`.
+        """
+        return self._ask("GET", _path(stream, "expected_error"), params={"level": level})
+
+    def certificate(
+        self, stream: str, error: float = 0.02, confidence: float = 0.95, limit: int = 100
+    ) -> dict[str, Any]:
+        """Which answers may stand, by gold drawn at random, and what a person must still see.
+
+        Parameters
+        ----------
+        stream
+            Its name.
+        error
+            The share of wrong labels allowed, once people have labelled `todo`.
+        confidence
+            The probability with which it holds, whenever one looks.
+        limit
+            Maximum number of tasks in `todo`; `todo_tasks` says how many there are.
+        """
+        wanted = {"error": error, "confidence": confidence, "limit": limit}
+        return self._ask("GET", _path(stream, "certificate"), params=wanted)
+
     def agreement(self, stream: str, limit: int = 30) -> dict[str, Any]:
         """How well workers agree with one another: matrices of worker × worker, with intervals.
 

@@ -28,6 +28,8 @@ from labelquorum.ingest.readers import read_gold, read_labels, read_workers
 from labelquorum.ingest.validate import Columns
 from labelquorum.ingest.vocabulary import Tally
 from labelquorum.learn.aggregator import split_name
+from labelquorum.learn.analysis.certificate import Certificate
+from labelquorum.learn.analysis.expected_error import ExpectedError
 from labelquorum.learn.bila.encoder import Encoder
 from labelquorum.learn.bila.generative import GenerativeModel
 from labelquorum.learn.bila.presets import saved_settings
@@ -460,6 +462,47 @@ class Estimator(ABC):
         table : threshold, labels_used, labels_saved (a share of all), expected_error
         """
         return self.inspection.stopping(thresholds)
+
+    def expected_error(
+        self, tasks: Iterable[Hashable] | None = None, level: float = 0.95, audit: Any = None
+    ) -> ExpectedError:
+        """The expected share of wrong answers among open tasks, with an interval.
+
+        Without gold it is the model's own: the mean of 1 − confidence. With gold drawn at random it
+        is corrected on it (prediction-powered).
+
+        Parameters
+        ----------
+        tasks
+            Open tasks; all of them unless given. Those whose truth the model learned are left out.
+        level
+            The probability with which the share lies between `low` and `high`.
+        audit
+            The truth of tasks that were drawn at random and that the model has not learned: a dict
+            {task: truth}, a Series indexed by task, or a table with the columns task and label.
+        """
+        return self.inspection.expected_error(tasks, level, audit)
+
+    def certify(
+        self, error: float = 0.02, confidence: float = 0.95, audit: Any = None
+    ) -> Certificate:
+        """Say which answers may stand so that few labels are wrong, and what people must still see.
+
+        The bound holds at every moment at once: one may look after each gold label and stop at the
+        first certificate. Without enough gold there is none, and it says how much it takes.
+
+        Parameters
+        ----------
+        error
+            The share of wrong labels allowed among all open tasks, once people have labelled those
+            in `todo`.
+        confidence
+            The probability with which the bound holds.
+        audit
+            The truth of tasks drawn at random, in the order drawn, as `expected_error` takes it.
+            Shuffle a file that is sorted.
+        """
+        return self.inspection.certify(error, confidence, audit)
 
     # ── scikit-learn's conventions ───────────────────────────────────────────────────────
 

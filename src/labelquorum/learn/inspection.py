@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.errors import LabelError, StateError
-from labelquorum.ingest.chunks import Chunk, make_chunk
+from labelquorum.ingest.chunks import Chunk, id_order, make_chunk
 from labelquorum.ingest.labels import MISSING, LabelSpace
 from labelquorum.ingest.readers import read_labels
 from labelquorum.ingest.vocabulary import Roster
@@ -26,8 +26,16 @@ from labelquorum.learn.aggregator import one_row_per_worker
 from labelquorum.learn.analysis import drift
 from labelquorum.learn.analysis import flags as worker_flags
 from labelquorum.learn.analysis import stopping as early_stopping
+from labelquorum.learn.analysis.certificate import (
+    Audit,
+    Certificate,
+    certificate,
+    checked_audit,
+)
 from labelquorum.learn.analysis.collusion import Pairs, pair_scores
+from labelquorum.learn.analysis.expected_error import ExpectedError, expected_error
 from labelquorum.learn.analysis.explain import TINY, adds_up, gains, odds, prospects
+from labelquorum.learn.audit import audit_of, read_audit
 from labelquorum.learn.lazy import pd
 from labelquorum.learn.model import Model, unknown_worker
 from labelquorum.learn.reports import (
@@ -40,7 +48,7 @@ from labelquorum.learn.reports import (
     worker_report,
 )
 
-__all__ = ["Inspection", "agreement"]
+__all__ = ["HeldOut", "Inspection", "agreement", "held_out_answers"]
 
 DRAWS = 400
 """Matrices drawn per worker for intervals: the 95 % bounds then rest on ten draws at each end."""
@@ -494,6 +502,62 @@ class Inspection:
             curve = early_stopping.curve(sums, wanted)
         return pd.DataFrame(curve, columns=list(early_stopping.Stop._fields))
 
+    # ── trust ────────────────────────────────────────────────────────────────────────────
+
+    def certify(self, error: float, confidence: float, audit: Any) -> Certificate:
+        """Which answers of open tasks may stand, by gold drawn at random."""
+        tasks, scores, gold = self._evidence(None, audit)
+        return certificate(scores, gold, error, confidence).named(tasks.__getitem__)
+
+    def expected_error(
+        self, tasks: Iterable[Hashable] | None, level: float, audit: Any
+    ) -> ExpectedError:
+        """The expected share of wrong answers among open tasks."""
+        _, scores, gold = self._evidence(tasks, audit)
+        return expected_error(scores, gold, level)
+
+    def _evidence(
+        self, tasks: Iterable[Hashable] | None, audit: Any
+    ) -> tuple[list[Hashable], Floats, Audit]:
+        """Open tasks, how sure their answers are without their truth, and the gold among them.
+
+        Tasks whose truth the model has learned are left out, unless it can say what it would have
+        answered without it.
+        """
+        learned, (_, probs, aggregated, known) = self._model.fitted(), self._open()
+        held = held_out_answers(self._model) if audit is None else None
+        probs, answer, usable = probs.copy(), aggregated.astype(np.intp), known == MISSING
+        if held is not None:
+            probs[held.place], answer[held.place] = held.probs, held.probs.argmax(axis=1)
+            usable[held.place] = True
+        ids, place = list(learned.open_items), {t: n for n, t in enumerate(learned.open_items)}
+        wanted = ids if tasks is None else _several("tasks", tasks)
+        for task in wanted:
+            if task not in place:
+                raise _not_open(task)
+        # Equal confidences stand in the order of ids: open tasks are reordered by truths.
+        wanted = sorted(wanted, key=id_order)
+        rows = np.array([place[task] for task in wanted if usable[place[task]]], np.intp)
+        chosen = [ids[row] for row in rows.tolist()]
+        confidence = np.clip(probs[rows, answer[rows]].astype(np.float64), 0, 1)
+        if held is not None:
+            among = {row: n for n, row in enumerate(rows.tolist())}
+            used = np.isin(held.place, rows)
+            wrong = answer[held.place[used]] != held.gold[used]
+            where = [among[row] for row in held.place[used].tolist()]
+            return chosen, confidence, checked_audit(where, wrong.tolist(), len(rows))
+        truths = read_audit(audit)
+        for task in truths:
+            if task in place and not usable[place[task]]:
+                raise LabelError(
+                    f"audit: the model has learned the truth of task {task!r}, so its answer is no "
+                    "evidence. Draw from the tasks whose truth was not given to fit."
+                )
+        asked = set(chosen)  # gold of other tasks says nothing about these
+        truths = {task: truths[task] for task in truths if task in asked or task not in place}
+        labels = [learned.vocabulary.classes[c] for c in answer[rows].tolist()]
+        return chosen, confidence, audit_of(chosen, labels, truths)
+
     # ── shared by these ──────────────────────────────────────────────────────────────────
 
     def _matrices(self, workers: NDArray[np.intp]) -> Floats:
@@ -526,6 +590,19 @@ class Inspection:
         chunk = chunk._replace(item_keys=held.column("key"), gold=gold)
         temperature = held.column("temperature").astype(np.float64)
         return chunk, probs.astype(np.float64), evidence, temperature
+
+
+class HeldOut(NamedTuple):
+    """What a model would answer to gold tasks without knowing their truth."""
+
+    place: NDArray[np.intp]  # among the open tasks, in the order the gold came
+    gold: NDArray[np.int32]  # the true class
+    probs: NDArray[np.float32]  # without it, (n, C)
+
+
+def held_out_answers(model: Model) -> HeldOut | None:
+    """What a model would answer to its gold tasks, each without its own truth; None if unknown."""
+    return None
 
 
 def _asked(chunk: Chunk, rows: NDArray[np.intp], workers: NDArray[np.intp]) -> Chunk:

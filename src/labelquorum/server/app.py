@@ -16,6 +16,7 @@ from labelquorum.server.context import Service
 from labelquorum.server.errors import add_error_handlers
 from labelquorum.server.middleware import Middleware
 from labelquorum.server.routes import (
+    certificate,
     export,
     health,
     items,
@@ -37,6 +38,7 @@ PARTS = (
     items,
     workers,
     summary,
+    certificate,
     export,
     streams,
     keys,

@@ -53,6 +53,8 @@ ROUTES: Mapping[tuple[str, str], Need | None] = {
     ("GET", f"{_STREAM}/model"): READ,
     ("GET", f"{_STREAM}/summary"): READ,
     ("GET", f"{_STREAM}/stopping"): READ,
+    ("GET", f"{_STREAM}/expected_error"): READ,
+    ("GET", f"{_STREAM}/certificate"): READ,
     ("GET", f"{_STREAM}/agreement"): READ,
     ("GET", f"{_STREAM}/ask"): READ,
     ("GET", f"{_STREAM}/export"): READ,

@@ -10,9 +10,11 @@ from labelquorum.store.queries import Answer, Undecided
 
 __all__ = [
     "AskList",
+    "CertificateShape",
     "ChunkPage",
     "ChunkShape",
     "ErrorShape",
+    "ExpectedErrorShape",
     "Fine",
     "Gain",
     "Gone",
@@ -303,6 +305,38 @@ class GoldError(BaseModel):
     high: float
 
 
+class ExpectedErrorShape(BaseModel):
+    """The expected share of wrong answers, as they were before truths replaced some."""
+
+    estimate: float
+    low: float = Field(description="With `high`, between which bounds it lies.")
+    high: float
+    level: float
+    tasks: int
+    n_gold: int = Field(description="Gold tasks by which the model's estimate was corrected.")
+    method: str = Field(description="`prediction-powered`, or `model` by its confidences alone.")
+    says: str
+
+
+class CertificateShape(BaseModel):
+    """Which answers may stand: a task is accepted, gold, or for people (`todo`)."""
+
+    certified: bool
+    error: float
+    confidence: float
+    tasks: int
+    gold: int
+    accepted: int
+    threshold: float | None
+    error_bound: float = Field(description="Of all labels, once people have labelled `todo`.")
+    accepted_error_bound: float
+    gold_needed: int | None = Field(description="Without a certificate: gold in all, at least.")
+    todo: list[Id] = Field(description="The least sure first, up to `limit`.")
+    todo_tasks: int
+    reason: str | None
+    says: str
+
+
 class Point(BaseModel):
     """What one chunk, or a few together, came to."""
 
@@ -336,6 +370,7 @@ class Summary(BaseModel):
     confidence: Histogram
     balance: list[Balance]
     gold: GoldError | None
+    expected_error: ExpectedErrorShape | None
     over_time: list[Point]
     last_chunks: list[ChunkShape]
     warnings: list[Warned]

@@ -8,7 +8,8 @@ of rows. What becomes of it depends on its item:
 - It is closed: the answer becomes the truth, with confidence 1, and nothing is learned from it,
   because the labels it would be compared with are gone.
 
-The answer before is kept beside the truth, which measures how often answers were right.
+The answer before, and how sure it was, is kept beside the truth, which measures how often answers
+were right.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -33,7 +34,7 @@ __all__ = ["TOO_LATE", "GoldLabels"]
 TOO_LATE = 0
 """In place of a chunk number: the truth of an item that was closed."""
 
-_GOLD = ("item", "label", "given_at", "answered", "chunk")
+_GOLD = ("item", "label", "given_at", "answered", "answered_confidence", "chunk")
 
 
 class GoldLabels:
@@ -96,16 +97,18 @@ class GoldLabels:
         others = sorted(set(news).difference(row.item for row in waiting))
         closed, again = self._acceptor.closed_or_open(connection, others, now)
         self._check_same_ids(connection, [i for i in others if i not in closed | again])
-        given = self._ref.of_items(
-            connection, (schema.answers.c.item, schema.answers.c.label), sorted(closed)
-        )
-        emitted = {row.item: row.label for row in given}
+        answers = schema.answers.c
+        columns = (answers.item, answers.label, answers.confidence)
+        given = self._ref.of_items(connection, columns, sorted(closed))
+        emitted = {row.item: (row.label, row.confidence) for row in given}
         rows = []
         for item in news:
-            before = known[item].answered if item in known else None
+            before = (None, None)
+            if item in known:
+                before = (known[item].answered, known[item].answered_confidence)
             late = item in closed
-            answered = emitted.get(item) if late and before is None else before
-            rows.append((item, truths[item], now, answered, TOO_LATE if late else None))
+            answered = emitted.get(item, before) if late and before[0] is None else before
+            rows.append((item, truths[item], now, *answered, TOO_LATE if late else None))
         self._ref.put(connection, schema.gold, "item", _GOLD, rows)
         self._answer(connection, {item: truths[item] for item in emitted})
         ready = [
@@ -179,15 +182,16 @@ class GoldLabels:
         if not any_row(connection, schema.gold, self._ref.key):
             return
         gold, answers = schema.gold.c, schema.answers.c
-        emitted = (
-            sa.select(answers.label)
+        emitted, sure = (
+            sa.select(column)
             .where(answers.stream == self._ref.key, answers.item == gold.item)
             .scalar_subquery()
+            for column in (answers.label, answers.confidence)
         )
         connection.execute(
             schema.gold.update()
             .where(gold.stream == self._ref.key, gold.chunk == number, gold.answered.is_(None))
-            .values(answered=emitted)
+            .values(answered=emitted, answered_confidence=sure)
         )
 
     def apply(self, connection: sa.Connection, number: int, outcome: Outcome) -> None:
@@ -195,7 +199,7 @@ class GoldLabels:
         if not any_row(connection, schema.gold, self._ref.key):
             return
         gold = schema.gold.c
-        emitted = {row.item: row.label for row in outcome.answers}
+        emitted = {row.item: (row.label, row.confidence) for row in outcome.answers}
         connection.execute(  # the statistics of this chunk have the present answers
             schema.gold.update()
             .where(
@@ -208,7 +212,11 @@ class GoldLabels:
         known = self._ref.of_items(connection, schema.gold, list(emitted))
         late = {row.item: row for row in known if row.chunk == TOO_LATE}
         rows = [
-            (row.item, row.label, row.given_at, row.answered or emitted[row.item], TOO_LATE)
+            (
+                *(row.item, row.label, row.given_at),
+                *((row.answered, row.answered_confidence) if row.answered else emitted[row.item]),
+                TOO_LATE,
+            )
             for row in late.values()
         ]
         self._ref.put(connection, schema.gold, "item", _GOLD, rows)

@@ -31,6 +31,8 @@ from labelquorum.store.rules import Rules
 from labelquorum.store.stream_ref import StreamRef
 
 if TYPE_CHECKING:
+    from labelquorum.learn.analysis.certificate import Certificate
+    from labelquorum.learn.analysis.expected_error import ExpectedError
     from labelquorum.learn.estimator import Estimator
     from labelquorum.learn.model_file import Snapshot
 
@@ -249,6 +251,18 @@ class Stream:
     def gold_error(self) -> GoldError | None:
         """How often answers were wrong, by truths that came after them; None where none did."""
         return self._queries.gold_error()
+
+    def expected_error(self, level: float = 0.95) -> "ExpectedError | None":
+        """The expected share of wrong answers, corrected on gold; None if nothing was answered."""
+        from labelquorum.store.certificate import stream_expected_error
+
+        return stream_expected_error(self.ref, level)
+
+    def certificate(self, error: float = 0.02, confidence: float = 0.95) -> "Certificate":
+        """Which answers may stand, by gold drawn at random, and what a person must still see."""
+        from labelquorum.store.certificate import stream_certificate
+
+        return stream_certificate(self.ref, error, confidence)
 
     def snapshot(self) -> "Snapshot":
         """The whole model, every worker, as `BiLA.save` would write it."""

@@ -587,3 +587,35 @@ def test_the_list_of_what_to_ask_is_taken_away(view):
     lines = waiting.value.path().read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("task") and lines[1].startswith(first)
     view.check()
+
+
+def test_the_expected_error_and_the_certificate_stand_on_the_overview(view, service):
+    view.sign_in("/s/birds")
+    page, client = view.page, service.client
+    figure = view.text(".figure:has(dt:text-is('Expected error'))")
+    n_gold = client.expected_error("birds")["n_gold"]
+    assert n_gold >= 60 and f"corrected on {n_gold} gold" in figure and "to" in figure
+    page.wait_for_selector(".certificate [data-certified]")
+    page.fill("#certify-error", "10")
+    page.click("button:has-text('Certify')")
+    page.wait_for_selector(".certificate [data-certified=yes]")
+    found = client.certificate("birds", 0.1)
+    assert f"{found['accepted']} answers may stand" in view.text(".certificate")
+    shown = page.locator(".certificate .todo a").all_text_contents()
+    assert shown == [str(task) for task in found["todo"][: len(shown)]] and shown
+    with page.expect_download() as download:
+        page.click(".certificate button:has-text('as CSV')")
+    lines = download.value.path().read_text(encoding="utf-8").splitlines()
+    assert len(lines) == found["todo_tasks"] + 1
+    page.fill("#certify-error", "0.2")
+    page.press("#certify-error", "Enter")
+    page.wait_for_selector(".certificate [data-certified=no]")
+    assert "drawn at random" in view.text(".certificate")
+    view.check()
+
+
+def test_a_certificate_that_is_refused_is_told_in_a_sentence(view):
+    view.page.route(re.compile(r"/certificate\?"), lambda route: route.fulfill(status=503, body=""))
+    view.sign_in("/s/birds")
+    view.page.wait_for_selector(".certificate .form-error")
+    assert "503" in view.text(".certificate")

@@ -1,5 +1,6 @@
 """A stream in figures: what people look at first. Made once for all who look."""
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ async def read_summary(request: Request, stream: str) -> Response:
 def _summary(service: Service, known: Known, table: WorkerTable) -> dict[str, Any]:
     stream, name = known.stream, known.stream.name
     rules: Rules = stream.rules
-    gold = stream.gold_error()
+    gold, expected = stream.gold_error(), stream.expected_error()
     behind = service.write_queue.loop.behind(name)
     with known.tally.fresh() as tally:
         return {
@@ -57,6 +58,9 @@ def _summary(service: Service, known: Known, table: WorkerTable) -> dict[str, An
             },
             "balance": _balance(tally, stream.classes()),
             "gold": None if gold is None else gold._asdict(),
+            "expected_error": None
+            if expected is None
+            else asdict(expected) | {"says": str(expected)},
             "over_time": [
                 {
                     "chunk": point.chunk,

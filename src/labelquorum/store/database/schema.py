@@ -135,6 +135,7 @@ gold = Table(
     Column("answered", Text),  # what had been answered before
     Column("chunk", BigInteger),
     Column("replaced", Text),  # what the statistics count in its place: class and part, JSON
+    Column("answered_confidence", Double),  # of `answered`; NULL if unknown
     Index("gold_of_chunk", "stream", "chunk"),
 )
 

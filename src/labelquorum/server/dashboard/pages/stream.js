@@ -1,6 +1,7 @@
 // One stream in figures: how much, how sure, how fast, and what needs a person.
 
 import * as api from "../api.js";
+import { certificatePanel } from "../certificate.js";
 import { histogram, lines } from "../charts.js";
 import { el, fill, icon, link, named } from "../dom.js";
 import { brief, count, counted, moment, percent, rate, seconds, time } from "../format.js";
@@ -18,7 +19,7 @@ export function page({ stream }) {
     waiting: figure("Waiting"),
     update: figure("Update takes"),
     lag: figure("Chunks behind"),
-    gold: figure("Error on gold"),
+    error: figure("Expected error"),
     workers: figure("Workers"),
   };
   const decided = lines({
@@ -59,8 +60,9 @@ export function page({ stream }) {
     ),
     panel("Class balance", { note: "answers; the tick is what the model expects" }, balance),
   );
+  const certificate = certificatePanel(stream);
   const late = panel("Last chunks", { flush: true }, chunks);
-  const body = el("div", {}, charts, late);
+  const body = el("div", {}, charts, certificate.node, late);
   const node = el(
     "div",
     {},
@@ -81,7 +83,8 @@ export function page({ stream }) {
       fill(body, waitingState(stream, data));
       return;
     }
-    if (!charts.isConnected) fill(body, charts, late);
+    if (!charts.isConnected) fill(body, charts, certificate.node, late);
+    certificate.show();
     showOverTime(decided, sureness, data);
     showConfidence(doubts, unsure, data.confidence);
     fill(balance, balanceTable(data.balance));
@@ -135,7 +138,7 @@ function who({ worker, says }) {
 
 function showFigures(
   figures,
-  { counts, labels_per_second, update, chunks_behind, gold, workers, flagged, last_chunks },
+  { counts, labels_per_second, update, chunks_behind, expected_error, workers, flagged, last_chunks },
 ) {
   figures.decided.set(
     count(counts.answered_items),
@@ -158,12 +161,11 @@ function showFigures(
     chunks_behind ? "cut and not learned yet" : "up to date",
     chunks_behind > 10 ? "warn" : "",
   );
-  if (gold)
-    figures.gold.set(
-      percent(gold.error),
-      `${percent(gold.low)} to ${percent(gold.high)} · ${count(gold.items)} items`,
-    );
-  else figures.gold.set("–", "no true labels given");
+  if (expected_error) {
+    const { estimate, low, high, n_gold } = expected_error;
+    const by = n_gold ? `corrected on ${count(n_gold)} gold` : "by the model, no gold";
+    figures.error.set(percent(estimate), `${percent(low)} to ${percent(high)} · ${by}`);
+  } else figures.error.set("–", "no answers yet");
   figures.workers.set(
     count(workers),
     flagged ? `${count(flagged)} flagged` : "none flagged",
