@@ -1,12 +1,11 @@
 """Identification: juries that err together are doubted, sound ones and ordinary crowds are not."""
 
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from juries import MISLED_SEED, SOUND_SEED, jury_rows
 
 import labelquorum as lq
 from labelquorum.evaluation import class_conditional_crowd, label_table
@@ -22,20 +21,7 @@ from labelquorum.learn.bila.identification import (
 from labelquorum.learn.bila.solver import ENGINE
 from labelquorum.learn.model_file import state_arrays, state_from_arrays
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "experiments" / "trust"))
-from crowds import draw_jury
-
-MISLED, SOUND = 1, 2  # seeds
 NOTHING = pd.DataFrame({"task": [], "worker": [], "label": []})
-
-
-def jury_rows(seed, sound):
-    """A jury's votes as rows, task by task, and the truth by task."""
-    crowd = draw_jury(seed, sound=sound).crowd
-    table = label_table(crowd)
-    rows = list(zip(table.item_ids, table.worker_ids, table.labels, strict=True))
-    tasks = dict.fromkeys(table.item_ids)
-    return rows, dict(zip(tasks, crowd.truth.tolist(), strict=True))
 
 
 def fitted(rows, **settings):
@@ -50,7 +36,7 @@ def votes(rows):
 
 @pytest.fixture(scope="module")
 def misled():
-    return jury_rows(MISLED, sound=False)[0]
+    return jury_rows(MISLED_SEED, sound=False)[0]
 
 
 def test_a_misled_jury_is_doubted_and_answered_by_its_vote(misled):
@@ -82,7 +68,7 @@ def test_the_warning_comes_once(misled):
 
 
 def test_a_sound_jury_and_an_ordinary_crowd_are_not_doubted():
-    sound = fitted(jury_rows(SOUND, sound=True)[0])
+    sound = fitted(jury_rows(SOUND_SEED, sound=True)[0])
     assert sound.doubt().tasks > 0 and not sound.doubt().in_doubt
     crowd = class_conditional_crowd(200, 20, 3, labels_per_item=5, skill=(0.3, 0.5), seed=0)
     few = fitted(label_table(crowd))
@@ -106,7 +92,7 @@ def test_most_misled_juries_are_doubted_and_few_sound_ones():
 
 
 def test_enough_true_labels_lift_the_doubt():
-    rows, truth = jury_rows(MISLED, sound=False)
+    rows, truth = jury_rows(MISLED_SEED, sound=False)
     some = dict(list(truth.items())[:MIN_TRUTHS])
     few = dict(list(some.items())[:-1])
     with warnings.catch_warnings():
