@@ -78,7 +78,7 @@ class Doubt(NamedTuple):
     """Whether answers fall back to the vote."""
     expected_error: float
     """Of tasks with ten workers or more, as a share of that of a guess; NaN where there are none.
-    Above 0.47 it is in doubt."""
+    Above 0.45 it is in doubt, unless the average worker is nearer to certainty than to chance."""
     tasks: int
     """How many such tasks there are."""
 

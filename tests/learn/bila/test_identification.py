@@ -150,7 +150,7 @@ def test_deciding_tasks_are_those_on_which_the_readings_differ(misled):
     unguarded = fitted(misled, dependence=0.0).labels_
     assert (unguarded[table.index] == table["by_model"]).all()
     assert (table["by_model"] != table["by_vote"]).any()
-    truths = {task: 0 for task in table.index}
+    truths = dict.fromkeys(table.index, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.partial_fit(NOTHING, true_labels=truths)
@@ -163,9 +163,10 @@ def test_expected_errors_count_guesses_as_one_and_sure_answers_as_none():
     assert sums.shape == (N_EXPECTED,)
     assert sums[:2].tolist() == [0, 2]
     np.testing.assert_allclose(sums[2:], 1, atol=1e-6)  # a guess and a sure answer
-    assert doubt_of(sums, GAMMAS[2], 2).in_doubt
-    assert not doubt_of(sums, GAMMAS[2], 5).in_doubt  # most tasks have too few workers
-    assert not doubt_of(None, 0.0, 2).in_doubt
+    assert doubt_of(sums, GAMMAS[2], 0.4, 2).in_doubt
+    assert not doubt_of(sums, GAMMAS[2], 0.4, 5).in_doubt  # most tasks have too few workers
+    assert not doubt_of(sums, GAMMAS[2], 0.6, 2).in_doubt  # a good crowd
+    assert not doubt_of(np.zeros(N_EXPECTED), 0.0, 0.4, 2).in_doubt
 
 
 def test_a_crowd_below_chance_still_votes_for_what_it_says():

@@ -54,6 +54,7 @@ from labelquorum.learn.bila.worker_models import (
     Known,
     Settled,
     crowd_odds,
+    log_skill,
     select_worker_model,
 )
 from labelquorum.learn.reports import NO_DOUBT, Doubt
@@ -207,8 +208,11 @@ def doubt(state: State, recipe: Recipe) -> Doubt:
     if recipe.dependence != "learned":
         return NO_DOUBT
     name = selected(state, recipe)
+    if (sums := state.expected_errors.get(name)) is None:
+        return NO_DOUBT
+    skill = np.exp(log_skill(WORKER_MODELS[name].hits(state.pooled[name])[None], recipe))
     gamma, n_items = exponent(state.unexplained[name]), float(state.label_shares.sum())
-    return doubt_of(state.expected_errors.get(name), gamma, n_items)
+    return doubt_of(sums, gamma, float(skill[0]), n_items)
 
 
 def readings(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, Floats]:

@@ -48,10 +48,10 @@ RHO_HALF, GAIN_HALF = 0.04, 0.005
 """The ρ̂, and the u in nats a label, at which n labels are worth √n: with the two above chosen on
 the development sets (`docs/accuracy.md`)."""
 
-RHO_OF_CLEAR = 0.01
-"""The ρ̂ from which on u counts in full. Where items are clear or hard for all, residuals of an item
-go together; a u above 0 without that says that workers differ more than is known yet. Chosen on
-simulated crowds (`experiments/trust/measure.py`)."""
+RHO_OF_CLEAR, STANDARD_ERRORS = 0.01, 0.5
+"""The ρ̂, less half a standard error, from which on u counts in full. Where items are clear or hard
+for all, residuals of an item go together; a u above 0 without that says that workers differ more
+than is known yet. Chosen on simulated crowds (`docs/trust.md`)."""
 
 
 def sums(
@@ -197,8 +197,11 @@ def evidence_gain(
 def exponent(sums: NDArray[np.float64]) -> float:
     """γ: n labels of an item are worth n^(1 − γ) independent ones."""
     rho, gain = max(correlation(sums), 0.0), max(clear_gain(sums), 0.0)
-    # γ = x / (1 + x),  x = ρ̂ / 0.04 + min(1, ρ̂ / 0.01) u / 0.005, each 0 where it is negative
-    beyond = rho / RHO_HALF + min(1.0, rho / RHO_OF_CLEAR) * gain / GAIN_HALF
+    # Of B pairs whose residuals are independent, ρ̂ has the standard error √(2 / B).
+    surely = rho - STANDARD_ERRORS * float(np.sqrt(2 / max(sums[4].sum(), 1.0)))
+    # γ = x / (1 + x),  x = ρ̂ / 0.04 + w u / 0.005,  w = (ρ̂ − se / 2) / 0.01 between 0 and 1
+    share = min(max(surely / RHO_OF_CLEAR, 0.0), 1.0)
+    beyond = rho / RHO_HALF + share * gain / GAIN_HALF
     return beyond / (1 + beyond)
 
 

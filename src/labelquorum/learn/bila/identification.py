@@ -1,11 +1,12 @@
 """Identification: whether labels tell which answer is right, or only that workers agree.
 
 Where judges share what misleads them, a worker model finds what they have in common and takes it
-for the truth; it may as well be the opposite. No statistic of labels tells the two apart, but one
-tells when the question arises. n independent workers of any skill make an answer sure as n grows.
+for the truth; it may as well be the opposite. No statistic of labels tells the two apart, but two
+tell when the question arises. n independent workers of any skill make an answer sure as n grows.
 If ten or more labelled a task and the model, by its own dependence, still expects errors nearly
 half as often as a guess, then further workers of this kind would not help: what separates the
-classes is no larger than what workers have in common within a class.
+classes is no larger than what workers have in common within a class. And the average worker's
+skill J is then nearer to chance than to certainty, so a swap would be hard to notice.
 
     Ē(γ) = Σ_i (1 − max_c q_i(c)^(1/n_i^γ) / Z) / ((1 − 1/C) · N),  over tasks with n_i ≥ 10
 
@@ -37,9 +38,10 @@ MIN_WORKERS = 10
 MIN_SHARE = 0.5
 """The share of tasks that must have so many workers: the others say nothing of this."""
 
-MAX_EXPECTED_ERROR = 0.47
-"""The expected error, 1 for a guess, above which identification is in doubt: chosen on simulated
-juries (`experiments/trust/measure.py`)."""
+MAX_EXPECTED_ERROR, MIN_SKILL = 0.45, 0.5
+"""The expected error, 1 for a guess, above which identification is in doubt, and the skill J of the
+average worker, 1 for never wrong, from which on it is not: chosen on simulated juries, of seeds
+that `experiments/trust/measure.py` does not measure."""
 
 MIN_TRUTHS = 10
 """Given true labels of such tasks from which on nothing is in doubt by labels alone."""
@@ -78,14 +80,15 @@ def expected_errors(log_scores: Floats, n_workers: Floats, given: NDArray[np.boo
     return sums
 
 
-def doubt_of(sums: Floats | None, gamma: float, n_items: float) -> Doubt:
-    """Whether identification is in doubt, by `expected_errors`, γ and the number of tasks."""
-    if sums is None or sums[1] < 1:
+def doubt_of(sums: Floats, gamma: float, skill: float, n_items: float) -> Doubt:
+    """Whether identification is in doubt, by `expected_errors`, γ, J and the number of tasks."""
+    if sums[1] < 1:
         return NO_DOUBT
     truths, tasks = sums[:2]
     expected = float(np.interp(gamma, GAMMAS, sums[2:]) / tasks)
     in_doubt = (
         expected > MAX_EXPECTED_ERROR
+        and skill < MIN_SKILL
         and truths + tasks >= MIN_SHARE * n_items
         and truths < MIN_TRUTHS
     )
