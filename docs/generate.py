@@ -45,6 +45,7 @@ PAGES = (
     "docs/hierarchical.md",
     "docs/accuracy.md",
     "docs/confidence.md",
+    "docs/trust.md",
     "docs/crowd.md",
     "docs/store.md",
     "docs/tutorial-service.md",
@@ -72,6 +73,7 @@ BENCHMARK = (
 VOTE = "majority_vote"
 REPRODUCE = "python3 run.py reproduce"
 ACCURACY = ROOT / "experiments" / "accuracy" / "results"
+TRUST = ROOT / "experiments" / "trust" / "results"
 FAULTS = ROOT / "experiments" / "faults" / "results"
 SPARK = ROOT / "experiments" / "spark" / "results"
 SETTING_LINKS = {
@@ -698,6 +700,15 @@ TABLES: dict[str, Callable[[], str]] = {
             reported, SPARK, part, f"python3 run.py spark experiments/spark/{part}.py --save"
         )
         for part in ("kills", "switch")
+    },
+    **{
+        f"trust_{part}": partial(
+            reported,
+            TRUST,
+            f"trust_{part}",
+            "python3 run.py python experiments/trust/measure.py",
+        )
+        for part in ("targets", "calibration", "sets", "guard")
     },
     "benchmark_caps": benchmark_caps,
     "benchmark_scores": benchmark_scores,

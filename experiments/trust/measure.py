@@ -215,7 +215,7 @@ TARGETS: dict[str, tuple[str, float]] = {
     "mean ece of the kinds": ("ECE, mean of the simulated kinds, %", 2.5),
     "ece of the worst kind": ("ECE, worst simulated kind, %", 5.0),
     "demo: expected error less error": (
-        "the demo's expected error less its error, worst, points",
+        "the demo's mean expected error less its mean error, points",
         2,
     ),
     "worst ece of the llmbar sets": ("ECE, worst llmbar set, offline, %", 20.0),
