@@ -243,11 +243,11 @@ def target_table(found: Found) -> str:
         lines.append(
             [title, f"{value:.2f}", f"{sign} {abs(bound):g}", "met" if held else "**not met**"]
         )
-    told = ", ".join(f"`{name}`" for name in figures["jury sets in doubt"])
+    doubted_sets = ", ".join(f"`{name}`" for name in figures["jury sets in doubt"])
     crowds = ", ".join(f"`{name}`" for name in figures["sets in doubt at the end"]) or "none"
     return (
         table(lines)
-        + f"\nIn doubt, fitted offline: {told}. Of {figures['sets']} crowd sets in doubt "
+        + f"\nIn doubt, fitted offline: {doubted_sets}. Of {figures['sets']} crowd sets in doubt "
         f"at the end of a stream or offline: {crowds}. The set farthest above the vote is "
         f"`{figures['worst set against the vote']}`, the worst kind *{figures['worst kind']}*. "
         f"Of {N_CROWDS} demos, {figures['demos within 2 points']} are within 2 points.\n"

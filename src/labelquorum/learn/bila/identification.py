@@ -36,7 +36,7 @@ MIN_WORKERS = 10
 """Workers of a task from which on an unsure answer is doubted: with fewer, any crowd is unsure."""
 
 MIN_SHARE = 0.5
-"""The share of tasks that must have so many workers: the others say nothing of this."""
+"""The share of tasks that must have ten workers or more: the others say nothing of this."""
 
 MAX_EXPECTED_ERROR, MIN_SKILL = 0.45, 0.5
 """The expected error, 1 for a guess, above which identification is in doubt, and the skill J of the
