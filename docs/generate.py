@@ -45,6 +45,7 @@ PAGES = (
     "docs/hierarchical.md",
     "docs/accuracy.md",
     "docs/confidence.md",
+    "docs/doubt.md",
     "docs/crowd.md",
     "docs/trust.md",
     "docs/store.md",
@@ -704,6 +705,15 @@ TABLES: dict[str, Callable[[], str]] = {
     "certificates": partial(
         reported, TRUST, "certificates", "python3 run.py python experiments/trust/certificates.py"
     ),
+    **{
+        f"trust_{part}": partial(
+            reported,
+            TRUST,
+            f"trust_{part}",
+            "python3 run.py python experiments/trust/measure.py",
+        )
+        for part in ("targets", "calibration", "sets", "guard")
+    },
     "benchmark_caps": benchmark_caps,
     "benchmark_scores": benchmark_scores,
     "benchmark_online": partial(benchmark_errors, "online"),

@@ -17,9 +17,10 @@ KAPPA, G0, MIX, INNER = (
 SIGMA_A, SIGMA_B = 1.0, 0.5  # spread of worker tilts and of worker biases
 OWN = 0.005  # weight of a worker's own counts beside the model: 200 labels per class weigh as much
 DROP, NOISE = 0.10, 4.0  # log skill may fall by 0.1 plus 4 / items before we distrust
-# temper = n ** (x / (1 + x)), x = rho / RHO_HALF + u / GAIN_HALF: rho the residual correlation, u what a label
+# temper = n ** (x / (1 + x)), x = rho / RHO_HALF + w u / GAIN_HALF: rho the residual correlation, u what a label
 # gains by supposing that a share of the items is clear, their labels given by m ** CLARITY, normalised
 RHO_HALF, GAIN_HALF, CLARITY, CLEAR_SHARE = 0.04, 0.005, 3.0, 0.2
+RHO_OF_CLEAR = 0.01
 
 
 def softmax(x):
@@ -172,7 +173,9 @@ class TwoAccounts:
             posteriors.append(account.learn(item, rows, worker, label, len(items), self.f))
         chosen, q = (self.rich, posteriors[1]) if self.trust_rich() else (self.plain, posteriors[0])
         u = chosen.gain / chosen.tally[1].sum()
-        x = max(chosen.dependence(), 0.0) / RHO_HALF + max(u, 0.0) / GAIN_HALF
+        rho = max(chosen.dependence(), 0.0)
+        surely = rho - np.sqrt(2 / max(chosen.tally[2].sum(), 1)) / 2
+        x = rho / RHO_HALF + np.clip(surely / RHO_OF_CLEAR, 0, 1) * max(u, 0.0) / GAIN_HALF
         temper = n ** (x / (1 + x))
         probs = softmax(np.log(np.maximum(q, 1e-300)) / temper[:, None])
         return items, q.argmax(1), probs

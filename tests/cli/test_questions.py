@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from cli.test_cli import ROWS, VOTE, as_csv, run, unboxed
 from cli.test_plot import STORE, TRUTH, place  # noqa: F401
+from juries import MISLED_SEED, jury_rows
 
 from labelquorum.learn.estimators import BiLA
 
@@ -29,6 +30,18 @@ def test_questions_are_answered_as_the_library_does(source):
         assert run("explain", *source, task).stdout == f"{model.explain(task)}\n"
         [found] = json.loads(run("explain", *source, task, "--json").stdout)
         assert found["task"] == task and len(found["workers"]) == 4
+
+
+def test_ask_lists_first_what_decides_a_doubt():
+    rows, _ = jury_rows(MISLED_SEED, sound=False)
+    with pytest.warns(UserWarning, match="in doubt"):
+        model = BiLA(open_items=1000).fit(rows)
+    model.save("jury.lq")
+    reply = run("ask", "jury.lq", "--limit", "12", "--json")
+    assert "It is in doubt which answers are right" in reply.stderr
+    found = json.loads(reply.stdout)
+    assert [row["decides"] for row in found] == [True] * 10 + [False] * 2
+    assert {row["task"] for row in found[:10]} == set(model.deciding_tasks().index)
 
 
 def test_tables_for_people_have_heads_and_unknown_tasks_a_sentence():

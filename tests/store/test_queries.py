@@ -1,7 +1,10 @@
 """With how much the learner is asked: workers by the bytes of their states, items by their age."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from juries import MISLED_SEED, jury_rows
 
 import labelquorum as lq
 from labelquorum.store import model_queries, queries
@@ -130,3 +133,15 @@ def test_flags_and_the_model_file_have_the_open_tasks_answered_last(store, asked
     assert len(stream.snapshot().ids["open_items"]) == 5
     monkeypatch.setattr(queries, "COUNTED_ITEMS", 4)
     assert stream.suggestions()[1] == 4
+
+
+def test_what_decides_a_doubt_is_suggested_first(store):
+    rows, _ = jury_rows(MISLED_SEED, sound=False)
+    n_items = len({task for task, *_ in rows})
+    rules = replace(RULES, chunk_items=n_items)
+    stream = store.create("jury", rules=rules)
+    stream.accept(rows)
+    stream.settle()
+    found, n_open = stream.suggestions(limit=12)
+    assert n_open == n_items
+    assert [one["decides"] for one in found] == [True] * 10 + [False] * 2

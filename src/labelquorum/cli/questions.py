@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labelquorum.cli.options import AsJson, print_json, store_option
+from labelquorum.cli.options import AsJson, print_json, store_option, tell
 from labelquorum.errors import LabelError
 
 __all__ = [
@@ -100,15 +100,26 @@ def ask(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows.")] = ASKED,
     as_json: AsJson = False,
 ) -> None:
-    """List the open tasks where one more label would help most, and whom to ask."""
+    """List the open tasks where one more label would help most, and whom to ask.
+
+    Where it is in doubt which answers are right, because workers err
+    together, the tasks whose true label decides it come first.
+    """
     from labelquorum.report import opened
 
     with opened(source, store) as gallery:
         known = {str(worker): worker for worker in gallery.model.workers_.tolist()}
         names = None if workers is None else [name.strip() for name in workers.split(",")]
         chosen = None if names is None else [known.get(name, name) for name in names]
-        found = gallery.model.expected_gain(workers=chosen, top=limit)
-    _print_table(found.reset_index(), as_json, "No task is open.")
+        found = gallery.model.expected_gain(workers=chosen).reset_index()
+        doubt = gallery.model.doubt()
+        if doubt.in_doubt:
+            tell(doubt.says)
+            decides = found["task"].isin(gallery.model.deciding_tasks().index)
+            found = found.assign(decides=decides).sort_values(
+                "decides", ascending=False, kind="stable"
+            )
+    _print_table(found.head(limit), as_json, "No task is open.")
 
 
 def stopping(source: Source, store: MaybeStore = None, as_json: AsJson = False) -> None:

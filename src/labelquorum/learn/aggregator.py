@@ -95,7 +95,8 @@ class Aggregator(NamedTuple):
     matrices from the posterior of workers whose labels came in `n_chunks` chunks, (S, P, C, C)
     per block of workers. `temperature(state, n_workers, n_labels)` gives what the log-odds of items
     with labels of that many workers, and that many labels, are divided by to become probabilities,
-    (N,).
+    (N,). `doubt(state)` tells whether the labels identify the answers, a `Doubt`, and
+    `readings(state, chunk)` what the vote and the worker model make of items, (N, C) each.
     """
 
     name: str
@@ -110,6 +111,8 @@ class Aggregator(NamedTuple):
     counts: Counts | None = None
     draws: Draws | None = None
     temperature: Callable[[State, Floats, Floats], Floats] | None = None
+    doubt: Callable[[State], Any] | None = None
+    readings: Callable[[State, Chunk], tuple[Floats, Floats]] | None = None
 
 
 def vote_shares(chunk: Chunk) -> NDArray[np.float64]:
@@ -352,6 +355,7 @@ def refit(aggregator: Aggregator) -> Aggregator:
         )
 
     draws, temperature = _of_one_chunk(aggregator.draws), aggregator.temperature
+    doubt, readings = aggregator.doubt, aggregator.readings
     return Aggregator(
         name=f"refit:{aggregator.name}",
         state_type=RefitState,
@@ -369,6 +373,8 @@ def refit(aggregator: Aggregator) -> Aggregator:
         temperature=None
         if temperature is None
         else lambda state, *numbers: temperature(unpack(state), *numbers),
+        doubt=None if doubt is None else lambda state: doubt(unpack(state)),
+        readings=None if readings is None else lambda state, chunk: readings(unpack(state), chunk),
     )
 
 

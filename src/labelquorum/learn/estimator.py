@@ -53,7 +53,7 @@ from labelquorum.learn.model_file import (
     write_snapshot,
 )
 from labelquorum.learn.registry import AGGREGATORS
-from labelquorum.learn.reports import Agreement, Explanation, Report, id_index
+from labelquorum.learn.reports import Agreement, Doubt, Explanation, Report, id_index
 from labelquorum.learn.worker_priors import history_rows, read_history
 
 __all__ = ["SHARED_SETTINGS", "Estimator", "check_settings"]
@@ -451,6 +451,31 @@ class Estimator(ABC):
             have, the gain is that of a new worker who is like them, and no best worker is named.
         """
         return self.inspection.expected_gain(tasks, workers, top)
+
+    def doubt(self) -> Doubt:
+        """Whether the labels identify the answers, or only show that workers agree.
+
+        Where ten or more workers labelled a task and answers are still hardly better than guesses,
+        because workers err together, `in_doubt` is true: answers are then majority votes with low
+        confidence, and a warning says so once.
+
+        Returns
+        -------
+        doubt : in_doubt, expected_error (1 is a guess), tasks; `says` is a sentence, or empty
+        """
+        return self.inspection.doubt()
+
+    def deciding_tasks(self, n: int = 10) -> pd.DataFrame:
+        """Open tasks whose true labels would best decide a doubt, at most `n` of them.
+
+        They are those on which the vote and the worker model differ most clearly. Give true labels
+        with `partial_fit(…, true_labels=…)`.
+
+        Returns
+        -------
+        table : index task, the clearest first; difference (0 to 1), by_vote, by_model, labels
+        """
+        return self.inspection.deciding_tasks(n)
 
     def stopping(self, thresholds: Sequence[float] | None = None) -> pd.DataFrame:
         """What closing open tasks once their answer reaches a confidence would have saved and cost.

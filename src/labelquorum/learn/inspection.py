@@ -40,6 +40,7 @@ from labelquorum.learn.lazy import pd
 from labelquorum.learn.model import Model, unknown_worker
 from labelquorum.learn.reports import (
     Agreement,
+    Doubt,
     Explanation,
     Report,
     agreement_report,
@@ -334,7 +335,8 @@ class Inspection:
         workers = worker_report(ids, classes, confusion, prior, stats["labels"], stats["agreed"])
         for role, values in attribute_columns(ids, learned.vocabulary.attributes).items():
             workers[role] = pd.Series(values, workers.index, object)
-        return Report(items, workers, alpha, agreement, len(np.setdiff1d(held.closed_keys, shown)))
+        closed = len(np.setdiff1d(held.closed_keys, shown))
+        return Report(items, workers, alpha, agreement, closed, self.doubt().says)
 
     def explain(self, task: Hashable) -> Explanation:
         """Why an open task has its answer, and what would flip it."""
@@ -480,6 +482,35 @@ class Inspection:
         return pd.DataFrame(
             {"gain": gain, "confidence": confidence, "expected_confidence": confidence + gain},
             index=pd.MultiIndex.from_arrays(parts),
+        )
+
+    def doubt(self) -> Doubt:
+        """How far it is in doubt which answers are right."""
+        return self._model.doubt()
+
+    def deciding_tasks(self, n: int = 10) -> pd.DataFrame:
+        """Open tasks whose true label says which of two readings is right."""
+        _check_whole("n", n)
+        learned, (chunk, _, _, gold) = self._model.fitted(), self._open()
+        if self._method.readings is None:
+            raise StateError(f"This {self._model.name} has one reading of its labels. Use BiLA().")
+        rows = np.flatnonzero(gold == MISSING)
+        if not chunk.n_labels:
+            rows = rows[:0]
+        by_vote, by_model = self._method.readings(learned.state, chunk)
+        # Half of Σ_c |p(c) − p'(c)|: how surely the two readings differ.
+        apart = np.abs(by_vote - by_model).sum(axis=1)[rows] / 2
+        labels = chunk.workers_by_item[rows]
+        rows = rows[np.lexsort((-labels, -apart))][:n]
+        tasks, classes = list(learned.open_items), learned.vocabulary.classes
+        return pd.DataFrame(
+            {
+                "difference": np.abs(by_vote - by_model).sum(axis=1)[rows] / 2,
+                "by_vote": [classes[c] for c in by_vote[rows].argmax(axis=1).tolist()],
+                "by_model": [classes[c] for c in by_model[rows].argmax(axis=1).tolist()],
+                "labels": np.bincount(chunk.item, minlength=chunk.n_items)[rows],
+            },
+            index=id_index([tasks[row] for row in rows], "task"),
         )
 
     def stopping(self, thresholds: Sequence[float] | None = None) -> pd.DataFrame:

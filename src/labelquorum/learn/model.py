@@ -35,7 +35,7 @@ from labelquorum.learn.aggregator import Aggregation, Aggregator
 from labelquorum.learn.analysis.drift import count, fresh_track, left_out, taken_back
 from labelquorum.learn.model_file import Snapshot, state_arrays, state_from_arrays
 from labelquorum.learn.open_items import OpenItem, OpenItems
-from labelquorum.learn.reports import Answer
+from labelquorum.learn.reports import NO_DOUBT, Answer, Doubt
 from labelquorum.learn.worker_priors import History
 from labelquorum.learn.worker_table import WorkerRows
 
@@ -109,6 +109,7 @@ class Model:
         self.sources: list[str] = []  # SHA-256 of files it learned from, where those were noted
         self.was_loaded = False  # from a file, which does not keep the last answer
         self._warned_of_repeats = False
+        self._warned_of_doubt = False
         self._skip_answer(Tally())
 
     @property
@@ -174,6 +175,7 @@ class Model:
             self._skip_answer(Tally(rows=tally.rows, skipped=tally.skipped))
         elif intake.chunk.n_labels:
             self._commit(learn_chunk(learned, self.aggregator, intake, self.seed), tally)
+            self._warn_of_doubt()
         else:
             learned.vocabulary.attributes.update(intake.attributes)
             self._skip_answer(intake.tally)
@@ -205,6 +207,18 @@ class Model:
                 "repeats='majority' or 'all'; if they are corrections, add a timestamp column.",
                 stacklevel=4,
             )
+
+    def doubt(self) -> Doubt:
+        """How far it is in doubt which answers are right; never, of a method that cannot tell."""
+        doubt = self.aggregator.doubt
+        found: Doubt = NO_DOUBT if doubt is None else doubt(self.fitted().state)
+        return found
+
+    def _warn_of_doubt(self) -> None:
+        """Warn once when answers have become votes, because the labels do not identify them."""
+        if not self._warned_of_doubt and (says := self.doubt().says):
+            self._warned_of_doubt = True
+            warnings.warn(says, stacklevel=4)
 
     def predict(self, table: LabelTable) -> Answer:
         """Answer a table's tasks from its labels alone, learning nothing."""

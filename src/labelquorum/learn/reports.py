@@ -21,8 +21,10 @@ from labelquorum.learn.analysis.agreement import (
 from labelquorum.learn.lazy import pd
 
 __all__ = [
+    "NO_DOUBT",
     "Agreement",
     "Answer",
+    "Doubt",
     "Explanation",
     "Report",
     "agreement_report",
@@ -58,14 +60,44 @@ class Report(NamedTuple):
     closed_items: int = 0
     """Tasks that were answered and are left out, because their labels are no longer held; of
     131,072 or more, some are forgotten."""
+    doubt: str = ""
+    """Why answers are votes with low confidence, where the labels do not identify them."""
 
     def _repr_html_(self) -> str:
-        parts = [
+        parts = [f"<p>{escape(self.doubt)}</p>"] if self.doubt else []
+        parts += [
             f"<p>Krippendorff's alpha {self.krippendorff_alpha:.3f}, {len(self.items):,} tasks, "
             f"{len(self.workers):,} workers</p>"
         ]
         parts += [table.to_html(max_rows=MAX_SHOWN_ROWS) for table in (self.items, self.workers)]
         return "".join([*parts, self.class_agreement.to_html(max_rows=MAX_SHOWN_ROWS)])
+
+
+class Doubt(NamedTuple):
+    """How far it is in doubt which answers are right."""
+
+    in_doubt: bool
+    """Whether answers fall back to the vote."""
+    expected_error: float
+    """Of tasks with ten workers or more, as a share of that of a guess; NaN where there are none.
+    Above 0.45 it is in doubt, unless the average worker is nearer to certainty than to chance."""
+    tasks: int
+    """How many such tasks there are."""
+
+    @property
+    def says(self) -> str:
+        """A sentence for people; empty where nothing is in doubt."""
+        if not self.in_doubt:
+            return ""
+        return (
+            f"It is in doubt which answers are right: on {self.tasks:,} tasks with "
+            f"ten or more workers, answers would be wrong {self.expected_error:.0%} as "
+            "often as guesses, because workers err together. Answers are majority votes with low "
+            "confidence until true labels decide it; deciding_tasks() names the tasks to label."
+        )
+
+
+NO_DOUBT = Doubt(False, float("nan"), 0)
 
 
 class Agreement(NamedTuple):

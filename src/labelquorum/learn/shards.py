@@ -23,6 +23,7 @@ from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, vot
 from labelquorum.learn.bila.counts import Info, State, with_gold, with_more
 from labelquorum.learn.bila.dependence import N_SUMS, N_VOTE_SUMS
 from labelquorum.learn.bila.hierarchical import Recipe
+from labelquorum.learn.bila.identification import N_EXPECTED
 from labelquorum.learn.bila.solver import pool as pool_counts
 from labelquorum.learn.bila.solver import solve_workers
 from labelquorum.learn.bila.worker_models import WORKER_MODELS, select_worker_model
@@ -273,6 +274,9 @@ def _state_of(known: Known, recipe: Recipe, seed: int) -> State:
         seed=seed,
         gold={},
         stack={},
+        expected_errors={
+            name: sums for name in names if (sums := known.sums[f"expected_errors/{name}"]).any()
+        },
     )
 
 
@@ -286,6 +290,7 @@ def _counted_by(state: State, names: Sequence[str]) -> Gained:
         # All shards alike, whether or not workers have several votes on an item there.
         room = np.zeros((N_SUMS + N_VOTE_SUMS, state.n_classes))
         sums[f"unexplained/{name}"] = with_more(state.unexplained[name], room)
+        sums[f"expected_errors/{name}"] = state.expected_errors.get(name, np.zeros(N_EXPECTED))
     return Gained(np.concatenate(rows, axis=1), sums)
 
 

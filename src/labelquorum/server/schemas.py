@@ -490,14 +490,15 @@ class Wanted(BaseModel):
     worker: Id | None = Field(description="Whose label would raise it most.")
     worker_gain: float | None
     open: bool = Field(description="Another label can still change it.")
+    decides: bool = Field(description="Its true label helps decide which answers are right.")
 
 
 class AskList(BaseModel):
-    """What to ask next, the largest gain first."""
+    """What to ask next: items that decide a doubt, then the largest gain first."""
 
     items: list[Wanted]
     open_items: int
-    says: str | None = Field(description="Why no gain is given, where none is.")
+    says: str | None = Field(description="Why no gain is given, or what is in doubt.")
 
 
 class StoppingPoint(BaseModel):

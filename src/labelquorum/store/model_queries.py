@@ -101,8 +101,14 @@ def explain(model: Estimator, task: Any) -> dict[str, Any]:
 
 
 def gains(model: Estimator, tasks: list[Any], top: int | None = None) -> list[dict[str, Any]]:
-    """What one more label of each of these open items would likely do, and who should give it."""
-    table = model.expected_gain(tasks=tasks, top=top)
+    """What one more label of each of these open items would likely do, and who should give it.
+
+    Where it is in doubt which answers are right, those whose true label decides it come first.
+    """
+    table = model.expected_gain(tasks=tasks)
+    deciding = model.deciding_tasks().index if model.doubt().in_doubt else ()
+    decides = table.index.isin(deciding)
+    table = table.assign(decides=decides).iloc[np.argsort(~decides, kind="stable")[:top]]
     rows: list[dict[str, Any]] = table.reset_index().to_dict("records")  # type: ignore[assignment]
     return [{name: _finite(value) for name, value in row.items()} for row in rows]
 

@@ -482,6 +482,7 @@ class Queries:
     def suggestions(self, limit: int = 100) -> tuple[list[dict[str, Any]], int]:
         """Open items by what one more label would likely do, the largest gain first.
 
+        Where it is in doubt which answers are right, those whose true label decides it come first.
         Only the least sure items are compared. Also returns how many items are open, counted up to
         `COUNTED_ITEMS`.
         """
@@ -516,6 +517,7 @@ class Queries:
                     "worker": one["best_worker"],
                     "worker_gain": one["best_gain"],
                     "open": True,
+                    "decides": one["decides"],
                 }
             )
         return found, n_open

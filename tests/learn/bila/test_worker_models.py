@@ -291,7 +291,7 @@ def test_labels_that_lean_on_each_other_are_noticed_and_others_are_not():
 
 def test_heat_is_1_for_one_label_and_grows_with_labels_and_dependence():
     def reply(correlation, gain):
-        return np.array([[correlation], [1.0], [0.0], [10.0], [20.0], [10 * gain]])
+        return np.array([[correlation], [1.0], [0.0], [10.0], [2e6], [10 * gain]])
 
     n_labels = np.array([0, 1, 4, 100])
     np.testing.assert_allclose(temperature(n_labels, n_labels, "learned", reply(-0.1, -1)), 1)
@@ -299,8 +299,10 @@ def test_heat_is_1_for_one_label_and_grows_with_labels_and_dependence():
         temperature(n_labels, n_labels, "learned", reply(0.04, -1)), [1, 1, 2, 10]
     )
     np.testing.assert_allclose(
-        temperature(n_labels, n_labels, "learned", reply(-0.1, 0.005)), [1, 1, 2, 10]
+        temperature(n_labels, n_labels, "learned", reply(0.02, 0.0025)), [1, 1, 2, 10]
     )
+    # Tasks that are clear for all show in ρ̂ too; without that, workers are not known yet.
+    np.testing.assert_allclose(temperature(n_labels, n_labels, "learned", reply(-0.1, 0.005)), 1)
     assert (
         temperature(n_labels, n_labels, "learned", reply(1e9, 1)) <= np.maximum(n_labels, 1)
     ).all()

@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pyarrow.parquet
 import pytest
+from juries import MISLED_SEED, jury_rows
 from server.routes.test_items import pages
 from server.served import until
 
@@ -302,6 +303,22 @@ def test_a_worker_is_shown_beside_the_crowd_and_over_time(admin, owls):
     first = one["confuses"][0]
     assert first["says"] == 2 != first["truth"] and first["prob"] > first["crowd"] + 0.05
     assert first["prob"] == one["confusion"][first["truth"]][2]
+
+
+def test_what_decides_a_doubt_is_asked_first(admin):
+    rows, _ = jury_rows(MISLED_SEED, sound=False)
+    n_items = len({task for task, *_ in rows})
+    rules = {"labels_per_item": 2, "chunk_items": n_items, "grace": 3600, "max_chunk_wait": None}
+    assert admin.post("/v1/streams", json={"name": "jury", "rules": rules}).status_code == 201
+    labels = [{"task": task, "worker": worker, "label": label} for task, worker, label in rows]
+    assert admin.post("/v1/streams/jury/labels", json=labels).json()["accepted"] == len(rows)
+    path = "/v1/streams/jury"
+    until(lambda: admin.get(path).json()["counts"]["answered_items"] == n_items)
+    reply = admin.get(f"{path}/ask", params={"limit": 12}).json()
+    assert reply["says"] == items.IN_DOUBT
+    assert [item["decides"] for item in reply["items"]] == [True] * 10 + [False] * 2
+    kept = admin.get(f"{path}/ask", params={"limit": 12, "format": "csv"}).text
+    assert next(csv.DictReader(io.StringIO(kept)))["decides"].lower() == "true"
 
 
 def test_what_to_ask_next_is_ranked_by_gain(admin, owls):

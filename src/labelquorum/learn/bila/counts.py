@@ -32,9 +32,15 @@ from labelquorum.learn.aggregator import (
 )
 from labelquorum.learn.analysis import posterior  # which imports from this package: no names yet
 from labelquorum.learn.bila import stacking
-from labelquorum.learn.bila.dependence import N_SUMS, temperature
+from labelquorum.learn.bila.dependence import N_SUMS, exponent, temperature
 from labelquorum.learn.bila.gold import GoldTasks, gold_items, join, remember
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, class_prior
+from labelquorum.learn.bila.identification import (
+    MIN_WORKERS,
+    doubt_of,
+    expected_errors,
+    vote_log_odds,
+)
 from labelquorum.learn.bila.minibatch import pack_counted
 from labelquorum.learn.bila.solver import (
     count,
@@ -49,8 +55,11 @@ from labelquorum.learn.bila.worker_models import (
     Fitted,
     Known,
     Settled,
+    crowd_odds,
+    log_skill,
     select_worker_model,
 )
+from labelquorum.learn.reports import NO_DOUBT, Doubt
 from labelquorum.learn.worker_table import WorkerRows, forget_row
 
 __all__ = [
@@ -59,9 +68,11 @@ __all__ = [
     "add",
     "aggregate",
     "counting",
+    "doubt",
     "forget_gold",
     "init",
     "merge",
+    "readings",
     "selected",
     "update",
     "with_gold",
@@ -90,6 +101,8 @@ class State(NamedTuple):
     seed: int
     gold: dict[str, NDArray[Any]]  # `GoldTasks`; empty until there is a true label
     stack: dict[str, NDArray[Any]]  # `Stack`, what gold says of workers beyond all this
+    expected_errors: dict[str, Floats]  # (7,), the sums of `identification`, by worker model; empty
+    # until a task has ten workers
 
     @property
     def n_classes(self) -> int:
@@ -128,6 +141,7 @@ def init(chunk: Chunk, seed: int, recipe: Recipe) -> State:
         seed=seed,
         gold={},
         stack={},
+        expected_errors={},
     )
 
 
@@ -154,7 +168,8 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     )
     # (4) commit, and drop the labels
     following, counted = _commit(state, tally, before, fitted, recipe)
-    following = _reselected(following._replace(label_shares=label_shares), recipe)
+    following = following._replace(label_shares=label_shares)
+    following = _reselected(_with_expected_errors(state, following, tally, recipe), recipe)
     following = with_gold(following, chunk, recipe)
     model = selected(following, recipe)
     loss, rounds = fitted[model].numbers
@@ -178,8 +193,16 @@ def _check_size(chunk: Chunk, recipe: Recipe) -> None:
 def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
     """Give each item its most probable class; an item whose truth was given gets that."""
     state = _grow(state, chunk)
-    log_scores, evidence, divisor = _scored(state, chunk, recipe)
-    if stack := stacking.Stack.read(state.stack):
+    in_doubt = doubt(state, recipe).in_doubt
+    if in_doubt:
+        log_scores, evidence = _votes(state, chunk, recipe)
+    else:
+        # q(y = c | l_i) ∝ π_c Π_k m_k[c, l_ik]
+        log_scores, evidence = _scored(state, chunk, selected(state, recipe), recipe)
+    # (5) labels of one item lean on each other: q^(1 / temperature), normalised
+    divisor = _temperature(state, chunk.workers_by_item, chunk.weight_by_item, recipe)
+    stack = stacking.Stack.read(state.stack)
+    if stack is not None and not in_doubt:
         probs = softmax(log_scores / divisor[:, None])
         log_probs, added = stacking.apply(stack, chunk, probs)
         # Evidence and scores are those before they are divided by the temperature.
@@ -197,18 +220,25 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
     )
 
 
-def _scored(
-    state: State, chunk: Chunk, recipe: Recipe
-) -> tuple[Floats, NDArray[np.float32], Floats]:
-    """Log scores by the selected worker model, evidence of labels, and the items' temperature."""
+def doubt(state: State, recipe: Recipe) -> Doubt:
+    """Whether identification is in doubt, so that answers fall back to the vote."""
+    if recipe.dependence != "learned":
+        return NO_DOUBT
     name = selected(state, recipe)
-    theta, counts = _rows_of(state, chunk.workers, name)
-    # q(y = c | l_i) ∝ π_c Π_k m_k[c, l_ik]
-    packed = pack_counted(chunk, chunk.weight, np.zeros(chunk.n_items))
-    log_scores, evidence = score(name, packed, _settled(state, counts, theta, name), recipe)
-    # (5) labels of one item lean on each other: q^(1 / temperature), normalised
-    divisor = _temperature(state, chunk.workers_by_item, chunk.weight_by_item, recipe)
-    return log_scores, evidence, divisor
+    if (sums := state.expected_errors.get(name)) is None:
+        return NO_DOUBT
+    skill = np.exp(log_skill(WORKER_MODELS[name].hits(state.pooled[name])[None], recipe))
+    gamma, n_items = exponent(state.unexplained[name]), float(state.label_shares.sum())
+    return doubt_of(sums, gamma, float(skill[0]), n_items)
+
+
+def readings(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, Floats]:
+    """What the vote and the selected worker model make of items, (N, C) probabilities each."""
+    state = _grow(state, chunk)
+    log_scores, _ = _scored(state, chunk, selected(state, recipe), recipe)
+    sums = state.unexplained[selected(state, recipe)]
+    divisor = temperature(chunk.workers_by_item, chunk.weight_by_item, recipe.dependence, sums)
+    return vote_shares(chunk), softmax(log_scores / divisor[:, None]).astype(np.float64)
 
 
 def with_gold(state: State, chunk: Chunk, recipe: Recipe) -> State:
@@ -216,9 +246,8 @@ def with_gold(state: State, chunk: Chunk, recipe: Recipe) -> State:
     items = gold_items(chunk)
     if items is None:
         return state
-    log_scores, _, divisor = _scored(state, items, recipe)
-    log_odds = stacking.log_odds(softmax(log_scores / divisor[:, None]))
-    gold = remember(GoldTasks.read(state.gold), items, log_odds)
+    _, probs = readings(state, items, recipe)
+    gold = remember(GoldTasks.read(state.gold), items, stacking.log_odds(probs))
     state = state._replace(gold=gold._asdict())
     if not stacking.is_due(gold, stacking.Stack.read(state.stack)):
         return state
@@ -276,10 +305,13 @@ def merge(
     label_shares = np.zeros(n_classes)
     class_counts = {name: np.zeros(n_classes) for name in recipe.worker_models}
     unexplained = {name: np.zeros((N_SUMS, n_classes)) for name in recipe.worker_models}
+    expected: dict[str, Floats] = {}
     pooled: dict[str, Floats] = {}
     rows: dict[str, Floats] = {}
     for (state, _, classes), times in terms:
         label_shares[classes] += times * state.label_shares
+        for name, sums in state.expected_errors.items():
+            expected[name] = expected.get(name, 0.0) + times * sums
     for name in recipe.worker_models:
         model = WORKER_MODELS[name]
         counts = np.zeros((n_workers, *model.count_shape(n_classes)))
@@ -304,6 +336,7 @@ def merge(
         seed=(parts[0] if base is None else base).state.seed,
         gold={},
         stack={},
+        expected_errors=expected,
     )
     merged = _reselected(merged, recipe)
     # What the parts have since replaces what the base had.
@@ -341,6 +374,8 @@ def counting(recipe: Recipe) -> Aggregator:
         ),
         draws=partial(posterior.draws, recipe=recipe),
         temperature=partial(_temperature, recipe=recipe),
+        doubt=partial(doubt, recipe=recipe),
+        readings=partial(readings, recipe=recipe),
     )
 
 
@@ -456,6 +491,30 @@ def _commit(
     return following, np.stack(counted, axis=1)
 
 
+def _with_expected_errors(state: State, following: State, tally: _Tally, recipe: Recipe) -> State:
+    """Count how sure answers are; of open items, what was counted is taken back."""
+    if recipe.dependence != "learned":
+        return following
+    chunk, past, sums = tally.labels, tally.past, dict(state.expected_errors)
+    given = np.zeros(chunk.n_items, bool) if chunk.gold is None else chunk.gold != MISSING
+    steps = [(following, chunk, tally.items > 0, given, 1.0)]
+    if past is not None:
+        counted = tally.past_probs > 0
+        # Only a truth that was given leaves no other class any probability.
+        given_then = (counted.sum(axis=2) == 1).all(axis=1)
+        was_counted = np.asarray(counted.any(axis=(1, 2)))
+        steps.append((state, past, was_counted, given_then, -1.0))
+    for seen_by, labels, counts, known, sign in steps:
+        n_workers = np.where(counts, labels.workers_by_item, 0.0)
+        if n_workers.max(initial=0) < MIN_WORKERS:
+            continue
+        for name in recipe.worker_models:
+            log_scores, _ = _scored(seen_by, labels, name, recipe)
+            more = sign * expected_errors(log_scores, n_workers, known)
+            sums[name] = np.maximum(sums.get(name, 0.0) + more, 0)
+    return following._replace(expected_errors=sums)
+
+
 # ── looking at the state ─────────────────────────────────────────────────────────────────
 
 
@@ -464,13 +523,36 @@ def _settled(state: State, counts: Floats, theta: Floats, name: str) -> Settled:
     return Settled(counts, theta, state.pooled[name], state.label_shares, state.class_counts[name])
 
 
+def _scored(
+    state: State, chunk: Chunk, name: str, recipe: Recipe
+) -> tuple[Floats, NDArray[np.float32]]:
+    """Log scores of items by a worker model, (N, C), and what each label says, (B, C)."""
+    theta, counts = _rows_of(state, chunk.workers, name)
+    packed = pack_counted(chunk, chunk.weight, np.zeros(chunk.n_items))
+    return score(name, packed, _settled(state, counts, theta, name), recipe)
+
+
+def _votes(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, NDArray[np.float32]]:
+    """The same if all workers are alike, and so are all classes: the vote."""
+    name = selected(state, recipe)
+    odds = crowd_odds(WORKER_MODELS[name].hits(state.pooled[name]), recipe)
+    log_odds = vote_log_odds(float(odds), chunk.n_classes)
+    said = chunk.label[:, None] == np.arange(chunk.n_classes)
+    evidence = np.where(said, log_odds * chunk.weight[:, None], 0).astype(np.float32)
+    return log_odds * chunk.weight_by_item[:, None] * vote_shares(chunk), evidence
+
+
 def _temperature(state: State, n_workers: Floats, n_labels: Floats, recipe: Recipe) -> Floats:
     """What log scores are divided by, by the items' numbers of workers and of labels, (N,)."""
+    if doubt(state, recipe).in_doubt:  # all labels of an item count as one
+        return np.maximum(np.asarray(n_labels, np.float64), 1.0)
     sums = state.unexplained[selected(state, recipe)]
     return temperature(n_workers, n_labels, recipe.dependence, sums)
 
 
 def _class_prior(state: State, recipe: Recipe) -> Floats:
+    if doubt(state, recipe).in_doubt:  # a vote has none
+        return np.full(state.n_classes, 1 / max(state.n_classes, 1))
     inferred = state.class_counts[selected(state, recipe)]
     return np.asarray(class_prior(state.label_shares, inferred, recipe))
 

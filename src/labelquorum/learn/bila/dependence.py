@@ -29,6 +29,7 @@ __all__ = [
     "clear_gain",
     "correlation",
     "evidence_gain",
+    "exponent",
     "gain_of_clear",
     "is_contradicted",
     "log_sum_exp",
@@ -46,6 +47,11 @@ CLARITY, CLEAR_SHARE = 3.0, 0.2
 RHO_HALF, GAIN_HALF = 0.04, 0.005
 """The ρ̂, and the u in nats a label, at which n labels are worth √n: with the two above chosen on
 the development sets (`docs/accuracy.md`)."""
+
+RHO_OF_CLEAR, STANDARD_ERRORS = 0.01, 0.5
+"""The ρ̂, less half a standard error, from which on u counts in full. Where items are clear or hard
+for all, residuals of an item go together; a u above 0 without that says that workers differ more
+than is known yet. Chosen on simulated crowds (`docs/trust.md`)."""
 
 
 def sums(
@@ -188,6 +194,17 @@ def evidence_gain(
     return float(gain / max(sums[3].sum(), 1e-12))
 
 
+def exponent(sums: NDArray[np.float64]) -> float:
+    """γ: n labels of an item are worth n^(1 − γ) independent ones."""
+    rho, gain = max(correlation(sums), 0.0), max(clear_gain(sums), 0.0)
+    # Of B pairs whose residuals are independent, ρ̂ has the standard error √(2 / B).
+    surely = rho - STANDARD_ERRORS * float(np.sqrt(2 / max(sums[4].sum(), 1.0)))
+    # γ = x / (1 + x),  x = ρ̂ / 0.04 + w u / 0.005,  w = (ρ̂ − se / 2) / 0.01 between 0 and 1
+    share = min(max(surely / RHO_OF_CLEAR, 0.0), 1.0)
+    beyond = rho / RHO_HALF + share * gain / GAIN_HALF
+    return beyond / (1 + beyond)
+
+
 def temperature(
     n_workers: NDArray[Any],
     n_labels: NDArray[Any],
@@ -197,9 +214,7 @@ def temperature(
     """By what an item's log scores are divided, (N,): 1 for one label, at most n for n of them."""
     if dependence == "learned":
         many = np.maximum(n_workers, 1.0)
-        # n^γ,  γ = x / (1 + x),  x = ρ̂ / 0.04 + u / 0.005, each 0 where it is negative
-        beyond = max(correlation(sums), 0) / RHO_HALF + max(clear_gain(sums), 0) / GAIN_HALF
-        by_workers = np.asarray(many ** (beyond / (1 + beyond)))
+        by_workers = np.asarray(many ** exponent(sums))
         if within := vote_correlation(sums):
             # Kish's design effect of v votes per worker: 1 + ρ̂_w (v − 1)
             return np.asarray(by_workers * (1 + within * (np.maximum(n_labels / many, 1) - 1)))

@@ -35,7 +35,13 @@ __all__ = ["router"]
 
 router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
-ASK_COLUMNS = ("task", "label", "confidence", "labels", "gain", "worker", "worker_gain", "open")
+ASK_COLUMNS = (
+    *("task", "label", "confidence", "labels", "gain", "worker", "worker_gain", "open", "decides"),
+)
+IN_DOUBT = (
+    "It is in doubt which answers are right, because workers err together: answers are votes with "
+    "low confidence. First come the tasks whose true label, sent as gold, decides it."
+)
 CLOSES = (
     "This stream closes a task with its answer (its rule `grace` is 0), so no gain is known. "
     "These wait for labels, or were answered with the least confidence."
@@ -187,6 +193,8 @@ async def list_wanted(
         says = None
         if not items:
             items, says = await run_in_threadpool(_without_gain, known, limit)
+        elif items[0]["decides"]:
+            says = IN_DOUBT
         if format == "csv":
             return _csv(items)
         return as_json({"items": items, "open_items": n_open, "says": says})
@@ -200,7 +208,7 @@ async def list_wanted(
 
 def _without_gain(stream: Stream, limit: int) -> tuple[list[dict[str, Any]], str]:
     """Items that wait for labels, then those of which we are least sure; and why."""
-    nothing = {"gain": None, "worker": None, "worker_gain": None}
+    nothing = {"gain": None, "worker": None, "worker_gain": None, "decides": False}
     waiting = find_undecided(stream, limit=limit).items
     rows = [{**item_body(one), **nothing, "open": True} for one in waiting]
     doubted = stream.pending(limit=limit - len(rows)) if len(rows) < limit else []
