@@ -13,6 +13,7 @@ from labelquorum.errors import ConflictError, StateError, StoreError
 from labelquorum.store.batch import decode
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, any_row, pick
+from labelquorum.store.evidence import worker_places
 from labelquorum.store.failpoints import fault
 from labelquorum.store.gold import GoldLabels
 from labelquorum.store.learner import (
@@ -22,7 +23,6 @@ from labelquorum.store.learner import (
     Outcome,
     Work,
     WorkerRow,
-    worker_places,
 )
 from labelquorum.store.rules import DAY
 from labelquorum.store.stream_ref import StreamRef
@@ -105,7 +105,7 @@ class Applier:
         items = list(dict.fromkeys([*(row.item for row in rows), *(item for item, _ in truths)]))
         open_rows = self._ref.open_rows(connection, items)
         names = list(dict.fromkeys(row.worker for row in rows))
-        places = {place for row in open_rows for place in worker_places(row)}
+        places = {place for row in open_rows for place in worker_places(row.evidence)}
         return self._ref.work(
             connection,
             self._ref.workers(connection, names, places),

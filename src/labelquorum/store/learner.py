@@ -8,8 +8,6 @@ labels and returns answers without it.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from safetensors.numpy import load
-
 __all__ = [
     "AnswerRow",
     "Configuration",
@@ -20,7 +18,6 @@ __all__ = [
     "Outcome",
     "Work",
     "WorkerRow",
-    "worker_places",
 ]
 
 
@@ -105,12 +102,6 @@ class Outcome(NamedTuple):
     open_items: list[OpenRow]
     result: str  # for people, JSON
     summary: str  # its statistics, JSON
-
-
-def worker_places(row: OpenRow) -> list[int]:
-    """The workers of an open item."""
-    places: list[int] = load(row.evidence)["worker"].tolist()
-    return places
 
 
 # ── who learns ───────────────────────────────────────────────────────────────────────────

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from labelquorum.errors import StateError
-from labelquorum.ingest.chunks import id_key, make_chunk
+from labelquorum.ingest.chunks import make_chunk
 from labelquorum.ingest.labels import LabelTable
 from labelquorum.ingest.vocabulary import Intake, Note, Roster
 from labelquorum.learn.aggregator import Aggregation, Aggregator
@@ -26,11 +26,13 @@ from labelquorum.learn.analysis.stopping import THRESHOLDS, stopping_of
 from labelquorum.learn.bila.presets import saved_settings
 from labelquorum.learn.estimator import Estimator
 from labelquorum.learn.estimators import estimator
+from labelquorum.learn.item_columns import NO_NOTE
 from labelquorum.learn.model import ModelState, Step, commit, learn_chunk, snapshot_parts
 from labelquorum.learn.model_file import Snapshot, state_arrays, state_from_arrays
-from labelquorum.learn.open_items import OpenItem, OpenItems
+from labelquorum.learn.open_items import OpenItems
 from labelquorum.learn.worker_table import WorkerRows
 from labelquorum.store.batch import decode, decode_all, encode, encode_id
+from labelquorum.store.evidence import read_evidence, write_evidence
 from labelquorum.store.learner import (
     AnswerRow,
     Configuration,
@@ -44,6 +46,7 @@ from labelquorum.store.stats import chunk_summary
 
 __all__ = ["configure", "estimator_of", "kept_table", "learn", "looked_at", "snapshot_of"]
 
+_NO_NOTE = encode(tuple(NO_NOTE))
 _ROWS = "rows/"  # what a state calls the numbers of single workers
 
 _NOT_HERE = {
@@ -100,6 +103,7 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
     model = model_of(work.method, work.settings)
     memory = memory_of(work)
     known = memory.vocabulary.worker_ids[:]
+    answered = _answered(memory.open_items)
     gold = {decode(item): decode(truth) for item, truth in work.gold}
     intake = memory.vocabulary.read(table_of(work), memory.open_items, gold)
     if not intake.chunk.n_labels:
@@ -133,7 +137,7 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
             confidence,
             n_labels,
             model.model_.aggregator.class_prior(memory.state),
-            before=[_answered(row) for row in work.open_items],
+            before=answered,
             stopping=(THRESHOLDS, _stopping(model, memory, step)),
         ),
     )
@@ -163,11 +167,12 @@ def _stopping(model: Estimator, memory: ModelState, step: Step) -> NDArray[np.fl
     return stopping_of(model.model_.aggregator, memory.state, step.intake.chunk, evidence)
 
 
-def _answered(row: OpenRow) -> tuple[int, float]:
-    """What an open item is answered, and how sure."""
-    arrays = load(row.evidence)
-    label = int(arrays["aggregated"])
-    return label, float(arrays["probs"][label])
+def _answered(ledger: OpenItems) -> list[tuple[int, float]]:
+    """What open items are answered, and how sure."""
+    held = ledger.everything()
+    label = held.column("aggregated")
+    probs = held.column("probs", int(label.max(initial=-1)) + 1)
+    return list(zip(label.tolist(), probs[np.arange(len(label)), label].tolist(), strict=True))
 
 
 def _result(losses: Sequence[Any], intake: Intake) -> str:
@@ -212,12 +217,9 @@ def memory_of(work: Work) -> ModelState:
     classes = decode(work.classes)
     workers = decode_all([row.worker for row in work.workers])
     roster = Roster(model.model_.space, workers, classes)
-    place = {row.place: k for k, row in enumerate(work.workers)}
     room = len(work.open_items) + len({row.item for row in work.labels})
     ledger = OpenItems(room if work.keeps_open or work.open_items else 0)
-    item_ids = decode_all([row.item for row in work.open_items])
-    items = (_open_item(row, place) for row in work.open_items)
-    ledger.keep_all(item_ids, items, map(id_key, item_ids))
+    _keep_open(ledger, work.open_items, [row.place for row in work.workers])
     book = WorkerRows(
         {
             "labels": np.array([row.labels for row in work.workers], np.int64),
@@ -332,44 +334,21 @@ def _worker_rows(memory: ModelState, places: Sequence[int]) -> list[WorkerRow]:
 
 
 def _open_rows(ledger: OpenItems, places: Sequence[int]) -> list[OpenRow]:
-    rows = []
-    for item_id in ledger:
-        held = ledger.get(item_id)
-        assert held is not None
-        evidence = {
-            "worker": np.array([places[k] for k in held.worker.tolist()], np.int64),
-            "label": held.label,
-            "weight": held.weight,
-            "log_evidence": held.log_evidence,
-            "probs": held.probs,
-            "aggregated": np.array(held.aggregated),
-            "counted_probs": held.counted_probs,
-            "gold": np.array(held.gold),
-            "heat": np.array(held.temperature),
-        }
-        if held.votes is not None:
-            evidence["votes"] = held.votes
-        arrays = {name: np.asarray(array, order="C") for name, array in evidence.items()}
-        rows.append(
-            OpenRow(encode_id(item_id, "item", "answer"), save(arrays), encode(tuple(held.note)))
-        )
+    rows: list[OpenRow] = []
+    for columns, items in ledger.everything().parts:
+        chosen = items.tolist()
+        ids = [encode_id(columns.ids[n], "item", "answer") for n in chosen]
+        evidence = write_evidence(columns, items, np.array(places, np.int64))
+        notes = columns.notes
+        texts = [_NO_NOTE if notes is None else encode(tuple(notes[n])) for n in chosen]
+        rows += map(OpenRow, ids, evidence, texts)
     return rows
 
 
-def _open_item(row: OpenRow, place: Mapping[int, int]) -> OpenItem:
-    arrays = load(row.evidence)
-    group: Hashable
-    group, moment = decode(row.note)
-    return OpenItem(
-        np.array([place[k] for k in arrays["worker"].tolist()], np.int32),
-        arrays["label"],
-        arrays["weight"],
-        arrays["log_evidence"],
-        arrays["probs"],
-        int(arrays["aggregated"]),
-        arrays["counted_probs"],
-        int(arrays["gold"]),
-        float(arrays["heat"]),
-        Note(group, moment),
-        arrays.get("votes"),
-    )
+def _keep_open(ledger: OpenItems, rows: Sequence[OpenRow], places: Sequence[int]) -> None:
+    """Keep open items as they are stored; `places` are those of their workers, in order."""
+    item_ids = decode_all([row.item for row in rows])
+    notes = [NO_NOTE if row.note == _NO_NOTE else Note(*decode(row.note)) for row in rows]
+    evidence = [row.evidence for row in rows]
+    for columns in read_evidence(item_ids, evidence, notes, np.array(places, np.int64)):
+        ledger.keep_columns(columns)
