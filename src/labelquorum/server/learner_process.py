@@ -40,7 +40,7 @@ from labelquorum.ingest.untrusted import decode_in_fork
 from labelquorum.store.learner import (
     AnswerRow,
     Configuration,
-    LabelRow,
+    LabelColumns,
     LocalLearner,
     OpenRow,
     Outcome,
@@ -120,7 +120,7 @@ def work_from(parts: list[Any]) -> Work:
     return work._replace(
         workers=[WorkerRow(*row) for row in work.workers],
         open_items=[OpenRow(*row) for row in work.open_items],
-        labels=[LabelRow(*row) for row in work.labels],
+        labels=LabelColumns(*work.labels),
         gold=[(item, truth) for item, truth in work.gold],
     )
 
@@ -474,6 +474,7 @@ class _Program:
         self._replies, self._one_frame = replies, threading.Lock()
         self._learner = LocalLearner()
         self._loop: LearningLoop | None = None
+        self._learns = False  # a chunk was the last that was looked at
         self._verbs: dict[str, Callable[..., Any]] = {
             "configure": self._learner.configure,
             "learn": lambda work: self._learner.learn(work_from(work)),
@@ -490,6 +491,8 @@ class _Program:
         while (message := _read_frame(source)) is not None:
             if message[1] == "ping":
                 self._event("pong")
+            elif message[1] == "wake" and self._loop is not None:
+                self._loop.wake(message[2])
             elif message[1] == "forget":  # it may wait for a chunk, and the next message must not
                 threading.Thread(target=self._reply, args=message, daemon=True).start()
             else:
@@ -542,6 +545,9 @@ class _Program:
         loop.start()
 
     def _look(self, stream: str, behind: int, chunk: int | None) -> None:
+        if chunk is None and not self._learns:  # which the parent knows
+            return
+        self._learns = chunk is not None
         self._event("look", stream, behind, chunk)
         if chunk is None:
             faulthandler.cancel_dump_traceback_later()

@@ -40,10 +40,11 @@ def write_evidence(
 ) -> list[bytes]:
     """The evidence of these items of the columns; `places` has the place of each worker."""
     written: list[bytes] = [b""] * len(items)
-    sizes = np.stack([np.diff(columns.edges)[items], columns.n_classes[items]], axis=1)
-    kinds, kind_of = np.unique(sizes, axis=0, return_inverse=True)
-    for kind, (n_labels, n_classes) in enumerate(kinds.tolist()):
-        alike = np.flatnonzero(kind_of.reshape(-1) == kind)
+    most = columns.probs.shape[1] + 1
+    sizes = np.diff(columns.edges)[items] * most + columns.n_classes[items]
+    for size in np.unique(sizes).tolist():
+        n_labels, n_classes = divmod(size, most)
+        alike = np.flatnonzero(sizes == size)
         chosen = items[alike]
         n_models, has_votes = columns.counted_probs.shape[1], columns.votes is not None
         parts = _parts(n_labels, n_classes, n_models, has_votes)

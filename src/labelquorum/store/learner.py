@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 __all__ = [
     "AnswerRow",
     "Configuration",
-    "LabelRow",
+    "LabelColumns",
     "Learner",
     "LocalLearner",
     "OpenRow",
@@ -29,16 +29,16 @@ class Configuration(NamedTuple):
     configuration: str  # SHA-256 of the two
 
 
-class LabelRow(NamedTuple):
-    """A label as it is kept."""
+class LabelColumns(NamedTuple):
+    """Labels as they are kept, in the order they came."""
 
-    row: int
-    item: str
-    worker: str
-    label: str
-    weight: float | None
-    group: str | None
-    timestamp: str | None
+    row: Sequence[int] = ()
+    item: Sequence[str] = ()
+    worker: Sequence[str] = ()
+    label: Sequence[str] = ()
+    weight: Sequence[float | None] = ()
+    group: Sequence[str | None] = ()
+    timestamp: Sequence[str | None] = ()
 
 
 class WorkerRow(NamedTuple):
@@ -84,7 +84,7 @@ class Work(NamedTuple):
     shared: bytes | None
     workers: Sequence[WorkerRow]  # of the chunk, as far as they are known, by place
     open_items: Sequence[OpenRow]
-    labels: Sequence[LabelRow]  # of the chunk, in the order they came
+    labels: LabelColumns  # of the chunk
     gold: Sequence[tuple[str, str]]  # items whose truth is known, and the truth
     keeps_open: bool
 

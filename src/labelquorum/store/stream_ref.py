@@ -13,13 +13,16 @@ from labelquorum.ingest.labels import LabelSpace
 from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import pick, put
-from labelquorum.store.learner import Configuration, LabelRow, OpenRow, Work, WorkerRow
+from labelquorum.store.learner import Configuration, LabelColumns, OpenRow, Work, WorkerRow
 from labelquorum.store.rules import Rules
 
 if TYPE_CHECKING:
     from labelquorum.store.store import Store
 
 __all__ = ["StreamRef", "rules_of"]
+
+
+_NO_LABELS = LabelColumns()
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +124,7 @@ class StreamRef:
         workers: Sequence[WorkerRow],
         open_items: Sequence[OpenRow] = (),
         chunk: int = 0,
-        labels: Sequence[LabelRow] = (),
+        labels: LabelColumns = _NO_LABELS,
         gold: Sequence[tuple[str, str]] = (),
         keeps_open: bool = False,
     ) -> Work:
@@ -147,10 +150,11 @@ class StreamRef:
         key: str,
         columns: Sequence[str],
         rows: Iterable[Sequence[Any]],
+        changes: Sequence[str] | None = None,
     ) -> None:
-        """Insert rows of the stream, or replace those with the same key."""
-        own = ((self.key, *row) for row in rows)
-        put(connection, table, ("stream", *columns), own, keys=("stream", key))
+        """Insert rows of the stream, or replace those with the same key; see `sql.put`."""
+        own = [(self.key, *row) for row in rows]
+        put(connection, table, ("stream", *columns), own, ("stream", key), changes)
 
     def release(self, connection: sa.Connection, n_labels: int) -> None:
         """Hold this many raw labels less: they were deleted."""
