@@ -19,6 +19,7 @@ from labelquorum.errors import ConflictError, LabelError, StateError, StoreError
 from labelquorum.evaluation import class_conditional_crowd, label_table
 from labelquorum.ingest.chunks import take_rows
 from labelquorum.ingest.readers import read_labels
+from labelquorum.learn.bila.solver import engine
 from labelquorum.spark.batch import _dealt
 from labelquorum.spark.streaming import ExecutorLearner
 from labelquorum.store.rules import Rules
@@ -150,6 +151,19 @@ def test_each_shard_has_a_partition_of_its_own_and_nothing_is_left_behind(spark,
     found.answers.unpersist()
     found.workers.unpersist()
     assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+
+
+def test_executors_solve_chunks_by_the_engine_of_the_driver(spark):
+    def engines(batches):
+        from pyarrow import RecordBatch, array
+
+        from labelquorum.learn.bila.solver import engine
+
+        for _ in batches:
+            yield RecordBatch.from_arrays([array([engine()])], ["engine"])
+
+    found = spark.range(4, numPartitions=2).mapInArrow(engines, "engine string").collect()
+    assert {row.engine for row in found} == {engine()}
 
 
 def test_a_history_is_refused_in_shards_rather_than_left_out(spark, crowd):

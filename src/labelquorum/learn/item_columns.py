@@ -119,24 +119,25 @@ class Selection:
     ) -> None:
         self.places = places
         """Which of the ids asked for these are, (n,)."""
-        self._parts: list[tuple[ItemColumns, NDArray[np.intp]]] = []
+        self.parts: list[tuple[ItemColumns, NDArray[np.intp]]] = []
+        """The columns they are in, and where in them, in order."""
         for _, run in groupby(parts, key=lambda part: id(part[0])):
             same = list(run)  # blocks of one chunk share their columns, which are then read once
             items = np.concatenate([items for _, items in same])
-            self._parts.append((same[0][0], items))
-        if not self._parts:
-            self._parts.append((_NOTHING, np.zeros(0, np.intp)))
+            self.parts.append((same[0][0], items))
+        if not self.parts:
+            self.parts.append((_NOTHING, np.zeros(0, np.intp)))
 
     @property
     def ids(self) -> list[Hashable]:
         """Their ids."""
-        return [columns.ids[n] for columns, items in self._parts for n in items.tolist()]
+        return [columns.ids[n] for columns, items in self.parts for n in items.tolist()]
 
     @property
     def notes(self) -> list[Note]:
         """The notes on them."""
         notes: list[Note] = []
-        for columns, items in self._parts:
+        for columns, items in self.parts:
             of = columns.notes
             notes += [NO_NOTE] * len(items) if of is None else [of[n] for n in items.tolist()]
         return notes
@@ -144,46 +145,46 @@ class Selection:
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """How many labels each has, (n,)."""
-        return _join([np.diff(columns.edges)[items] for columns, items in self._parts])
+        return _join([np.diff(columns.edges)[items] for columns, items in self.parts])
 
     def column(self, name: str, n_classes: int | None = None) -> NDArray[Any]:
         """A column of `OpenItem`, of the items (n, …) or of their labels (L, …).
 
         One with a class axis is given that of `n_classes`: NaN for classes unknown to an item.
         """
-        index = self._rows if name in _OF_ROWS else [items for _, items in self._parts]
+        index = self._rows if name in _OF_ROWS else [items for _, items in self.parts]
         parts = [
-            getattr(columns, name)[at] for (columns, _), at in zip(self._parts, index, strict=True)
+            getattr(columns, name)[at] for (columns, _), at in zip(self.parts, index, strict=True)
         ]
         return _join(parts if n_classes is None else [_wide(part, n_classes) for part in parts])
 
     def votes(self, n_classes: int) -> NDArray[np.float32] | None:
         """The votes, (L, 1 + C): zeros where an item has none; None if all have none."""
-        if all(columns.votes is None for columns, _ in self._parts):
+        if all(columns.votes is None for columns, _ in self.parts):
             return None
         parts = [
             np.zeros((len(rows), 1), np.float32) if columns.votes is None else columns.votes[rows]
-            for (columns, _), rows in zip(self._parts, self._rows, strict=True)
+            for (columns, _), rows in zip(self.parts, self._rows, strict=True)
         ]
         return np.asarray(np.nan_to_num(_join([_wide(part, 1 + n_classes) for part in parts])))
 
     @property
     def scores(self) -> NDArray[np.float32] | None:
         """The scores, (L,): NaN where a label has none; None if all have none."""
-        if all(columns.score is None for columns, _ in self._parts):
+        if all(columns.score is None for columns, _ in self.parts):
             return None
         return _join(
             [
                 np.full(len(rows), np.nan, np.float32)
                 if columns.score is None
                 else columns.score[rows]
-                for (columns, _), rows in zip(self._parts, self._rows, strict=True)
+                for (columns, _), rows in zip(self.parts, self._rows, strict=True)
             ]
         )
 
     @cached_property
     def _rows(self) -> list[NDArray[np.intp]]:
-        return [_rows_of(columns.edges, items)[1] for columns, items in self._parts]
+        return [_rows_of(columns.edges, items)[1] for columns, items in self.parts]
 
 
 def columns_of_chunk(

@@ -246,6 +246,11 @@ class OpenItems:
             self._append(columns := columns_of_items(list(run)), np.arange(len(columns.ids)))
         self._evict()
 
+    def keep_columns(self, columns: ItemColumns) -> None:
+        """Keep the items of columns as the most recent."""
+        self._append(columns, np.arange(len(columns.ids)))
+        self._evict()
+
     def key_of(self, item_id: Hashable) -> int:
         """The hash of an open item."""
         columns, n = self._find(item_id)

@@ -41,7 +41,7 @@ from labelquorum.store.learner import (
     AnswerRow,
     AttributeRow,
     Configuration,
-    LabelRow,
+    LabelColumns,
     LocalLearner,
     OpenRow,
     Outcome,
@@ -121,7 +121,7 @@ def work_from(parts: list[Any]) -> Work:
     return work._replace(
         workers=[WorkerRow(*row) for row in work.workers],
         open_items=[OpenRow(*row) for row in work.open_items],
-        labels=[LabelRow(*row) for row in work.labels],
+        labels=LabelColumns(*work.labels),
         attributes=[AttributeRow(*row) for row in work.attributes],
         gold=[(item, truth) for item, truth in work.gold],
     )
@@ -476,6 +476,7 @@ class _Program:
         self._replies, self._one_frame = replies, threading.Lock()
         self._learner = LocalLearner()
         self._loop: LearningLoop | None = None
+        self._learns = False  # a chunk was the last that was looked at
         self._verbs: dict[str, Callable[..., Any]] = {
             "configure": self._learner.configure,
             "learn": lambda work: self._learner.learn(work_from(work)),
@@ -492,6 +493,8 @@ class _Program:
         while (message := _read_frame(source)) is not None:
             if message[1] == "ping":
                 self._event("pong")
+            elif message[1] == "wake" and self._loop is not None:
+                self._loop.wake(message[2])
             elif message[1] == "forget":  # it may wait for a chunk, and the next message must not
                 threading.Thread(target=self._reply, args=message, daemon=True).start()
             else:
@@ -544,6 +547,9 @@ class _Program:
         loop.start()
 
     def _look(self, stream: str, behind: int, chunk: int | None) -> None:
+        if chunk is None and not self._learns:  # which the parent knows
+            return
+        self._learns = chunk is not None
         self._event("look", stream, behind, chunk)
         if chunk is None:
             faulthandler.cancel_dump_traceback_later()

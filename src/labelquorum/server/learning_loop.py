@@ -110,14 +110,15 @@ class LearningLoop:
     def _advance(self, name: str) -> None:
         """Cut what is due and apply what is cut, until nothing is."""
         try:
-            if name not in self.store.streams():  # it was deleted, or has another name
+            stream = self.store.find(name)
+            if stream is None:  # it was deleted, or has another name
                 self._behind.pop(name, None)
                 return
-            stream = self.store.stream(name)
             while not self._stop.is_set():
-                # One at a time: were all that is due cut first, a busy stream would never learn.
-                stream.cut()
                 todo, n_due = stream.backlog()
+                # One at a time: were all that is due cut first, a busy stream would never learn.
+                if n_due and stream.cut():
+                    todo, n_due = stream.backlog()
                 self._behind[name] = len(todo) + n_due
                 self.on_look(name, self._behind[name], todo[0] if todo else None)
                 if not todo:

@@ -322,18 +322,46 @@ def crowd_of(ids: Any, n_labels: Any, confusion: Any, prior: Any) -> Any:
 
 
 _WHOLE = ("n_workers", "n_classes")
+_OF_ROWS = {
+    "worker": np.int32,
+    "label": np.int32,
+    "weight": np.float32,
+    "known": np.bool_,
+    "replaced": np.int32,
+    "replaced_weight": np.float32,
+}
 
 
 def chunk_bytes(chunk: Chunk) -> bytes:
-    """A chunk."""
+    """A chunk: 5 bytes per label where they are plain, as all are kept until the last round."""
     arrays = {name: value for name, value in chunk._asdict().items() if value is not None}
+    arrays["item"] = _narrow(np.bincount(chunk.item, minlength=chunk.n_items))  # rows are sorted
+    for name in _OF_ROWS:
+        column = arrays[name]
+        alike = len(column) and (column == column[0]).all()
+        arrays[name] = _narrow(column[:1] if alike else column)
     return save({name: np.atleast_1d(np.ascontiguousarray(a)) for name, a in arrays.items()})
 
 
 def chunk_from(data: bytes) -> Chunk:
     """The chunk that `chunk_bytes` was given."""
     arrays: dict[str, Any] = load(data)
-    return Chunk(**arrays | {name: int(arrays[name][0]) for name in _WHOLE})
+    item = np.repeat(np.arange(len(arrays["item"]), dtype=np.int32), arrays["item"])
+    columns = {
+        name: np.full(len(item), arrays[name], kind) if len(arrays[name]) == 1 else arrays[name]
+        for name, kind in _OF_ROWS.items()
+    }
+    columns = {name: column.astype(_OF_ROWS[name]) for name, column in columns.items()}
+    whole = {name: int(arrays[name][0]) for name in _WHOLE}
+    return Chunk(**arrays | columns | whole | {"item": item})
+
+
+def _narrow(column: Any) -> Any:
+    """Whole numbers in the fewest bytes that hold them."""
+    if column.dtype.kind != "i" or not len(column):
+        return column
+    low, high = np.min_scalar_type(column.min()), np.min_scalar_type(column.max())
+    return column.astype(np.promote_types(low, high))
 
 
 def gained_bytes(gained: Gained | None) -> bytes:

@@ -502,10 +502,10 @@ class ExecutorLearner:
     def learn(self, work: Work) -> Outcome:
         """Learn from a chunk, and say which rows are new."""
         is_plain = not (work.keeps_open or work.open_items or work.gold)
-        if len(work.labels) < self._least or not is_plain:
+        if len(work.labels.row) < self._least or not is_plain:
             return self._here.learn(work)
         plan = Plan(work.method, decode(work.settings), ())
-        n_shards = max(2, -(-len(work.labels) // SHARD_LABELS))
+        n_shards = max(2, -(-len(work.labels.row) // SHARD_LABELS))
         by = partial(learn_in_shards, n_shards=n_shards, run=partial(self._run, plan))
         return learn(work, by=by)
 

@@ -12,17 +12,17 @@ import sqlalchemy as sa
 from labelquorum.errors import ConflictError, StateError, StoreError
 from labelquorum.store.batch import decode
 from labelquorum.store.database import schema
-from labelquorum.store.database.sql import among, any_row, pick
+from labelquorum.store.database.sql import among, any_row, fetch_columns
+from labelquorum.store.evidence import worker_places
 from labelquorum.store.failpoints import fault
 from labelquorum.store.gold import GoldLabels
 from labelquorum.store.learner import (
     AnswerRow,
-    LabelRow,
+    LabelColumns,
     OpenRow,
     Outcome,
     Work,
     WorkerRow,
-    worker_places,
 )
 from labelquorum.store.rules import DAY
 from labelquorum.store.stream_ref import StreamRef
@@ -100,28 +100,26 @@ class Applier:
 
     def work(self, connection: sa.Connection, chunk: Any) -> Work:
         """Read what learning from a chunk needs, and no more."""
-        rows = self._labels_of(connection, chunk.id)
+        labels = self._labels_of(connection, chunk.id)
         truths = self._gold.of_chunk(connection, chunk.id)
-        items = list(dict.fromkeys([*(row.item for row in rows), *(item for item, _ in truths)]))
+        items = list(dict.fromkeys([*labels.item, *(item for item, _ in truths)]))
         open_rows = self._ref.open_rows(connection, items)
-        names = list(dict.fromkeys(row.worker for row in rows))
-        places = {place for row in open_rows for place in worker_places(row)}
+        names = list(dict.fromkeys(labels.worker))
+        places = {place for row in open_rows for place in worker_places(row.evidence)}
         return self._ref.work(
             connection,
             self._ref.workers(connection, names, places),
             open_rows,
             chunk=chunk.id,
-            labels=rows,
+            labels=labels,
             gold=truths,
             keeps_open=chunk.open_until is not None,
         )
 
-    def _labels_of(self, connection: sa.Connection, number: int) -> list[LabelRow]:
+    def _labels_of(self, connection: sa.Connection, number: int) -> LabelColumns:
         """The labels of a chunk, in the order they came."""
-        # Weights are floats, so SQLite returns row by row (see `sql.py`); a busy service learns in
-        # a subprocess, where no other thread is delayed.
-        found = pick(connection, schema.labels, LabelRow._fields, self._ref.key, "chunk", [number])
-        return sorted(map(LabelRow._make, found))
+        names, key = LabelColumns._fields, self._ref.key
+        return LabelColumns(*fetch_columns(connection, schema.labels, names, key, "chunk", number))
 
     def _commit(self, number: int, outcome: Outcome) -> Applied:
         """Commit: one transaction, from one version of the model to the next."""
@@ -148,7 +146,14 @@ class Applier:
                     f"{outcome.version} of the model, which is no longer the present one. "
                     "Advance it again."
                 )
-            self._ref.put(connection, schema.workers, "place", WorkerRow._fields, outcome.workers)
+            self._ref.put(
+                connection,
+                schema.workers,
+                "place",
+                WorkerRow._fields,
+                outcome.workers,
+                changes=WorkerRow._fields[2:],  # a place is one worker's: no index changes
+            )
             fault("inside_apply")
             self._gold.keep_answers(connection, number)
             answers = ((*row, number) for row in outcome.answers)

@@ -148,46 +148,44 @@ class Chunker:
             self._ref.add_event(connection, "rules", rules.as_dict())
         return rules
 
-    def _ready(self, rules: Rules, now: float) -> sa.Subquery:
-        """The items that are ready, by their labels or by waiting, and since when.
-
-        A union of two queries, as each has an index; one query with OR would scan all that wait.
-        """
-        waiting = schema.waiting.c
-        own = waiting.stream == self._ref.key
-        ready = sa.select(waiting.item, waiting.first_row, waiting.ready_at.label("since")).where(
-            own, waiting.ready_at > _NEVER
-        )
-        if rules.max_wait is None:
-            return ready.subquery()
-        over = (waiting.first_at + rules.max_wait).label("since")
-        waited = sa.select(waiting.item, waiting.first_row, over).where(
-            own, waiting.ready_at.is_(None), waiting.first_at <= now - rules.max_wait
-        )
-        return ready.union_all(waited).subquery()
-
     def _due(self, connection: sa.Connection, rules: Rules, now: float) -> int:
         """How many chunks are due to be cut now."""
-        ready = self._ready(rules, now)
-        n_ready, first = connection.execute(
-            sa.select(sa.func.count(), sa.func.min(ready.c.since))
-        ).one()
+        counted = _COUNT_READY[rules.max_wait is not None]
+        n_ready, first = connection.execute(counted, self._moments(rules, now)).one()
         return max(int(n_ready) // rules.chunk_items, int(rules.is_due(n_ready, first, now)))
+
+    def _moments(self, rules: Rules, now: float) -> dict[str, Any]:
+        """What the statements about ready items are given."""
+        return {"key": self._ref.key, "wait": rules.max_wait or 0.0, "now": now}
 
     def _chosen(
         self, connection: sa.Connection, rules: Rules, now: float, flush: bool
     ) -> list[str]:
         """The items of the chunk to cut now, in the order of their first labels."""
-        waiting = schema.waiting.c
         if not flush and not self._due(connection, rules, now):
             return []
-        if flush:
-            chosen = sa.select(waiting.item).where(waiting.stream == self._ref.key)
-            chosen = chosen.order_by(waiting.first_row)
-        else:
-            ready = self._ready(rules, now).c
-            chosen = sa.select(ready.item).order_by(ready.first_row)
-        return list(connection.scalars(chosen.limit(rules.chunk_items)))
+        chosen = _ALL_WAITING if flush else _READY[rules.max_wait is not None]
+        limit = {"limit": rules.chunk_items}
+        return list(connection.scalars(chosen, {**self._moments(rules, now), **limit}).all())
+
+
+def _ready(waited_too: bool, *columns: sa.Column[Any]) -> sa.Subquery:
+    """These columns of the items that are ready, by labels or by waiting, and since when.
+
+    A union of two queries, as each has an index; one query with OR would scan all that wait.
+    """
+    waiting = schema.waiting.c
+    own = waiting.stream == sa.bindparam("key")
+    ready = sa.select(*columns, waiting.ready_at.label("since")).where(
+        own, waiting.ready_at > _NEVER
+    )
+    if not waited_too:
+        return ready.subquery()
+    wait, now = sa.bindparam("wait", type_=sa.Double), sa.bindparam("now", type_=sa.Double)
+    waited = sa.select(*columns, (waiting.first_at + wait).label("since")).where(
+        own, waiting.ready_at.is_(None), waiting.first_at <= now - wait
+    )
+    return ready.union_all(waited).subquery()
 
 
 # Before every moment. SQLite uses an index for "later than this", but not for "is not NULL".
@@ -197,3 +195,16 @@ _NEVER = -inf
 _SPAN = sa.select(sa.func.min(schema.labels.c.row), sa.func.max(schema.labels.c.row)).where(
     schema.labels.c.stream == sa.bindparam("key"), schema.labels.c.chunk == sa.bindparam("number")
 )
+_limit = sa.bindparam("limit", type_=sa.Integer)
+_ALL_WAITING = (
+    sa.select(schema.waiting.c.item)
+    .where(schema.waiting.c.stream == sa.bindparam("key"))
+    .order_by(schema.waiting.c.first_row)
+    .limit(_limit)
+)
+_READY, _COUNT_READY = {}, {}  # by whether items are ready by waiting, too
+for _waited_too in (False, True):
+    _items = _ready(_waited_too, schema.waiting.c.item, schema.waiting.c.first_row)
+    _READY[_waited_too] = sa.select(_items.c.item).order_by(_items.c.first_row).limit(_limit)
+    _since = _ready(_waited_too, schema.waiting.c.stream).c.since  # an index has these columns
+    _COUNT_READY[_waited_too] = sa.select(sa.func.count(), sa.func.min(_since))

@@ -13,22 +13,16 @@ from safetensors.numpy import load, save
 from labelquorum.ingest.chunks import id_key
 from labelquorum.learn.bila.gold import GoldTasks
 from labelquorum.learn.bila.stacking import Stack
+from labelquorum.learn.item_columns import NO_NOTE
 from labelquorum.store.accept import Acceptor
 from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import schema
+from labelquorum.store.evidence import read_evidence, worker_places, write_evidence
 from labelquorum.store.stream_ref import StreamRef
 
 __all__ = ["erase"]
 
 REMOVED = "the reason was removed with a worker who was forgotten"
-_BY_LABEL = (
-    "worker",
-    "label",
-    "weight",
-    "log_evidence",
-    "votes",
-    "score",
-)  # what an open item holds of each label
 
 
 def erase(ref: StreamRef, acceptor: Acceptor, connection: sa.Connection, worker: str) -> int | None:
@@ -108,12 +102,12 @@ def _leave_open_items(
     items = schema.open_items.c
     changed = []
     for row in held:
-        arrays = load(row.evidence)
-        keep = arrays["worker"] != place
-        if not keep.all():
-            left = {name: array[keep] for name, array in arrays.items() if name in _BY_LABEL}
-            whole = {n: np.asarray(array, order="C") for n, array in (arrays | left).items()}
-            changed.append((row.item, save(whole)))
+        places = np.unique(np.array(worker_places(row.evidence), np.int64))
+        if place in places:
+            [columns] = read_evidence([None], [row.evidence], [NO_NOTE], places)
+            left = columns.without(places[columns.worker] == place)
+            [evidence] = write_evidence(left, np.arange(1), places)
+            changed.append((row.item, evidence))
     for item, evidence in changed:
         connection.execute(
             schema.open_items.update()

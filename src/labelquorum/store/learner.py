@@ -8,20 +8,17 @@ labels and returns answers without it.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from safetensors.numpy import load
-
 __all__ = [
     "AnswerRow",
     "AttributeRow",
     "Configuration",
-    "LabelRow",
+    "LabelColumns",
     "Learner",
     "LocalLearner",
     "OpenRow",
     "Outcome",
     "Work",
     "WorkerRow",
-    "worker_places",
 ]
 
 
@@ -33,17 +30,17 @@ class Configuration(NamedTuple):
     configuration: str  # SHA-256 of the two
 
 
-class LabelRow(NamedTuple):
-    """A label as it is kept."""
+class LabelColumns(NamedTuple):
+    """Labels as they are kept, in the order they came."""
 
-    row: int
-    item: str
-    worker: str
-    label: str
-    weight: float | None
-    group: str | None
-    timestamp: str | None
-    score: float | None = None
+    row: Sequence[int] = ()
+    item: Sequence[str] = ()
+    worker: Sequence[str] = ()
+    label: Sequence[str] = ()
+    weight: Sequence[float | None] = ()
+    group: Sequence[str | None] = ()
+    timestamp: Sequence[str | None] = ()
+    score: Sequence[float | None] = ()
 
 
 class AttributeRow(NamedTuple):
@@ -99,7 +96,7 @@ class Work(NamedTuple):
     shared: bytes | None
     workers: Sequence[WorkerRow]  # of the chunk, as far as they are known, by place
     open_items: Sequence[OpenRow]
-    labels: Sequence[LabelRow]  # of the chunk, in the order they came
+    labels: LabelColumns  # of the chunk
     gold: Sequence[tuple[str, str]]  # items whose truth is known, and the truth
     keeps_open: bool
     attributes: Sequence[AttributeRow] = ()  # of its workers, as far as something is known
@@ -118,12 +115,6 @@ class Outcome(NamedTuple):
     open_items: list[OpenRow]
     result: str  # for people, JSON
     summary: str  # its statistics, JSON
-
-
-def worker_places(row: OpenRow) -> list[int]:
-    """The workers of an open item."""
-    places: list[int] = load(row.evidence)["worker"].tolist()
-    return places
 
 
 # ── who learns ───────────────────────────────────────────────────────────────────────────

@@ -6,10 +6,10 @@ and its own workers: everybody else enters only through the sums that are shared
 built with those workers alone, in the order they first appeared, and learns as it would with all.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from itertools import starmap
+from itertools import chain, starmap
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from labelquorum.errors import StateError
-from labelquorum.ingest.chunks import id_key, make_chunk
+from labelquorum.ingest.chunks import make_chunk
+from labelquorum.ingest.columns import encode as dictionary
+from labelquorum.ingest.columns import mapped
 from labelquorum.ingest.labels import LabelTable
 from labelquorum.ingest.vocabulary import Intake, Note, Roster
 from labelquorum.ingest.worker_attributes import Attributes
@@ -27,16 +29,18 @@ from labelquorum.learn.analysis.stopping import THRESHOLDS, stopping_of
 from labelquorum.learn.bila.presets import saved_settings
 from labelquorum.learn.estimator import Estimator
 from labelquorum.learn.estimators import estimator
+from labelquorum.learn.item_columns import NO_NOTE
 from labelquorum.learn.model import ModelState, Step, commit, learn_chunk, snapshot_parts
 from labelquorum.learn.model_file import Snapshot, state_arrays, state_from_arrays
-from labelquorum.learn.open_items import OpenItem, OpenItems
+from labelquorum.learn.open_items import OpenItems
 from labelquorum.learn.worker_table import WorkerRows
-from labelquorum.store.batch import decode, decode_all, encode, encode_id
+from labelquorum.store.batch import decode, decode_all, encode
+from labelquorum.store.evidence import read_evidence, write_evidence
 from labelquorum.store.learner import (
     AnswerRow,
     AttributeRow,
     Configuration,
-    LabelRow,
+    LabelColumns,
     OpenRow,
     Outcome,
     Work,
@@ -54,6 +58,7 @@ __all__ = [
     "snapshot_of",
 ]
 
+_NO_NOTE = encode(tuple(NO_NOTE))
 _ROWS = "rows/"  # what a state calls the numbers of single workers
 
 _NOT_HERE = {
@@ -110,6 +115,7 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
     model = model_of(work.method, work.settings)
     memory = memory_of(work)
     known = memory.vocabulary.worker_ids[:]
+    answered = _answered(memory.open_items)
     gold = {decode(item): decode(truth) for item, truth in work.gold}
     intake = memory.vocabulary.read(table_of(work), memory.open_items, gold)
     if not intake.chunk.n_labels:
@@ -121,7 +127,16 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
     n_new = len(memory.vocabulary.worker_ids) - len(known)
     places += range(work.n_workers, work.n_workers + n_new)
     before = {row.place: row for row in work.workers}
-    rows = _worker_rows(memory, places)
+    names = [row.worker for row in work.workers]
+    if n_new:
+        text_of = _by_id(work.labels.worker)
+        names += [text_of[worker] for worker in memory.vocabulary.worker_ids[len(known) :]]
+    rows = _worker_rows(memory, places, names)
+    texts = _by_id(
+        work.labels.item,
+        (row.item for row in work.open_items),
+        (item for item, _ in work.gold),
+    )
     arrays = state_arrays(memory.state)
     shared = {name: array for name, array in arrays.items() if not name.startswith(_ROWS)}
     n_labels = np.bincount(chunk.item, minlength=chunk.n_items)
@@ -134,8 +149,8 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
         n_chunks=int(memory.n_chunks),
         shared=save({name: np.asarray(array, order="C") for name, array in shared.items()}),
         workers=[row for row in rows if before.get(row.place) != row],
-        answers=_answer_rows(intake, classes, step.result, confidence, n_labels),
-        open_items=_open_rows(memory.open_items, places) if work.keeps_open else [],
+        answers=_answer_rows(intake, texts, classes, step.result, confidence, n_labels),
+        open_items=_open_rows(memory.open_items, texts, places) if work.keeps_open else [],
         result=_result(getattr(step.info, "losses", [])[-1:], intake),
         summary=chunk_summary(
             classes,
@@ -143,7 +158,7 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
             confidence,
             n_labels,
             model.model_.aggregator.class_prior(memory.state),
-            before=[_answered(row) for row in work.open_items],
+            before=answered,
             stopping=(THRESHOLDS, _stopping(model, memory, step)),
         ),
     )
@@ -173,11 +188,12 @@ def _stopping(model: Estimator, memory: ModelState, step: Step) -> NDArray[np.fl
     return stopping_of(model.model_.aggregator, memory.state, step.intake.chunk, evidence)
 
 
-def _answered(row: OpenRow) -> tuple[int, float]:
-    """What an open item is answered, and how sure."""
-    arrays = load(row.evidence)
-    label = int(arrays["aggregated"])
-    return label, float(arrays["probs"][label])
+def _answered(ledger: OpenItems) -> list[tuple[int, float]]:
+    """What open items are answered, and how sure."""
+    held = ledger.everything()
+    label = held.column("aggregated")
+    probs = held.column("probs", int(label.max(initial=-1)) + 1)
+    return list(zip(label.tolist(), probs[np.arange(len(label)), label].tolist(), strict=True))
 
 
 def _result(losses: Sequence[Any], intake: Intake) -> str:
@@ -191,30 +207,37 @@ def table_of(work: Work) -> LabelTable:
     return kept_table(work.labels, f"chunk {work.chunk}")
 
 
-def kept_table(kept: Sequence[LabelRow], source: str) -> LabelTable:
+def kept_table(kept: LabelColumns, source: str) -> LabelTable:
     """Labels that were kept, as they came."""
-
-    def values(texts: Sequence[str | None]) -> list[Any]:
-        different = [text for text in dict.fromkeys(texts) if text is not None]
-        known: dict[str | None, Any] = dict(zip(different, decode_all(different), strict=True))
-        return list(map(known.get, texts))
-
-    if not kept:
+    if not kept.row:
         return LabelTable([], [], [])
-    rows, items, workers, labels, weights, groups, moments, scores = zip(*kept, strict=True)
-    weighted = any(weight is not None for weight in weights)
+    weighted = any(weight is not None for weight in kept.weight)
     return LabelTable(
-        values(items),
-        values(workers),
-        values(labels),
-        weights=[1.0 if w is None else w for w in weights] if weighted else None,
-        groups=values(groups) if any(groups) else None,
-        timestamps=values(moments) if any(moments) else None,
+        _decoded(kept.item),
+        _decoded(kept.worker),
+        _decoded(kept.label),
+        weights=[1.0 if w is None else w for w in kept.weight] if weighted else None,
+        groups=_decoded(kept.group) if any(kept.group) else None,
+        timestamps=_decoded(kept.timestamp) if any(kept.timestamp) else None,
         source=source,
-        lines=list(rows),
+        lines=list(kept.row),
         unit="row",
-        scores=list(scores) if any(score is not None for score in scores) else None,
+        scores=list(kept.score) if any(score is not None for score in kept.score) else None,
     )
+
+
+def _decoded(texts: Sequence[str | None]) -> Sequence[Any]:
+    """The values of a column; None where there is none."""
+    column = dictionary(texts)
+    there: list[Any] = [text for text in column.values if text is not None]
+    known: dict[Any, Any] = dict(zip(there, decode_all(there), strict=True))
+    return mapped(column, known.get)
+
+
+def _by_id(*columns: Iterable[str]) -> dict[Hashable, str]:
+    """The texts of ids, by id; of two spellings of one id, the first."""
+    texts = list(dict.fromkeys(chain(*columns)))[::-1]
+    return dict(zip(decode_all(texts), texts, strict=True))
 
 
 def memory_of(work: Work) -> ModelState:
@@ -223,12 +246,9 @@ def memory_of(work: Work) -> ModelState:
     classes = decode(work.classes)
     workers = decode_all([row.worker for row in work.workers])
     roster = Roster(model.model_.space, workers, classes, attributes_of(work.attributes))
-    place = {row.place: k for k, row in enumerate(work.workers)}
-    room = len(work.open_items) + len({row.item for row in work.labels})
+    room = len(work.open_items) + len(work.labels.row)
     ledger = OpenItems(room if work.keeps_open or work.open_items else 0)
-    item_ids = decode_all([row.item for row in work.open_items])
-    items = (_open_item(row, place) for row in work.open_items)
-    ledger.keep_all(item_ids, items, map(id_key, item_ids))
+    _keep_open(ledger, work.open_items, [row.place for row in work.workers])
     book = WorkerRows(
         {
             "labels": np.array([row.labels for row in work.workers], np.int64),
@@ -255,10 +275,12 @@ def attributes_of(rows: Sequence[AttributeRow]) -> dict[Hashable, Attributes]:
 def _tracks(workers: Sequence[WorkerRow]) -> NDArray[np.float32]:
     """How workers did over time, (P, BINS, 5); of bins that are not used nothing is kept."""
     tracks = fresh_track(len(workers))
-    for k, row in enumerate(workers):
-        if row.track:
-            bins = np.frombuffer(row.track, np.float32).reshape(-1, tracks.shape[2])
-            tracks[k, : len(bins)] = bins
+    sizes = [len(row.track or b"") for row in workers]
+    for size in set(sizes) - {0}:
+        alike = [k for k, one in enumerate(sizes) if one == size]
+        bins = np.frombuffer(b"".join(workers[k].track or b"" for k in alike), np.float32)
+        bins = bins.reshape(len(alike), -1, tracks.shape[2])
+        tracks[alike, : bins.shape[1]] = bins
     return tracks
 
 
@@ -308,6 +330,7 @@ def _leaves(
 
 def _answer_rows(
     intake: Intake,
+    texts: Mapping[Hashable, str],
     classes: Sequence[Hashable],
     result: Aggregation,
     confidence: NDArray[Any],
@@ -316,7 +339,7 @@ def _answer_rows(
     """The answers, in the order in which their items first appeared."""
     order, labels = intake.order, [encode(label) for label in classes]
     columns = (
-        [encode_id(intake.item_ids[i], "item", "answer") for i in order.tolist()],
+        [texts[intake.item_ids[i]] for i in order.tolist()],
         [labels[c] for c in result.aggregated[order].tolist()],
         confidence[order].tolist(),
         _bytes_of_rows(result.probs[order]),
@@ -330,66 +353,55 @@ def _bytes_of_rows(rows: NDArray[Any]) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def _worker_rows(memory: ModelState, places: Sequence[int]) -> list[WorkerRow]:
+def _worker_rows(
+    memory: ModelState, places: Sequence[int], names: Sequence[str]
+) -> list[WorkerRow]:
     leaves = sorted(memory.state.rows.to_arrays().items())
     n_workers, n_classes = len(places), len(memory.vocabulary.classes)
     numbers = np.concatenate([leaf.reshape(n_workers, -1) for _, leaf in leaves], axis=1)
     book = memory.worker_stats.to_arrays()
-    used = book["track"].any(axis=2).sum(axis=1).tolist()  # bins, the first of all
     columns = (
         places,
-        [encode_id(worker, "worker", "model") for worker in memory.vocabulary.worker_ids],
+        names,
         [n_classes] * n_workers,
         _bytes_of_rows(numbers),
         book["labels"].tolist(),
         book["agreed"].tolist(),
-        [track[:bins].tobytes() or None for track, bins in zip(book["track"], used, strict=True)],
+        _bytes_of_tracks(book["track"]),
     )
     return list(starmap(WorkerRow, zip(*columns, strict=True)))
 
 
-def _open_rows(ledger: OpenItems, places: Sequence[int]) -> list[OpenRow]:
-    rows = []
-    for item_id in ledger:
-        held = ledger.get(item_id)
-        assert held is not None
-        evidence = {
-            "worker": np.array([places[k] for k in held.worker.tolist()], np.int64),
-            "label": held.label,
-            "weight": held.weight,
-            "log_evidence": held.log_evidence,
-            "probs": held.probs,
-            "aggregated": np.array(held.aggregated),
-            "counted_probs": held.counted_probs,
-            "gold": np.array(held.gold),
-            "heat": np.array(held.temperature),
-        }
-        if held.votes is not None:
-            evidence["votes"] = held.votes
-        if held.score is not None and not np.isnan(held.score).all():
-            evidence["score"] = held.score
-        arrays = {name: np.asarray(array, order="C") for name, array in evidence.items()}
-        rows.append(
-            OpenRow(encode_id(item_id, "item", "answer"), save(arrays), encode(tuple(held.note)))
-        )
+def _bytes_of_tracks(tracks: NDArray[np.float32]) -> list[bytes | None]:
+    """What is kept of tracks, (P, BINS, 5): the bins that are used, which are the first."""
+    used = tracks.any(axis=2).sum(axis=1)
+    found: list[bytes | None] = [None] * len(tracks)
+    for bins in np.unique(used[used > 0]).tolist():
+        alike = np.flatnonzero(used == bins)
+        rows = tracks[alike, :bins].reshape(len(alike), -1)
+        for k, row in zip(alike.tolist(), _bytes_of_rows(rows), strict=True):
+            found[k] = row
+    return found
+
+
+def _open_rows(
+    ledger: OpenItems, texts: Mapping[Hashable, str], places: Sequence[int]
+) -> list[OpenRow]:
+    rows: list[OpenRow] = []
+    for columns, items in ledger.everything().parts:
+        chosen = items.tolist()
+        ids = [texts[columns.ids[n]] for n in chosen]
+        evidence = write_evidence(columns, items, np.array(places, np.int64))
+        notes = columns.notes
+        written = [_NO_NOTE if notes is None else encode(tuple(notes[n])) for n in chosen]
+        rows += map(OpenRow, ids, evidence, written)
     return rows
 
 
-def _open_item(row: OpenRow, place: Mapping[int, int]) -> OpenItem:
-    arrays = load(row.evidence)
-    group: Hashable
-    group, moment = decode(row.note)
-    return OpenItem(
-        np.array([place[k] for k in arrays["worker"].tolist()], np.int32),
-        arrays["label"],
-        arrays["weight"],
-        arrays["log_evidence"],
-        arrays["probs"],
-        int(arrays["aggregated"]),
-        arrays["counted_probs"],
-        int(arrays["gold"]),
-        float(arrays["heat"]),
-        Note(group, moment),
-        arrays.get("votes"),
-        arrays.get("score"),
-    )
+def _keep_open(ledger: OpenItems, rows: Sequence[OpenRow], places: Sequence[int]) -> None:
+    """Keep open items as they are stored; `places` are those of their workers, in order."""
+    item_ids = decode_all([row.item for row in rows])
+    notes = [NO_NOTE if row.note == _NO_NOTE else Note(*decode(row.note)) for row in rows]
+    evidence = [row.evidence for row in rows]
+    for columns in read_evidence(item_ids, evidence, notes, np.array(places, np.int64)):
+        ledger.keep_columns(columns)

@@ -21,7 +21,8 @@ from labelquorum.learn.analysis.intervals import wilson
 from labelquorum.store.batch import decode, encode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import any_row
-from labelquorum.store.learner import OpenRow, Work, WorkerRow, worker_places
+from labelquorum.store.evidence import worker_places
+from labelquorum.store.learner import OpenRow, Work, WorkerRow
 from labelquorum.store.stream_ref import StreamRef
 
 if TYPE_CHECKING:
@@ -455,7 +456,7 @@ class Queries:
         """The model with these workers, the open items answered last, and the workers of these."""
         seen, rows, room = set(places), [], self._room(connection)
         for row in self._latest_open(connection, FLAG_ITEMS):
-            more = seen.union(worker_places(row))
+            more = seen.union(worker_places(row.evidence))
             if len(more) > len(places) + room:
                 break
             seen = more
@@ -636,7 +637,7 @@ class Queries:
         rows = self._ref.open_rows(connection, items)
         if not rows:
             return None
-        places = [place for row in rows for place in worker_places(row)]
+        places = [place for row in rows for place in worker_places(row.evidence)]
         work = self._part(connection, [*places, *self._busiest(connection)])
         return work._replace(open_items=rows)
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from labelquorum.errors import StateError
 from labelquorum.store.batch import decode, encode_id
 from labelquorum.store.database import schema
-from labelquorum.store.learner import AttributeRow, LabelRow
+from labelquorum.store.learner import AttributeRow, LabelColumns
 from labelquorum.store.stream import Stream
 
 __all__ = ["ChangedAnswer", "RefitReport", "refit"]
@@ -42,7 +42,7 @@ class RefitReport(NamedTuple):
 class _Kept(NamedTuple):
     """What a stream has kept."""
 
-    labels: list[LabelRow]
+    labels: LabelColumns
     attributes: list[AttributeRow]
     truths: dict[Hashable, Hashable]
     given: dict[str, Any]  # answers by item
@@ -61,7 +61,7 @@ def refit(stream: Stream) -> RefitReport:
     from labelquorum.store.model_rows import attributes_of, kept_table
 
     kept = _kept(stream)
-    if not kept.labels:
+    if not kept.labels.row:
         raise StateError(
             f"Stream {stream.name!r}: no labels of applied chunks are kept, so nothing can be "
             f"fitted again; its retention is {stream.rules.retention!r}. Set it to 'keep' for "
@@ -95,20 +95,20 @@ def _kept(stream: Stream) -> _Kept:
         gone = sa.select(sa.func.count()).where(applied, chunks.labels_kept == 0)
         n_gone = connection.scalar(gone) or 0
         found = connection.execute(
-            sa.select(*(labels[name] for name in LabelRow._fields))
+            sa.select(*(labels[name] for name in LabelColumns._fields))
             .where(labels.stream == key, labels.chunk == chunks.id, applied)
             .order_by(labels.row)
         )
-        rows = [LabelRow(*row) for row in found]
-        attributes = stream.ref.attributes(connection, (row.worker for row in rows))
+        kept = LabelColumns(*zip(*found.all(), strict=True))
+        attributes = stream.ref.attributes(connection, kept.worker)
         found_truths = connection.execute(
             sa.select(gold.item, gold.label).where(gold.stream == key)
         ).all()
         columns = (answers.item, answers.label, answers.confidence, answers.n_labels)
         found = connection.execute(sa.select(*columns).where(answers.stream == key))
         given = {row.item: row for row in found}
-    said = ((row.item, row.row if stream.ref.counts_all else row.worker) for row in rows)
+    said = zip(kept.item, kept.row if stream.ref.counts_all else kept.worker, strict=True)
     n_kept = Counter(item for item, _ in set(said))
     whole = {item for item, row in given.items() if n_kept[item] >= row.n_labels}
     truths = {decode(row.item): decode(row.label) for row in found_truths if row.item in n_kept}
-    return _Kept(rows, attributes, truths, given, whole, n_gone)
+    return _Kept(kept, attributes, truths, given, whole, n_gone)

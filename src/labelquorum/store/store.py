@@ -259,15 +259,19 @@ class Store:
 
     def stream(self, name: str) -> Stream:
         """A stream by its name."""
+        found = self.find(name)
+        if found is None:
+            raise StoreError(
+                f"{self.where}: there is no stream {name!r}. There are {self.streams()!r}."
+            )
+        return found
+
+    def find(self, name: str) -> Stream | None:
+        """A stream by its name, None if there is no such stream."""
         with self.read() as connection:
-            found = connection.execute(
-                sa.select(schema.streams).where(schema.streams.c.name == name)
-            ).one_or_none()
-            if found is None:
-                raise StoreError(
-                    f"{self.where}: there is no stream {name!r}. "
-                    f"There are {self._names(connection)!r}."
-                )
+            found = connection.execute(_BY_NAME, {"stream": name}).one_or_none()
+        if found is None:
+            return None
         configuration = Configuration(found.method, found.settings, found.configuration)
         return Stream(StreamRef(self, found.id, name, configuration))
 
@@ -468,6 +472,10 @@ class Store:
             if present != newest:
                 upgrade(connection)
             expect(connection)
+
+
+# Built once: building a statement takes longer than executing it.
+_BY_NAME = sa.select(schema.streams).where(schema.streams.c.name == sa.bindparam("stream"))
 
 
 def _check_name(name: object) -> None:

@@ -18,7 +18,7 @@ from labelquorum.store.database.sql import any_row, pick, put
 from labelquorum.store.learner import (
     AttributeRow,
     Configuration,
-    LabelRow,
+    LabelColumns,
     OpenRow,
     Work,
     WorkerRow,
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from labelquorum.store.store import Store
 
 __all__ = ["StreamRef", "rules_of"]
+
+
+_NO_LABELS = LabelColumns()
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,12 +142,12 @@ class StreamRef:
         workers: Sequence[WorkerRow],
         open_items: Sequence[OpenRow] = (),
         chunk: int = 0,
-        labels: Sequence[LabelRow] = (),
+        labels: LabelColumns = _NO_LABELS,
         gold: Sequence[tuple[str, str]] = (),
         keeps_open: bool = False,
     ) -> Work:
         """The model with these rows, for the learner."""
-        names = chain((row.worker for row in workers), (row.worker for row in labels))
+        names = chain((row.worker for row in workers), labels.worker)
         return Work(
             method=self.configuration.method,
             settings=self.configuration.settings,
@@ -167,10 +170,11 @@ class StreamRef:
         key: str,
         columns: Sequence[str],
         rows: Iterable[Sequence[Any]],
+        changes: Sequence[str] | None = None,
     ) -> None:
-        """Insert rows of the stream, or replace those with the same key."""
-        own = ((self.key, *row) for row in rows)
-        put(connection, table, ("stream", *columns), own, keys=("stream", key))
+        """Insert rows of the stream, or replace those with the same key; see `sql.put`."""
+        own = [(self.key, *row) for row in rows]
+        put(connection, table, ("stream", *columns), own, ("stream", key), changes)
 
     def release(self, connection: sa.Connection, n_labels: int) -> None:
         """Hold this many raw labels less: they were deleted."""

@@ -135,12 +135,23 @@ def _replayed(
         temperature,
     )
     number = np.arange(len(item)) - np.repeat(first, length) + 1  # 1, 2, … within each item
-    last = first + length - 1
-    for g, threshold in enumerate([*thresholds, np.inf]):
-        reached = np.where(confidence >= threshold, np.arange(len(item)), len(item))
-        stop = np.minimum(np.minimum.reduceat(reached, first), last)
-        sums[g] = len(first), number[stop].sum(), (1 - confidence[stop]).sum()
-    return sums
+    # Label i is where asking stops for the thresholds that it reaches and no label before it did;
+    # the last label of an item, for all that are left.
+    levels = np.sort(thresholds)
+    reached = np.searchsorted(levels, confidence, side="right")
+    reached[first + length - 1] = len(levels) + 1
+    begin = np.repeat(np.arange(len(first)), length) * (len(levels) + 2)
+    highest = np.maximum.accumulate(reached + begin) - begin
+    before = np.concatenate([[0], highest[:-1]])
+    before[first] = 0
+    stops = np.flatnonzero(reached > before)
+    sizes = (len(levels) + 2,)
+    for column, values in ((ITEMS, None), (USED, number[stops]), (ERROR, 1 - confidence[stops])):
+        gained = np.bincount(before[stops], values, *sizes)
+        lost = np.bincount(reached[stops], values, *sizes)
+        sums[:, column] = np.cumsum(gained - lost)[:-1]
+    order = np.argsort(np.argsort(thresholds, kind="stable"), kind="stable")
+    return sums[[*order, len(levels)]]
 
 
 def _confidence(

@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
-__all__ = ["CACHED_STATEMENTS", "among", "any_row", "pick", "put"]
+__all__ = ["CACHED_STATEMENTS", "among", "any_row", "fetch_columns", "pick", "put"]
 
 MAX_ROWS_PER_STEP, ROW_MULTIPLE = 256, 16
 """Rows per step to SQLite: the first, or a multiple of the second, or fewer than that: so few
@@ -47,6 +47,18 @@ def pick(
     values: Collection[Any],
 ) -> Sequence[Any]:
     """These columns of the rows of a stream whose key is one of these values."""
+    return list(map(_row(tuple(columns)), _fetch(connection, table, columns, stream, key, values)))
+
+
+def _fetch(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    stream: int,
+    key: str,
+    values: Collection[Any],
+) -> Sequence[Any]:
+    """What `pick` gives, as plain tuples or lists."""
     if not values:
         return []
     names, listed = tuple(columns), list(values)
@@ -59,9 +71,44 @@ def pick(
         rows = cursor.fetchall()
     finally:
         cursor.close()
-    if in_one:
-        rows = json.loads(rows[0][0])
-    return list(map(_row(names), rows))
+    return json.loads(rows[0][0]) if in_one else rows
+
+
+def fetch_columns(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    stream: int,
+    key: str,
+    value: Any,
+) -> list[Sequence[Any]]:
+    """These columns of the rows of a stream with this key, in the order of the first, a number.
+
+    From SQLite each column comes as one text: no column of text may hold a line break.
+    """
+    names = tuple(columns)
+    if connection.dialect.name == "sqlite":
+        cursor = connection.connection.cursor()
+        try:
+            [found] = cursor.execute(_joined(table, names, key), (stream, value)).fetchall()
+        finally:
+            cursor.close()
+        n_rows, counts, texts = found[0], found[1::2], found[2::2]
+        whole = all(
+            n == 0 or (n == n_rows and not isinstance(table.c[name].type, sa.Double))
+            for name, n in zip(names, counts, strict=True)
+        )
+        if whole and n_rows:
+            read = [
+                [None] * n_rows if text is None else text.split("\n") for text in texts
+            ]  # a column of nothing but NULL has no text
+            for place, name in enumerate(names):
+                if isinstance(table.c[name].type, sa.Integer):
+                    read[place] = list(map(int, read[place]))
+            if read[0] == sorted(read[0]):
+                return read
+    rows = sorted(_fetch(connection, table, names, stream, key, [value]))
+    return list(zip(*rows, strict=True)) if rows else [[] for _ in names]
 
 
 def any_row(connection: sa.Connection, table: sa.Table, stream: int) -> bool:
@@ -146,6 +193,17 @@ def _select(dialect: str, table: sa.Table, columns: tuple[str, ...], key: str, i
     if dialect == "postgresql":
         return f'{text}%s AND "{table.c[key].name}" = ANY(%s)'
     return f'{text}? AND "{table.c[key].name}" IN (SELECT value FROM json_each(?))'
+
+
+@lru_cache(maxsize=128)
+def _joined(table: sa.Table, columns: tuple[str, ...], key: str) -> str:
+    """How many rows there are; of each column how many are not NULL, and all of these."""
+    names = [f'"{table.c[name].name}"' for name in columns]
+    parts = ", ".join(f"count({name}), group_concat({name}, '\n')" for name in names)
+    return (
+        f'SELECT count(*), {parts} FROM "{table.name}" '
+        f'WHERE "stream" = ? AND "{table.c[key].name}" = ?'
+    )
 
 
 @lru_cache(maxsize=CACHED_STATEMENTS)
