@@ -12,8 +12,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from streams import LABELS_PER_ITEM, N_CLASSES, Labels, Result, Sizes, frame, labels_of, say
@@ -73,6 +74,20 @@ def bulk_labels(n_labels: int, n_classes: int = N_CLASSES, n_workers: int | None
     first = rng.integers(n_workers, size=(n_items, 1))
     worker = (first + step * np.arange(LABELS_PER_ITEM)) % n_workers
     return labels_of(rng, worker, 0, n_classes)
+
+
+def confused_labels(n_labels: int, n_classes: int, n_workers: int) -> Labels:
+    """Five labels per item by workers of different skill; half of the errors name a neighbour."""
+    labels = bulk_labels(2 * n_labels, n_classes, n_workers)
+    kept = np.arange(2 * n_labels) % LABELS_PER_ITEM < LABELS_PER_ITEM // 2
+    item, worker = labels.item[kept], labels.worker[kept]
+    rng = np.random.default_rng(1)
+    skill, truth = rng.uniform(0.3, 0.8, n_workers)[worker], labels.truth[item]
+    neighbour, noise = truth ^ 1, rng.integers(n_classes, size=len(item))
+    neighbour = np.where(neighbour < n_classes, neighbour, truth)
+    wrong = np.where(rng.random(len(item)) < 0.5, neighbour, noise)
+    label = np.where(rng.random(len(item)) < skill, truth, wrong)
+    return Labels(item, worker, label, labels.truth)
 
 
 # ── parts ────────────────────────────────────────────────────────────────────────────────────
@@ -142,16 +157,21 @@ def measure_csv(sizes: Sizes) -> Result:
 
 
 def measure_classes(sizes: Sizes) -> Result:
-    """Many workers and classes: seconds of `fit_predict`, and the peak of the process."""
+    """Many workers and classes: seconds and error of `fit_predict`, and the peak of the process.
+
+    The second crowd, "confused", is for the errors: of the first, ten labels leave no doubt.
+    """
     n_workers, n_classes, n_labels = sizes.many_classes
-    found: Result = {"workers": n_workers, "classes": n_classes, "labels": n_labels}
+    found: Result = {"workers": n_workers, "classes": n_classes, "labels": n_labels, "confused": {}}
+    runs = [("plain", name, found) for name in MODELS]
+    runs += [("confused", name, found["confused"]) for name in (*MODELS, *FOR_ERRORS)]
     with tempfile.TemporaryDirectory() as folder:
-        for name in MODELS:
+        for crowd, name, of_crowd in runs:
             result = Path(folder, "result.json")
-            ended = run_action("classes", name, n_workers, n_classes, n_labels, result)
+            ended = run_action("classes", crowd, name, n_workers, n_classes, n_labels, result)
             inner = json.loads(result.read_text()) if "failed" not in ended else {}
-            found[name] = {**ended, **inner}
-            say(f"{name}: {found[name]}")
+            of_crowd[name] = {**ended, **inner}
+            say(f"{crowd} crowd, {name}: {of_crowd[name]}")
     return found
 
 
@@ -213,22 +233,33 @@ def crowdkit(path: str, answers: str) -> None:
     DawidSkene().fit_predict(pd.read_csv(path)).rename("label").to_csv(answers)
 
 
-def classes(name: str, n_workers: str, n_classes: str, n_labels: str, result: str) -> None:
+def classes(
+    crowd: str, name: str, n_workers: str, n_classes: str, n_labels: str, result: str
+) -> None:
     import pandas as pd
 
+    import labelquorum
+    from labelquorum.compat.crowdkit import DawidSkene, MajorityVote
+
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
-    labels = bulk_labels(int(n_labels), int(n_classes), int(n_workers))
+    draw = {"plain": bulk_labels, "confused": confused_labels}[crowd]
+    labels = draw(int(n_labels), int(n_classes), int(n_workers))
     table = pd.DataFrame({"task": labels.item, "worker": labels.worker, "label": labels.label})
-    if name == "crowdkit_drop_in":
-        from labelquorum.compat.crowdkit import DawidSkene
-
-        model = DawidSkene()
-    else:
-        import labelquorum
-
-        model = getattr(labelquorum, MODELS[name])()
+    build: dict[str, Callable[[], Any]] = {
+        "dawid_skene": labelquorum.DawidSkene,
+        "crowdkit_drop_in": DawidSkene,
+        "bila": labelquorum.BiLA,
+        "online": labelquorum.BiLA,
+        "one_coin": lambda: labelquorum.BiLA(generative="one_coin"),
+        "majority_vote": MajorityVote,
+    }
+    model = build[name]()
     began = time.perf_counter()
-    said = model.fit_predict(table)
+    if name == "online":
+        chunk = table["task"] // CHUNK_TASKS
+        said = pd.concat([model.partial_fit(rows).labels_ for _, rows in table.groupby(chunk)])
+    else:
+        said = model.fit_predict(table)
     seconds = time.perf_counter() - began
     error = float((said.sort_index().to_numpy() != labels.truth).mean())
     Path(result).write_text(
@@ -236,7 +267,10 @@ def classes(name: str, n_workers: str, n_classes: str, n_labels: str, result: st
     )
 
 
-MODELS = {"dawid_skene": "DawidSkene", "crowdkit_drop_in": "DawidSkene", "bila": "BiLA"}
+MODELS = ("dawid_skene", "crowdkit_drop_in", "bila", "online")
+FOR_ERRORS = ("one_coin", "majority_vote")
+CHUNK_TASKS = 500
+"""Tasks per chunk of the model that learns online."""
 ACTIONS = {"write_csv": write_csv, "crowdkit": crowdkit, "classes": classes}
 
 if __name__ == "__main__":

@@ -80,7 +80,12 @@ def _csv(parts: Parts) -> str:
 
 
 def _classes(parts: Parts) -> str:
-    names = {"dawid_skene": "`DawidSkene`", "crowdkit_drop_in": "drop-in", "bila": "`BiLA()`"}
+    names = {
+        "dawid_skene": "`DawidSkene`",
+        "crowdkit_drop_in": "drop-in",
+        "bila": "`BiLA()`",
+        "online": "in chunks of 500 tasks",
+    }
     return "; ".join(f"{noun} {_taken(parts['classes'][name])}" for name, noun in names.items())
 
 

@@ -16,6 +16,7 @@ from labelquorum.errors import (
     StoreError,
 )
 from labelquorum.evaluation import class_conditional_crowd, label_table
+from labelquorum.learn.bila import sparse_counts
 from labelquorum.learn.model import snapshot_parts
 from labelquorum.store import model_rows as model_module
 from labelquorum.store.apply import MAX_ATTEMPTS
@@ -675,6 +676,45 @@ def test_a_new_class_leaves_old_rows_to_be_widened_when_read(store):
         stream.settle()
         model.partial_fit(table)
     assert_same_model(stream, model)
+
+
+def test_sparse_counts_are_kept_and_matrices_become_sparse_as_classes_come(store, monkeypatch):
+    """With more than two classes here, and with rows from when there were two."""
+    monkeypatch.setattr(sparse_counts, "MAX_DENSE_CLASSES", 2)
+    stream, model = store.create("s", rules=AT_ONCE), lq.BiLA(open_items=0)
+    tables = (
+        {"t": {"a": "x", "b": "y"}},
+        {"u": {"c": "y", "d": "x"}},
+        {"v": {"a": "z", "e": "x", "f": "z"}},
+        {"w": {"b": "z", "d": "x", "g": "w"}},
+        {"p": {"a": "w", "b": "w", "c": "z"}},
+    )
+    for table in tables:
+        stream.accept(table)
+        stream.settle()
+        model.partial_fit(table)
+    assert_same_model(stream, model)
+    assert "rich_cells" in model.model_.learned.state.rows.names
+    stream.forget("b")
+    model.forget("b")
+    assert_same_model(stream, model)
+
+
+def test_rows_of_matrices_from_before_counts_were_sparse_are_read(store, monkeypatch, tmp_path):
+    stream, model = store.create("s", rules=AT_ONCE), lq.BiLA(open_items=0)
+    for table in ({"t": {"a": "x", "b": "y", "c": "z"}}, {"u": {"a": "z", "d": "z"}}):
+        stream.accept(table)
+        stream.settle()
+        model.partial_fit(table)
+    model.save(tmp_path / "model")
+    monkeypatch.setattr(sparse_counts, "MAX_DENSE_CLASSES", 2)
+    model = lq.BiLA.load(tmp_path / "model")
+    for table in ({"v": {"a": "x", "e": "x"}}, {"w": {"a": "y", "b": "y", "c": "x"}}):
+        stream.accept(table)
+        stream.settle()
+        model.partial_fit(table)
+    assert_same_model(stream, model)
+    assert "rich_cells" in model.model_.learned.state.rows.names
 
 
 class Traffic:

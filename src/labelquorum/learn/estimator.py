@@ -296,8 +296,9 @@ class Estimator(ABC):
     @property
     def skills_(self) -> pd.Series:
         """How often each worker is right, on average over the classes as they occur."""
-        right = np.diagonal(self.confusion_, axis1=1, axis2=2) @ self.inspection.class_prior()
-        return pd.Series(right, index=self.workers_, name="skill")
+        right = self.inspection.right(self.model_.known_workers()[1])
+        skill = right @ self.inspection.class_prior()
+        return pd.Series(skill, index=self.workers_, name="skill")
 
     @property
     def loss_history_(self) -> list[float]:

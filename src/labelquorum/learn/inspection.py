@@ -57,6 +57,9 @@ DRAWS = 400
 MAX_INTERVAL_CLASSES = 64
 """Classes up to which intervals are computed: the cost grows with their cube."""
 
+MAX_MATRIX_NUMBERS = 1 << 22
+"""Numbers in the matrices that are made at a time where only their diagonals are asked for."""
+
 MAX_CANDIDATES = 1000
 """Workers considered for a task when none are named: those with most labels."""
 
@@ -130,6 +133,15 @@ class Inspection:
     def confusion(self, workers: NDArray[np.intp]) -> NDArray[np.float32]:
         """P(worker says z | truth c) of the workers with these indices, (P, C, C)."""
         return self._method.confusion(self._model.fitted().state, workers)
+
+    def right(self, workers: NDArray[np.intp]) -> NDArray[np.float32]:
+        """P(worker says c | truth c) of the workers with these indices, (P, C)."""
+        n_classes = len(self._model.fitted().vocabulary.classes)
+        size = max(MAX_MATRIX_NUMBERS // max(n_classes, 1) ** 2, 1)
+        starts = range(0, max(len(workers), 1), size)
+        some = (self.confusion(workers[start : start + size]) for start in starts)
+        # A view of a diagonal would keep its matrices.
+        return np.concatenate([np.diagonal(each, axis1=1, axis2=2).copy() for each in some])
 
     def class_prior(self) -> Floats:
         """P(class), (C,)."""
@@ -331,8 +343,8 @@ class Inspection:
         items, alpha, agreement = item_report(chunk, item_ids, probs, aggregated, classes, notes)
         ids, index = self._model.known_workers()
         stats = learned.worker_stats.gather(index)
-        confusion, prior = self.confusion(index), self.class_prior()
-        workers = worker_report(ids, classes, confusion, prior, stats["labels"], stats["agreed"])
+        right, prior = self.right(index), self.class_prior()
+        workers = worker_report(ids, classes, right, prior, stats["labels"], stats["agreed"])
         for role, values in attribute_columns(ids, learned.vocabulary.attributes).items():
             workers[role] = pd.Series(values, workers.index, object)
         closed = len(np.setdiff1d(held.closed_keys, shown))

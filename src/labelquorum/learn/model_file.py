@@ -148,7 +148,8 @@ def state_arrays(state: Any) -> Arrays:
         if isinstance(value, WorkerRows):
             value = value.to_arrays()
         if isinstance(value, Mapping):
-            arrays |= {f"{field}/{name}": np.asarray(leaf) for name, leaf in value.items()}
+            for name, leaf in value.items():
+                arrays |= _flat(f"{field}/{name}", np.asarray(leaf))
         else:
             arrays[field] = np.asarray(value)
     return arrays
@@ -163,6 +164,7 @@ def state_from_arrays(state_type: type[StateT], arrays: Mapping[str, NDArray[Any
             for name, array in arrays.items()
             if name.startswith(f"{field}/")
         }
+        leaves = _with_bytes(leaves)
         if get_origin(kind) is not dict and not leaves and field not in arrays:
             raise StateError(
                 f"This model was saved by another version of labelquorum: its {field!r} is "
@@ -177,6 +179,28 @@ def state_from_arrays(state_type: type[StateT], arrays: Mapping[str, NDArray[Any
     state = state_type(**values)
     upgraded: StateT = state.upgraded() if hasattr(state, "upgraded") else state
     return upgraded
+
+
+_SIZES, _BYTES = ".sizes", ".bytes"  # of a leaf whose rows are bytes of any length
+
+
+def _flat(name: str, leaf: NDArray[Any]) -> Arrays:
+    """A leaf as arrays without objects."""
+    if leaf.dtype != object:
+        return {name: leaf}
+    rows = [row or b"" for row in leaf]  # a row of zeros has no bytes
+    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+    return {name + _SIZES: sizes, name + _BYTES: np.frombuffer(b"".join(rows), np.uint8)}
+
+
+def _with_bytes(leaves: Mapping[str, NDArray[Any]]) -> Arrays:
+    """What `_flat` took apart, together again."""
+    found = {name: leaf for name, leaf in leaves.items() if not name.endswith((_SIZES, _BYTES))}
+    for name in (name.removesuffix(_SIZES) for name in leaves if name.endswith(_SIZES)):
+        data, ends = leaves[name + _BYTES].tobytes(), np.cumsum(leaves[name + _SIZES]).tolist()
+        found[name] = np.empty(len(ends), object)
+        found[name][:] = [data[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    return found
 
 
 def _encode_ids(name: str, ids: Sequence[Hashable]) -> bytes:

@@ -351,13 +351,12 @@ def agreement_report(
 def worker_report(
     worker_ids: Sequence[Hashable],
     classes: Sequence[Hashable],
-    confusion: NDArray[np.float32],
+    right: NDArray[np.float32],
     class_prior: NDArray[np.float64],
     n_labels: NDArray[np.int64],
     n_agreed: NDArray[np.int64],
 ) -> pd.DataFrame:
-    """The workers as a table; `confusion` is (K, C, C)."""
-    right = np.diagonal(confusion, axis1=1, axis2=2)
+    """The workers as a table; `right` is how often each is right on each class, (K, C)."""
     # The worst class is the one on which most of a worker's errors fall.
     errors = (1 - right) * class_prior
     worst = [classes[c] for c in errors.argmax(axis=1)] if len(classes) else []

@@ -10,7 +10,7 @@ So nothing is counted twice, and a round needs of a shard's workers their rows a
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,12 @@ from labelquorum.learn.bila.hierarchical import Recipe
 from labelquorum.learn.bila.identification import N_EXPECTED
 from labelquorum.learn.bila.solver import pool as pool_counts
 from labelquorum.learn.bila.solver import solve_workers
+from labelquorum.learn.bila.sparse_counts import (
+    converted,
+    counts_of,
+    dense_counts,
+    leaves_of,
+)
 from labelquorum.learn.bila.worker_models import WORKER_MODELS, select_worker_model
 from labelquorum.learn.estimator import Estimator
 from labelquorum.learn.methods._batch import has_settled, incidence_of, log_normalise, soft_counts
@@ -254,10 +260,11 @@ def _counted(method: Aggregator, recipe: Recipe, seed: int) -> Sharding:
 def _state_of(known: Known, recipe: Recipe, seed: int) -> State:
     """The state of a model that has counted this, and knows these workers alone."""
     names, n_classes = recipe.worker_models, len(known.sums["label_shares"])
-    rows: dict[str, Floats] = {}
+    rows: dict[str, NDArray[Any]] = {}
     for name, counts in _split(known.rows, names, n_classes).items():
-        rows[f"{name}_counts"] = counts
-        rows[f"{name}_theta"] = solve_workers(name, counts, known.pooled[name], recipe)
+        kept = converted(counts, name, n_classes)
+        rows |= leaves_of(name, kept)
+        rows[f"{name}_theta"] = solve_workers(name, kept, known.pooled[name], recipe)
     unexplained = {name: known.sums[f"unexplained/{name}"] for name in names}
     for name, sums in unexplained.items():
         if not sums[N_SUMS:].any():  # no worker has several votes on an item
@@ -283,7 +290,9 @@ def _state_of(known: Known, recipe: Recipe, seed: int) -> State:
 def _counted_by(state: State, names: Sequence[str]) -> Gained:
     """All that a state has counted."""
     leaves = state.rows.to_arrays()
-    rows = [leaves[f"{name}_counts"].reshape(state.rows.n_workers, -1) for name in names]
+    rows = [
+        dense_counts(counts_of(leaves, name)).reshape(state.rows.n_workers, -1) for name in names
+    ]
     sums = {"label_shares": state.label_shares}
     for name in names:
         sums[f"class_counts/{name}"] = state.class_counts[name]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from itertools import chain, starmap
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from labelquorum.learn.aggregator import Aggregation, Aggregator
 from labelquorum.learn.analysis.drift import fresh_track
 from labelquorum.learn.analysis.stopping import THRESHOLDS, stopping_of
 from labelquorum.learn.bila.presets import saved_settings
+from labelquorum.learn.bila.sparse_counts import as_matrices, rows_with_classes
 from labelquorum.learn.estimator import Estimator
 from labelquorum.learn.estimators import estimator
 from labelquorum.learn.item_columns import NO_NOTE
@@ -60,6 +62,7 @@ __all__ = [
 
 _NO_NOTE = encode(tuple(NO_NOTE))
 _ROWS = "rows/"  # what a state calls the numbers of single workers
+_WITH_BYTES = b"\0sparse\0"  # starts a row that ends in bytes of any length; no count is that small
 
 _NOT_HERE = {
     "open_items": "Set grace= of its rules instead.",
@@ -302,30 +305,69 @@ def estimator_of(work: Work, name: str) -> Estimator:
     return type(estimator(work.method)).from_snapshot(name, snapshot_of(work), {})
 
 
-def _blank(method: Aggregator, n_classes: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of a worker's numbers, by name and in the order they are written."""
+def _blank(method: Aggregator, n_classes: int) -> dict[str, NDArray[Any]]:
+    """The leaves of nobody, (0, …) each, by name and in the order they are written."""
     nobody = make_chunk([], [], [], n_workers=0, n_classes=n_classes)
     rows: WorkerRows = method.init(nobody, 0).rows
-    return {name: leaf.shape[1:] for name, leaf in sorted(rows.to_arrays().items())}
+    return dict(sorted(rows.to_arrays().items()))
 
 
 def _leaves(
     method: Aggregator, workers: Sequence[WorkerRow], n_classes: int
-) -> dict[str, NDArray[np.float64]]:
+) -> dict[str, NDArray[Any]]:
     """The numbers of these workers, (P, …) each; zeros for classes a worker had not met."""
-    shapes = _blank(method, n_classes)
-    leaves = {name: np.zeros((len(workers), *shape)) for name, shape in shapes.items()}
-    for size in {row.n_classes for row in workers} - {0}:  # who was forgotten has zeros
-        here = [k for k, row in enumerate(workers) if row.n_classes == size]
-        numbers = np.frombuffer(b"".join(workers[k].state for k in here), np.float64)
-        numbers = numbers.reshape(len(here), -1)
-        start = 0
-        for name, shape in _blank(method, size).items():
-            end = start + int(np.prod(shape))
-            corner: Any = (np.array(here), *(slice(length) for length in shape))
-            leaves[name][corner] = numbers[:, start:end].reshape(len(here), *shape)
-            start = end
+    blank = _blank(method, n_classes)
+    leaves = {
+        name: np.zeros((len(workers), *leaf.shape[1:]), leaf.dtype) for name, leaf in blank.items()
+    }
+    kinds = [(row.n_classes, row.state.startswith(_WITH_BYTES)) for row in workers]
+    for size, has_bytes in sorted(set(kinds)):
+        if not size:  # who was forgotten has zeros
+            continue
+        here = [k for k, kind in enumerate(kinds) if kind == (size, has_bytes)]
+        found = _read_rows([workers[k].state for k in here], _blank(method, size), size)
+        if found.keys() != leaves.keys():  # matrices, from when there were fewer classes
+            found = rows_with_classes(found, n_classes)
+        for name, values in found.items():
+            corner: Any = (np.array(here), *(slice(length) for length in values.shape[1:]))
+            leaves[name][corner] = values
     return leaves
+
+
+def _read_rows(
+    rows: Sequence[bytes], blank: Mapping[str, NDArray[Any]], n_classes: int
+) -> dict[str, NDArray[Any]]:
+    """The leaves that `_bytes_of_leaves` wrote, all in the same way."""
+    has_bytes = rows[0].startswith(_WITH_BYTES)
+    if not has_bytes and any(leaf.dtype == object for leaf in blank.values()):
+        blank = as_matrices(blank, n_classes)  # written before counts could be sparse
+    shapes = {name: leaf.shape[1:] for name, leaf in blank.items() if leaf.dtype != object}
+    start = len(_WITH_BYTES) if has_bytes else 0
+    ends = start + 8 * np.cumsum([0, *(prod(shape) for shape in shapes.values())])
+    data = b"".join(row[start : ends[-1]] for row in rows)
+    parts = np.split(
+        np.frombuffer(data, np.float64).reshape(len(rows), -1), (ends[1:-1] - start) // 8, 1
+    )
+    leaves: dict[str, NDArray[Any]] = {
+        name: part.reshape(len(rows), *shape)
+        for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+    if has_bytes:
+        [name] = blank.keys() - shapes.keys()
+        leaves[name] = np.empty(len(rows), object)
+        leaves[name][:] = [row[ends[-1] :] for row in rows]
+    return leaves
+
+
+def _bytes_of_leaves(leaves: Mapping[str, NDArray[Any]], n_workers: int) -> list[bytes]:
+    """The rows of workers: numbers, and after them a leaf of bytes if there is one."""
+    numbers = [leaf for leaf in leaves.values() if leaf.dtype != object]
+    rows = _bytes_of_rows(np.concatenate([leaf.reshape(n_workers, -1) for leaf in numbers], axis=1))
+    tails = [leaf for leaf in leaves.values() if leaf.dtype == object]
+    if not tails:
+        return rows
+    [tail] = tails
+    return [_WITH_BYTES + row + (end or b"") for row, end in zip(rows, tail, strict=True)]
 
 
 def _answer_rows(
@@ -356,15 +398,14 @@ def _bytes_of_rows(rows: NDArray[Any]) -> list[bytes]:
 def _worker_rows(
     memory: ModelState, places: Sequence[int], names: Sequence[str]
 ) -> list[WorkerRow]:
-    leaves = sorted(memory.state.rows.to_arrays().items())
+    leaves = dict(sorted(memory.state.rows.to_arrays().items()))
     n_workers, n_classes = len(places), len(memory.vocabulary.classes)
-    numbers = np.concatenate([leaf.reshape(n_workers, -1) for _, leaf in leaves], axis=1)
     book = memory.worker_stats.to_arrays()
     columns = (
         places,
         names,
         [n_classes] * n_workers,
-        _bytes_of_rows(numbers),
+        _bytes_of_leaves(leaves, n_workers),
         book["labels"].tolist(),
         book["agreed"].tolist(),
         _bytes_of_tracks(book["track"]),

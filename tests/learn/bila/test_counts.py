@@ -404,11 +404,11 @@ def test_history_is_as_good_as_items_whose_truth_was_given(crowd):
 
 
 def test_matrices_that_would_not_fit_into_memory_are_refused_with_what_fits():
-    rows = np.arange(3000)
-    chunk = make_chunk(rows % 1000, rows, rows % 500, n_classes=500)
+    rows = np.arange(9000)
+    chunk = make_chunk(rows % 1000, rows, rows % 128, n_classes=128)
     method = bila()
-    with pytest.raises(StateError, match=r"3,000 workers × 500 classes.*5\.6 GiB.*one_coin"):
+    with pytest.raises(StateError, match=r"9,000 workers × 128 classes.*1\.1 GiB.*one_coin"):
         method.update(method.init(chunk, 0), chunk)
     one_coin = bila(generative="one_coin")
     state, _ = one_coin.update(one_coin.init(chunk, 0), chunk)
-    assert one_coin.aggregate(state, chunk).probs.shape == (1000, 500)
+    assert one_coin.aggregate(state, chunk).probs.shape == (1000, 128)

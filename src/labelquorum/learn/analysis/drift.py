@@ -75,8 +75,9 @@ NEARLY = 1e-3
 
 TINY = 1e-30
 
-BATCH_LABELS = 1 << 15
-"""Labels compared with their item's answer at once: what that needs stays in the cache."""
+BATCH_LABELS, MAX_BATCH_NUMBERS = 1 << 15, 1 << 20
+"""Labels compared with their item's answer at once, and labels × classes at most: what that needs
+stays in the cache."""
 
 Track = NDArray[np.float32]  # (…, BINS, WIDTH)
 
@@ -131,8 +132,9 @@ def left_out(
     """
     agreement = np.empty(len(label))
     log_probs = np.where(probs > 0, np.log(np.maximum(probs, TINY)), np.float32(-np.inf))
-    for start in range(0, len(label), BATCH_LABELS):
-        batch = slice(start, start + BATCH_LABELS)
+    size = min(BATCH_LABELS, max(MAX_BATCH_NUMBERS // probs.shape[1], 1))
+    for start in range(0, len(label), size):
+        batch = slice(start, start + size)
         said = np.clip(log_evidence[batch], -60, 60)
         said[np.isnan(said)] = 0
         before = log_probs.take(item[batch], axis=0)

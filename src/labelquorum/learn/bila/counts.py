@@ -50,6 +50,21 @@ from labelquorum.learn.bila.solver import (
     score,
     solve_workers,
 )
+from labelquorum.learn.bila.sparse_counts import (
+    SparseCounts,
+    added,
+    blank_leaves,
+    check_matrices_fit,
+    converted,
+    counts_of,
+    dense_counts,
+    is_sparse,
+    leaves_of,
+    padded,
+    rows_with_classes,
+    total,
+)
+from labelquorum.learn.bila.sparse_solver import pool_labels
 from labelquorum.learn.bila.worker_models import (
     WORKER_MODELS,
     Fitted,
@@ -80,18 +95,15 @@ __all__ = [
 ]
 
 
-MAX_MATRIX_BYTES = 1 << 30
-"""The matrices of a chunk's workers may take this much; the solver holds about five copies."""
-
-
 class State(NamedTuple):
     """All that is kept: zeros at the start, and a new worker or class is a row of zeros.
 
     Of the hierarchical model the counts are N (K, C, C) and θ is (K, C + 1), the tilt a and then
-    the biases b; of the one-coin model they are (K, 2, C) and (K, 1).
+    the biases b; of the one-coin model they are (K, 2, C) and (K, 1). With many classes N is kept
+    in cells and margins: `sparse_counts`.
     """
 
-    rows: WorkerRows  # "<worker model>_counts", "<worker model>_theta"
+    rows: WorkerRows  # "<worker model>_counts" or "_cells" and "_margins", "<worker model>_theta"
     pooled: dict[str, Floats]  # P, the counts with each worker's weight, by worker model
     class_counts: dict[str, Floats]  # ν (C,), the sum of q over items, by worker model
     unexplained: dict[str, Floats]  # (7, C), the sums of `dependence`, by worker model; with votes
@@ -110,12 +122,18 @@ class State(NamedTuple):
         return len(self.label_shares)
 
     def upgraded(self) -> "State":
-        """Add the sums that models saved before the evidence was kept do not have."""
+        """Add the sums that models saved before the evidence was kept do not have.
+
+        Matrices that were saved before counts could be sparse become sparse.
+        """
         sums = {
-            name: _padded(kept, (max(len(kept), N_SUMS), self.n_classes))
+            name: padded(kept, (max(len(kept), N_SUMS), self.n_classes))
             for name, kept in self.unexplained.items()
         }
-        return self._replace(unexplained=sums)
+        rows = self.rows
+        if any(is_sparse(name, self.n_classes) for name in self.pooled):
+            rows = WorkerRows(rows_with_classes(rows.to_arrays(), self.n_classes))
+        return self._replace(unexplained=sums, rows=rows)
 
 
 class Info(NamedTuple):
@@ -132,7 +150,7 @@ def init(chunk: Chunk, seed: int, recipe: Recipe) -> State:
     """Know nobody."""
     n_classes, names = chunk.n_classes, recipe.worker_models
     return State(
-        rows=WorkerRows(_blank_rows(names, 0, n_classes)),
+        rows=WorkerRows(blank_leaves(names, 0, n_classes)),
         pooled={name: np.zeros(WORKER_MODELS[name].count_shape(n_classes)) for name in names},
         class_counts={name: np.zeros(n_classes) for name in names},
         unexplained={name: np.zeros((N_SUMS, n_classes)) for name in names},
@@ -179,14 +197,13 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
 
 def _check_size(chunk: Chunk, recipe: Recipe) -> None:
     """Refuse a chunk whose matrices would not fit into memory."""
-    n_workers, n_classes = len(chunk.workers), chunk.n_classes
-    n_bytes = 8 * max(n_workers, 8) * n_classes**2  # the kernel solves eight workers at a time
-    if HIERARCHICAL in recipe.worker_models and n_bytes > MAX_MATRIX_BYTES:
-        raise StateError(
-            f"{n_workers:,} workers × {n_classes:,} classes: a matrix for each would take "
-            f"{n_bytes / 2**30:.1f} GiB, and a chunk may take "
-            f"{MAX_MATRIX_BYTES / 2**30:.0f}. Use BiLA(generative='one_coin') or DawidSkene(), or "
-            "learn in smaller chunks with partial_fit."
+    n_classes = chunk.n_classes
+    if HIERARCHICAL in recipe.worker_models and not is_sparse(HIERARCHICAL, n_classes):
+        check_matrices_fit(
+            len(chunk.workers),
+            n_classes,
+            "Use BiLA(generative='one_coin') or DawidSkene(), or learn in smaller chunks with "
+            "partial_fit.",
         )
 
 
@@ -288,8 +305,9 @@ def add(state: State, workers: NDArray[np.intp], counts: Floats, recipe: Recipe)
     state = _with_workers(state, int(workers.max(initial=-1)) + 1)
     rows, pooled = state.rows.gather(workers), dict(state.pooled)
     for name in recipe.worker_models:
-        model, before = WORKER_MODELS[name], rows[f"{name}_counts"]
-        after = before + model.from_matrix(counts)
+        known = converted(WORKER_MODELS[name].from_matrix(counts), name, state.n_classes)
+        before = counts_of(rows, name)
+        after = added(before, known)
         pooled[name] = pooled[name] + pool(name, after, recipe) - pool(name, before, recipe)
         rows |= _solved(name, after, pooled[name], recipe)
     following = state._replace(rows=state.rows.scatter(workers, rows), pooled=pooled)
@@ -307,23 +325,23 @@ def merge(
     unexplained = {name: np.zeros((N_SUMS, n_classes)) for name in recipe.worker_models}
     expected: dict[str, Floats] = {}
     pooled: dict[str, Floats] = {}
-    rows: dict[str, Floats] = {}
+    rows: dict[str, NDArray[Any]] = {}
     for (state, _, classes), times in terms:
         label_shares[classes] += times * state.label_shares
         for name, sums in state.expected_errors.items():
             expected[name] = expected.get(name, 0.0) + times * sums
     for name in recipe.worker_models:
-        model = WORKER_MODELS[name]
-        counts = np.zeros((n_workers, *model.count_shape(n_classes)))
-        for (state, workers, classes), times in terms:
-            axes = [classes if axis is None else np.arange(axis) for axis in model.count_axes]
-            known, counted = workers != MISSING, state.rows.to_arrays()[f"{name}_counts"]
-            counts[np.ix_(workers[known], *axes)] += times * counted[known]
+        counts = total(
+            name,
+            [(counts_of(part.state.rows.to_arrays(), name), part, times) for part, times in terms],
+            n_workers,
+            n_classes,
+        )
+        for (state, _, classes), times in terms:
             class_counts[name][classes] += times * state.class_counts[name]
             sums = np.zeros((len(state.unexplained[name]), n_classes))
             sums[:, classes] = times * state.unexplained[name]
             unexplained[name] = with_more(unexplained[name], sums)
-        counts = np.maximum(counts, 0)
         pooled[name] = pool(name, counts, recipe)
         rows |= _solved(name, counts, pooled[name], recipe)
     merged = State(
@@ -439,7 +457,7 @@ def _before(
     state: State, rows: Mapping[str, Floats], tally: _Tally, position: int, recipe: Recipe
 ) -> _Before:
     name = recipe.worker_models[position]
-    counts, theta = rows[f"{name}_counts"], rows[f"{name}_theta"]
+    counts, theta = counts_of(rows, name), rows[f"{name}_theta"]
     others = state.pooled[name] - pool(name, counts, recipe)
     known = Known(counts, theta, others, state.class_counts[name])
     if tally.past is None:
@@ -451,8 +469,12 @@ def _before(
     packed = pack_counted(past, past.weight, (probs.sum(axis=1) > 0).astype(np.float64))
     settled = _settled(state, counts, theta, name)
     seen = past_unexplained(name, packed, probs, settled, recipe)
+    less = added(counts, count(name, packed, probs, len(theta)), -1)
+    if isinstance(less, SparseCounts):
+        others = state.pooled[name] - pool_labels(less, counts, packed, probs, recipe)
     known = known._replace(
-        counts=np.maximum(counts - count(name, packed, probs, len(theta)), 0),
+        counts=less,
+        others=others,
         class_counts=np.maximum(known.class_counts - probs.sum(axis=0), 0),
     )
     return _Before(known, with_more(state.unexplained[name], -seen))
@@ -467,7 +489,7 @@ def _commit(
 ) -> tuple[State, NDArray[np.float32]]:
     """The state once a chunk is counted, and by what each item was, (N, A, C)."""
     chunk, counted, all_count = tally.labels, [], bool(tally.items.all())
-    rows: dict[str, Floats] = {}
+    rows: dict[str, NDArray[Any]] = {}
     pooled, class_counts, unexplained = {}, {}, {}
     for name, past in before.items():
         fit = fitted[name]
@@ -476,7 +498,7 @@ def _commit(
                 "Learning from this chunk gave no finite numbers, so it was not learned from. "
                 "Look for extreme weights, or for settings far from their defaults."
             )
-        rows |= {f"{name}_counts": fit.counts, f"{name}_theta": fit.theta}
+        rows |= leaves_of(name, fit.counts) | {f"{name}_theta": fit.theta}
         probs = fit.class_probs if all_count else fit.class_probs * tally.items[:, None]
         pooled[name] = fit.pooled
         class_counts[name] = past.known.class_counts + probs.sum(axis=0)
@@ -563,31 +585,24 @@ def _confusion(
     """The matrices m of these workers, (P, C, C), as the selected model sees them."""
     name = selected(state, recipe)
     theta, counts = _rows_of(state, workers, name)
-    crowd = WORKER_MODELS[name].crowd(state.pooled[name], recipe)
-    return np.asarray(WORKER_MODELS[name].confusion(theta, counts, crowd, recipe), np.float32)
+    crowd, model = WORKER_MODELS[name].crowd(state.pooled[name], recipe), WORKER_MODELS[name]
+    matrices = model.confusion(theta, dense_counts(counts), crowd, recipe)
+    return np.asarray(matrices, np.float32)
 
 
-def _rows_of(state: State, workers: NDArray[np.integer[Any]], name: str) -> tuple[Floats, Floats]:
-    """θ (P, D) and counts (P, …) of workers, by a worker model."""
-    rows = state.rows.gather(workers, (f"{name}_theta", f"{name}_counts"))
-    return rows[f"{name}_theta"], rows[f"{name}_counts"]
+def _rows_of(state: State, workers: NDArray[np.integer[Any]], name: str) -> tuple[Floats, Any]:
+    """θ (P, D) and counts of workers, by a worker model."""
+    wanted = [leaf for leaf in state.rows.names if leaf.startswith(f"{name}_")]
+    rows = state.rows.gather(workers, wanted)
+    return rows[f"{name}_theta"], counts_of(rows, name)
 
 
 # ── room for more ────────────────────────────────────────────────────────────────────────
 
 
-def _solved(name: str, counts: Floats, pooled: Floats, recipe: Recipe) -> dict[str, Floats]:
+def _solved(name: str, counts: Any, pooled: Floats, recipe: Recipe) -> dict[str, NDArray[Any]]:
     theta = solve_workers(name, counts, pooled, recipe)
-    return {f"{name}_counts": counts, f"{name}_theta": theta}
-
-
-def _blank_rows(names: Sequence[str], n_workers: int, n_classes: int) -> dict[str, Floats]:
-    rows = {}
-    for name in names:
-        model = WORKER_MODELS[name]
-        rows[f"{name}_counts"] = np.zeros((n_workers, *model.count_shape(n_classes)))
-        rows[f"{name}_theta"] = np.zeros((n_workers, model.theta_size(n_classes)))
-    return rows
+    return leaves_of(name, counts) | {f"{name}_theta": theta}
 
 
 def _grow(state: State, chunk: Chunk) -> State:
@@ -599,32 +614,27 @@ def _grow(state: State, chunk: Chunk) -> State:
             f"Got {n_classes}."
         )
     if n_classes > state.n_classes:
-        names, known = list(state.pooled), state.rows.to_arrays()
-        blank = _blank_rows(names, state.rows.n_workers, n_classes)
+        names = list(state.pooled)
         state = state._replace(
-            rows=WorkerRows({name: _padded(known[name], blank[name].shape) for name in blank}),
+            rows=WorkerRows(rows_with_classes(state.rows.to_arrays(), n_classes)),
             pooled={
-                name: _padded(state.pooled[name], WORKER_MODELS[name].count_shape(n_classes))
+                name: padded(state.pooled[name], WORKER_MODELS[name].count_shape(n_classes))
                 for name in names
             },
-            class_counts={name: _padded(state.class_counts[name], (n_classes,)) for name in names},
+            class_counts={name: padded(state.class_counts[name], (n_classes,)) for name in names},
             unexplained={
-                n: _padded(sums, (len(sums), n_classes)) for n, sums in state.unexplained.items()
+                n: padded(sums, (len(sums), n_classes)) for n, sums in state.unexplained.items()
             },
-            label_shares=_padded(state.label_shares, (n_classes,)),
+            label_shares=padded(state.label_shares, (n_classes,)),
         )
     return _with_workers(state, chunk.n_workers)
-
-
-def _padded(values: Floats, shape: tuple[int, ...]) -> Floats:
-    return np.pad(values, [(0, size - had) for size, had in zip(shape, values.shape, strict=True)])
 
 
 def with_more(sums: Floats, other: Floats) -> Floats:
     """The sum of two `unexplained`, of which one may lack the rows of several votes."""
     if len(sums) != len(other):
         rows = max(len(sums), len(other))
-        sums, other = (_padded(each, (rows, each.shape[1])) for each in (sums, other))
+        sums, other = (padded(each, (rows, each.shape[1])) for each in (sums, other))
     return sums + other
 
 

@@ -88,7 +88,11 @@ def segment_sum(values: Leaf, segment: Leaf, n_segments: int, *, is_sorted: bool
     """Add up rows (B, …) of the same segment, (n_segments, …)."""
     if array_namespace(values) is np:
         total = np.zeros((n_segments, *values.shape[1:]), values.dtype)
-        np.add.at(total, segment, values)
+        if is_sorted and values.ndim == 2 and len(values):
+            first = np.flatnonzero(np.diff(segment, prepend=-1))
+            total[segment[first]] = np.add.reduceat(values, first, axis=0)  # in the same order
+        else:
+            np.add.at(total, segment, values)
         return total
     return jax.ops.segment_sum(values, segment, n_segments, indices_are_sorted=is_sorted)
 

@@ -2,7 +2,8 @@
 
 This is the update of `docs/hierarchical.md`, for one worker model. It is written twice, side by
 side: in C (`kernel`), and over arrays (`array_solver`), which NumPy runs where nothing was compiled
-and JAX runs on a GPU. `LABELQUORUM_ENGINE` chooses: c, numpy or jax.
+and JAX runs on a GPU. `LABELQUORUM_ENGINE` chooses: c, numpy or jax. Sparse counts, of many
+classes, have a solver of their own (`sparse_solver`).
 """
 
 import os
@@ -10,16 +11,17 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec as _find_spec
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.errors import StateError
-from labelquorum.learn.bila import array_solver, kernel
+from labelquorum.learn.bila import array_solver, kernel, sparse_solver
 from labelquorum.learn.bila.hierarchical import Recipe
 from labelquorum.learn.bila.minibatch import CountedBatch
+from labelquorum.learn.bila.sparse_counts import SparseCounts, count_sparsely, is_sparse
 from labelquorum.learn.bila.worker_models import Fitted, Known, Settled
 
 __all__ = [
@@ -80,9 +82,13 @@ def fit_each(
     fit = {"c": kernel.fit, "numpy": array_solver.fit, "jax": array_solver.fit_compiled}[engine()]
 
     def one(name: str) -> Fitted:
+        if isinstance(known[name].counts, SparseCounts):
+            return sparse_solver.fit(batch, known[name], label_shares, recipe)
         return fit(name, batch, known[name], label_shares, recipe)
 
-    if len(known) == 1 or len(batch.item) < MIN_THREADED_LABELS:
+    few = len(known) == 1 or len(batch.item) < MIN_THREADED_LABELS
+    # Of many classes, what two models hold at a time would be the most memory.
+    if few or any(isinstance(each.counts, SparseCounts) for each in known.values()):
         return {name: one(name) for name in known}
     with ThreadPoolExecutor(len(known)) as threads:
         return dict(zip(known, threads.map(one, known), strict=True))
@@ -92,6 +98,8 @@ def score(
     name: str, batch: CountedBatch, settled: Settled, recipe: Recipe
 ) -> tuple[Floats, NDArray[np.float32]]:
     """Log scores of items, (N, C), and what each label says for each class, weighted, (B, C)."""
+    if isinstance(settled.counts, SparseCounts):
+        return sparse_solver.score(batch, settled, recipe)
     if engine() == "jax":
         return array_solver.score_compiled(name, batch, settled, recipe)
     chosen = kernel.score if _in_c() else array_solver.score
@@ -102,24 +110,32 @@ def past_unexplained(
     name: str, batch: CountedBatch, probs: Floats, settled: Settled, recipe: Recipe
 ) -> Floats:
     """What labels counted before left unexplained, as the model sees it now: `sums`."""
+    if isinstance(settled.counts, SparseCounts):
+        return sparse_solver.past_unexplained(batch, probs, settled, recipe)
     chosen = kernel.past_unexplained if _in_c() else array_solver.past_unexplained
     return chosen(name, batch, probs, settled, recipe)
 
 
-def count(name: str, batch: CountedBatch, probs: Floats, n_workers: int) -> Floats:
-    """The counts of labels by q (N, C), (P, …)."""
+def count(name: str, batch: CountedBatch, probs: Floats, n_workers: int) -> Any:
+    """The counts of labels by q (N, C), (P, …), or sparse."""
+    if is_sparse(name, probs.shape[1]):
+        return count_sparsely(batch, probs, n_workers)
     chosen = kernel.count if _in_c() else array_solver.count
     return chosen(name, batch, probs, n_workers)
 
 
-def pool(name: str, counts: Floats, recipe: Recipe) -> Floats:
-    """What workers give to P, of their counts (P, …)."""
+def pool(name: str, counts: Any, recipe: Recipe) -> Floats:
+    """What workers give to P, of their counts (P, …), or sparse ones."""
+    if isinstance(counts, SparseCounts):
+        return sparse_solver.pool(counts, recipe)
     chosen = kernel.pool if _in_c() else array_solver.pool
     return chosen(name, counts, recipe)
 
 
-def solve_workers(name: str, counts: Floats, pooled: Floats, recipe: Recipe) -> Floats:
+def solve_workers(name: str, counts: Any, pooled: Floats, recipe: Recipe) -> Floats:
     """θ of workers at the maximum of J, (P, D)."""
+    if isinstance(counts, SparseCounts):
+        return sparse_solver.solve_workers(counts, pooled, recipe)
     chosen = kernel.solve_workers if _in_c() else array_solver.solve_workers
     return chosen(name, counts, pooled, recipe)
 

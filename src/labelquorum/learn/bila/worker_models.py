@@ -7,9 +7,10 @@ clearly less skilled than the second does, and its evidence does not settle the 
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.learn.bila import hierarchical
@@ -76,7 +77,7 @@ class WorkerModel(NamedTuple):
 class Known(NamedTuple):
     """What a worker model knows before a chunk."""
 
-    counts: Floats  # (P, …) of the chunk's workers
+    counts: Any  # (P, …) of the chunk's workers, or `SparseCounts` of them
     theta: Floats  # (P, D)
     others: Floats  # what all other workers give to P
     class_counts: Floats  # ν (C,)
@@ -85,9 +86,9 @@ class Known(NamedTuple):
 class Fitted(NamedTuple):
     """What a worker model learned from a chunk."""
 
-    counts: Floats  # (P, …) with this chunk
+    counts: Any  # the same with this chunk
     theta: Floats  # (P, D)
-    class_probs: Floats  # q (N, C)
+    class_probs: NDArray[Any]  # q (N, C)
     pooled: Floats  # P with this chunk
     unexplained: Floats  # `sums` of `dependence`
     numbers: Floats  # (2,) the mean of −log p(l_i), and the number of rounds
@@ -96,7 +97,7 @@ class Fitted(NamedTuple):
 class Settled(NamedTuple):
     """A worker model as it is after a chunk, as far as answers need it."""
 
-    counts: Floats  # (P, …)
+    counts: Any  # (P, …), or `SparseCounts`
     theta: Floats  # (P, D)
     pooled: Floats  # P
     label_shares: Floats  # f (C,)
