@@ -156,7 +156,8 @@ def read_matrix(matrix: Any, space: LabelSpace = ANY_LABEL, columns: Columns = N
         held = (values != MISSING) & (values == values)  # NaN does not equal itself
     else:
         values = values.astype(object)
-        held = ~np.frompyfunc(is_hole, 1, 1)(values).astype(bool)
+        with np.errstate(invalid="ignore"):  # of cells that are NaN, on Python 3.12
+            held = ~np.frompyfunc(is_hole, 1, 1)(values).astype(bool)
     held &= ~np.ma.getmaskarray(matrix) if isinstance(matrix, np.ma.MaskedArray) else True
     rows, places = map(as_column, np.nonzero(held))
     return checked(
