@@ -3,8 +3,8 @@
     LABELQUORUM_DATA=… python3 run.py python experiments/trust/measure.py
 
 LABELQUORUM_DATA may name several folders, separated by `:`. The command writes
-`results/measured.json` and the tables of `docs/trust.md`. Truth is used for scoring only. What was
-chosen with simulated juries in view was chosen on seeds below 2000; others are measured here.
+`results/measured.json` and the tables of `docs/trust.md`, which says what was chosen with which of
+these crowds in view.
 """
 
 import csv

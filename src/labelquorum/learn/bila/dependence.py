@@ -50,8 +50,8 @@ the development sets (`docs/accuracy.md`)."""
 
 RHO_OF_CLEAR, STANDARD_ERRORS = 0.01, 0.5
 """The ρ̂, less half a standard error, from which on u counts in full. Where items are clear or hard
-for all, residuals of an item go together; a u above 0 without that says that workers differ more
-than is known yet. Chosen on simulated crowds (`docs/trust.md`)."""
+for all, residuals of an item go together; a u above 0 without that is taken for workers who
+differ more than is known yet. Chosen as `docs/trust.md` says."""
 
 
 def sums(

@@ -40,8 +40,8 @@ MIN_SHARE = 0.5
 
 MAX_EXPECTED_ERROR, MIN_SKILL = 0.45, 0.5
 """The expected error, 1 for a guess, above which identification is in doubt, and the skill J of the
-average worker, 1 for never wrong, from which on it is not: chosen on simulated juries, of seeds
-that `experiments/trust/measure.py` does not measure."""
+average worker, 1 for never wrong, from which on it is not: chosen on simulated juries
+(`docs/trust.md` says what else was in view)."""
 
 MIN_TRUTHS = 10
 """Given true labels of such tasks from which on nothing is in doubt by labels alone."""
