@@ -180,11 +180,10 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
     state = _grow(state, chunk)
     log_scores, evidence, divisor = _scored(state, chunk, recipe)
     if stack := stacking.Stack.read(state.stack):
-        probs = softmax(log_scores / divisor[:, None])
-        log_probs, added = stacking.apply(stack, chunk, probs)
-        # Evidence and scores are those before they are divided by the temperature.
-        log_scores = log_probs * divisor[:, None]
-        evidence = (evidence + added * divisor[chunk.item, None]).astype(np.float32)
+        log_prior = np.log(np.maximum(_class_prior(state, recipe), 1e-30))
+        log_scores, evidence = stacking.apply(
+            stack, chunk, log_scores, evidence, log_prior, divisor
+        )
     if chunk.gold is not None:
         given = (chunk.gold != MISSING)[:, None]
         is_true = np.arange(chunk.n_classes) == chunk.gold[:, None]
