@@ -220,11 +220,10 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
     divisor = _temperature(state, chunk.workers_by_item, chunk.weight_by_item, recipe)
     stack = stacking.Stack.read(state.stack)
     if stack is not None and not in_doubt:
-        probs = softmax(log_scores / divisor[:, None])
-        log_probs, added = stacking.apply(stack, chunk, probs)
-        # Evidence and scores are those before they are divided by the temperature.
-        log_scores = log_probs * divisor[:, None]
-        evidence = (evidence + added * divisor[chunk.item, None]).astype(np.float32)
+        log_prior = np.log(np.maximum(_class_prior(state, recipe), 1e-30))
+        log_scores, evidence = stacking.apply(
+            stack, chunk, log_scores, evidence, log_prior, divisor
+        )
     if chunk.gold is not None:
         given = (chunk.gold != MISSING)[:, None]
         is_true = np.arange(chunk.n_classes) == chunk.gold[:, None]

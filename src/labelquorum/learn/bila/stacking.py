@@ -10,7 +10,12 @@ s_c are the log-odds of the worker models, x_b is label b as standardised indica
 and where labels have scores or workers have a model, its score and the sum of x over the workers of
 one model are features too. This is logistic regression with a normal prior, w ~ N(0, v), around
 the answer of the worker models (τ = 1 and w = 0): ridge-logistic stacking. Where gold says nothing
-of a task's workers, the answer stays theirs.
+of a task's workers, the answer stays theirs. The answer is
+
+    log p_c(i) = τ log q_c(i) + ½ (β_c + Σ_b x_b · w_c[worker of b]) + a constant
+
+with the q of the worker models and one τ: a sum of what labels say, so that it can be explained. Of
+two classes that is f itself; of more, two that compete gain on each other what f says of both.
 
 How far to go (v, whether τ is free, which features) is chosen by the evidence p(gold), which is the
 product of the probabilities of each gold label given those before it: how well gold is predicted
@@ -26,7 +31,9 @@ from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
+from labelquorum.learn.aggregator import softmax
 from labelquorum.learn.bila.gold import GoldTasks, vote_weights
+from labelquorum.learn.bila.laplace import Fit, laplace, left_out
 
 __all__ = ["RANDOM", "SELECTED", "Stack", "apply", "fit", "is_due", "log_odds"]
 
@@ -45,15 +52,15 @@ ALONE_SHARE = 0.3
 SLOPE_VARIANCE, BIAS_VARIANCE = 0.25, 0.1
 """Of τ, where it is free, and of β."""
 
-MIXES: Sequence[Mapping[str, float]] = (
-    {"votes": 1.0},
-    {"votes": 0.3, "groups": 0.7},
-    {"votes": 0.3, "scores": 0.7},
-    {"votes": 0.15, "groups": 0.45, "scores": 0.4},
+MIXES: Sequence[tuple[tuple[str, float], ...]] = (
+    (("votes", 1.0),),
+    (("votes", 0.3), ("groups", 0.7)),
+    (("votes", 0.3), ("scores", 0.7)),
+    (("votes", 0.15), ("groups", 0.45), ("scores", 0.4)),
 )
 """Shares of the variance v that features have."""
 
-SCREENED_TASKS, MAX_READINGS, MAX_SCREENED_CLASSES = 128, 5, 8
+SCREENED_TASKS, MAX_READINGS, MAX_SCREENED_CLASSES = 128, 3, 8
 """All readings are fitted to so many tasks and classes, and the best of them to all."""
 
 MAX_CELLS = 2_000_000
@@ -66,19 +73,20 @@ GROWTH = 1.05
 """A stack is fitted again once gold has grown by this factor, so that its cost per gold task does
 not grow with their number."""
 
-MAX_ROUNDS, TOLERANCE = 30, 1e-6
+HALF = 0.5
+"""Of the log-odds of a class against the rest: with two classes, the other one loses as much."""
 
 
 class Stack(NamedTuple):
     """What was learned, by keys; U workers, V models of workers, G gold tasks."""
 
     workers: NDArray[np.uint64]  # (U,) ascending
-    votes: NDArray[np.float64]  # (U, C, C): what worker u adds to class c by saying z, [u, z, c]
+    votes: NDArray[np.float64]  # (U, C, C): what worker u adds to log p_c by saying z, [u, z, c]
     groups: NDArray[np.uint64]  # (V,) ascending
     group_votes: NDArray[np.float64]  # (V, C, C) likewise
     scores: NDArray[np.float64]  # (U, 2 + C): mean and spread, and the weight for each class
-    slope: NDArray[np.float64]  # τ (C,)
-    bias: NDArray[np.float64]  # β (C,)
+    slope: NDArray[np.float64]  # τ ()
+    bias: NDArray[np.float64]  # (C,)
     seen: NDArray[np.int64]  # () gold tasks learned from when it was fitted
     held_out: NDArray[np.float32]  # (G, C) of each gold task, by a stack that did not see its truth
 
@@ -102,16 +110,8 @@ class _Reading(NamedTuple):
     slope_variance: float
     bias_variance: float
     variance: float  # v
-    mix: Mapping[str, float]
+    mix: tuple[tuple[str, float], ...]  # features, and their shares of v
     prior: float
-
-
-class _Fit(NamedTuple):
-    """A reading fitted to one class."""
-
-    dual: Floats  # (G,) weights are features × dual
-    log_evidence: float
-    held_out: Floats  # (G,) log-odds of each task by a fit to the others
 
 
 def is_due(gold: GoldTasks, stack: Stack | None) -> bool:
@@ -133,26 +133,25 @@ def fit(gold: GoldTasks, shares: Floats, sampling: str) -> Stack:
     n_classes = len(shares)
     features = _Features.of(gold, shares)
     classes = _modelled_classes(gold, n_classes)
-    readings = list(_readings(features, sampling))
-    screened = slice(min(len(gold.key), SCREENED_TASKS))
+    readings, fits = list(_readings(features, sampling)), _Fits(features, gold)
     few = classes[:MAX_SCREENED_CLASSES]
-    weight = _posterior(readings, features, gold, few, screened)
+    weight = fits.posterior(readings, few, min(len(gold.key), SCREENED_TASKS))
     if len(gold.key) > SCREENED_TASKS:
         best = np.argsort(-weight, kind="stable")[:MAX_READINGS]
         readings = [readings[r] for r in best]
-        weight = _posterior(readings, features, gold, few, slice(None))
+        weight = fits.posterior(readings, few, len(gold.key))
     kept = np.flatnonzero(weight > 0.01)
     readings, weight = [readings[r] for r in kept], weight[kept] / weight[kept].sum()
-    return _averaged(readings, weight, features, gold, classes, n_classes)
+    return _averaged(readings, weight, fits, classes, n_classes)
 
 
 def _readings(features: "_Features", sampling: str) -> Iterator[_Reading]:
     temperatures = TEMPERATURES if sampling == RANDOM else (1.0,)
     bias = BIAS_VARIANCE if sampling == RANDOM else 0.0
     slopes = (0.0, SLOPE_VARIANCE) if sampling == RANDOM else (0.0,)
-    mixes = [mix for mix in MIXES if all(name in features.parts for name in mix)]
+    mixes = [mix for mix in MIXES if all(name in features.parts for name, _ in mix)]
     for slope in temperatures:
-        yield _Reading(slope, 0.0, 0.0, 0.0, {}, ALONE_SHARE / len(temperatures))
+        yield _Reading(slope, 0.0, 0.0, 0.0, (), ALONE_SHARE / len(temperatures))
     share = (1 - ALONE_SHARE) / max(len(slopes) * len(VARIANCES) * len(mixes), 1)
     for free in slopes:
         for variance in VARIANCES:
@@ -216,11 +215,16 @@ class _Features(NamedTuple):
         parts = {name: part / norms[name] for name, part in parts.items() if norms[name] > 0}
         return cls(parts, workers, groups, indicators, norms, scale)
 
-    def kernel(self, mix: Mapping[str, float], tasks: slice) -> Floats:
-        """Σ of each part's inner products by its share, (G, G)."""
-        chosen = (np.sqrt(share) * self.parts[name][tasks] for name, share in mix.items())
-        columns = np.concatenate(list(chosen), axis=1)
-        return np.asarray(columns @ columns.T)
+    def factor(self, reading: _Reading, log_odds: Floats, n_tasks: int) -> Floats:
+        """F of the first gold tasks, where Cov(f) = F Fᵀ, (G, D)."""
+        # Cov(f_i, f_j) = v k(i, j) + Var(τ) s_i s_j + Var(β)
+        columns = [
+            np.sqrt(reading.variance * share) * self.parts[name][:n_tasks]
+            for name, share in reading.mix
+        ]
+        columns.append(np.sqrt(reading.slope_variance) * log_odds[:, None])
+        columns.append(np.full((n_tasks, 1), np.sqrt(reading.bias_variance)))
+        return np.concatenate(columns, axis=1)
 
 
 def _summed(
@@ -252,155 +256,122 @@ def _standardised(score: NDArray[Any], scale: Floats) -> Floats:
 # ── fitting ──────────────────────────────────────────────────────────────────────────────
 
 
-def _posterior(
-    readings: Sequence[_Reading],
-    features: _Features,
-    gold: GoldTasks,
-    classes: NDArray[np.intp],
-    tasks: slice,
-) -> Floats:
-    """How probable each reading is by the evidence, (readings,)."""
-    log_evidence = np.array([np.log(reading.prior) for reading in readings])
-    kernels: dict[int, Floats] = {}
-    for r, reading in enumerate(readings):
-        for c in classes:
-            found = _fit(reading, features, gold, int(c), tasks, kernels).log_evidence
-            # One against the rest counts each of C classes; with two, both would be the same.
-            log_evidence[r] += found if len(classes) == 1 else found / 2
-    weight = np.exp(log_evidence - log_evidence.max())
-    return np.asarray(weight / weight.sum())
+class _Fits:
+    """Readings fitted to classes, each once."""
 
+    def __init__(self, features: _Features, gold: GoldTasks) -> None:
+        self.features, self.gold = features, gold
+        self._found: dict[tuple[_Reading, int, int], Fit] = {}
 
-def _fit(
-    reading: _Reading,
-    features: _Features,
-    gold: GoldTasks,
-    c: int,
-    tasks: slice,
-    kernels: dict[int, Floats],
-) -> _Fit:
-    """Laplace's approximation of one reading of one class."""
-    is_true = (gold.truth[tasks] == c).astype(np.float64)
-    log_odds = gold.log_odds[tasks, c].astype(np.float64)
-    mean = reading.slope * log_odds
-    if not reading.mix:
-        return _Fit(np.zeros(len(mean)), -_log_loss(mean, is_true).sum(), mean)
-    key = id(reading.mix)
-    if key not in kernels:
-        kernels[key] = features.kernel(reading.mix, tasks)
-    # Cov(f_i, f_j) = v k(i, j) + Var(τ) s_i s_j + Var(β)
-    covariance = reading.variance * kernels[key] + reading.bias_variance
-    covariance += reading.slope_variance * np.outer(log_odds, log_odds)
-    return _laplace(covariance, is_true, mean)
+    def posterior(
+        self, readings: Sequence[_Reading], classes: NDArray[np.intp], n_tasks: int
+    ) -> Floats:
+        """How probable each reading is by the evidence of the first gold tasks, (readings,)."""
+        log_evidence = np.array([np.log(reading.prior) for reading in readings])
+        for r, reading in enumerate(readings):
+            for c in map(int, classes):
+                found = self.get(reading, c, n_tasks).log_evidence
+                # One against the rest counts each of C classes; with two, both would be the same.
+                log_evidence[r] += found if len(classes) == 1 else found / 2
+        weight = np.exp(log_evidence - log_evidence.max())
+        return np.asarray(weight / weight.sum())
 
+    def get(self, reading: _Reading, c: int, n_tasks: int) -> Fit:
+        """Laplace's approximation of one reading of one class."""
+        key = reading, c, n_tasks
+        if key not in self._found:
+            is_true, log_odds = self.target(c, n_tasks)
+            factor = self.features.factor(reading, log_odds, n_tasks)
+            self._found[key] = laplace(factor, is_true, reading.slope * log_odds)
+        return self._found[key]
 
-def _laplace(covariance: Floats, is_true: Floats, mean: Floats) -> _Fit:
-    """The most probable f of a logistic likelihood under N(mean, covariance), by Newton's method.
+    def held_out(self, reading: _Reading, c: int) -> Floats:
+        """Log-odds of each gold task by a fit to the others, (G,)."""
+        n_tasks = len(self.gold.key)
+        is_true, log_odds = self.target(c, n_tasks)
+        factor = self.features.factor(reading, log_odds, n_tasks)
+        return left_out(factor, is_true, self.get(reading, c, n_tasks).log_odds)
 
-    f = mean + covariance · dual, where dual = 1[true] − σ(f) at the maximum. Rasmussen and
-    Williams, Gaussian Processes for Machine Learning (2006), section 3.4.
-    """
-    dual, log_odds = np.zeros_like(mean), mean
-    objective = -_log_loss(log_odds, is_true).sum()
-    identity = np.eye(len(mean))
-    for _ in range(MAX_ROUNDS):
-        prob = _sigmoid(log_odds)
-        curvature = np.maximum(prob * (1 - prob), 1e-10)
-        root = np.sqrt(curvature)
-        matrix = identity + root[:, None] * covariance * root
-        # b = W (f − m) + ∇ log p;  dual = b − W^½ B⁻¹ W^½ K b
-        target = curvature * (log_odds - mean) + is_true - prob
-        newton = target - root * np.linalg.solve(matrix, root * (covariance @ target))
-        step, before = 1.0, objective
-        while True:
-            moved = dual + step * (newton - dual)
-            log_odds = mean + covariance @ moved
-            objective = -0.5 * moved @ (log_odds - mean) - _log_loss(log_odds, is_true).sum()
-            if objective >= before - TOLERANCE or step < 1e-3:
-                break
-            step /= 2
-        dual = moved
-        if objective - before < TOLERANCE:
-            break
-    prob = _sigmoid(log_odds)
-    curvature = np.maximum(prob * (1 - prob), 1e-10)
-    root = np.sqrt(curvature)
-    matrix = identity + root[:, None] * covariance * root
-    log_evidence = objective - 0.5 * np.linalg.slogdet(matrix)[1]
-    # Σ = (K⁻¹ + W)⁻¹; without task i, f_i falls by Σ_ii / (1 − W_ii Σ_ii) times its residual
-    scaled = root[:, None] * covariance
-    spread = np.diag(covariance) - (scaled * np.linalg.solve(matrix, scaled)).sum(axis=0)
-    influence = spread / np.maximum(1 - curvature * spread, 1e-3)
-    return _Fit(dual, float(log_evidence), log_odds - influence * (is_true - prob))
+    def target(self, c: int, n_tasks: int) -> tuple[Floats, Floats]:
+        """Whether c is the truth, and its log-odds by the worker models, (G,) each."""
+        is_true = (self.gold.truth[:n_tasks] == c).astype(np.float64)
+        return is_true, self.gold.log_odds[:n_tasks, c].astype(np.float64)
 
 
 def _averaged(
     readings: Sequence[_Reading],
     weight: Floats,
-    features: _Features,
-    gold: GoldTasks,
+    fits: _Fits,
     classes: NDArray[np.intp],
     n_classes: int,
 ) -> Stack:
     """One stack of several readings: f is linear in the weights, and so is its mean."""
+    features, gold = fits.features, fits.gold
     n_workers, n_groups = len(features.workers), len(features.groups)
     sizes = {"votes": n_workers * n_classes, "groups": n_groups * n_classes, "scores": n_workers}
     learned = {name: np.zeros((size, n_classes)) for name, size in sizes.items()}
     slope = np.full(n_classes, sum(w * r.slope for w, r in zip(weight, readings, strict=True)))
     bias, held_out = np.zeros(n_classes), slope * gold.log_odds.astype(np.float64)
-    kernels: dict[int, Floats] = {}
     for c in map(int, classes):
         held_out[:, c] = 0
-        for share, reading in zip(weight, readings, strict=True):
-            found = _fit(reading, features, gold, c, slice(None), kernels)
-            held_out[:, c] += share * found.held_out
-            bias[c] += share * reading.bias_variance * found.dual.sum()
+        for part, reading in zip(weight, readings, strict=True):
+            found = fits.get(reading, c, len(gold.key))
+            held_out[:, c] += part * fits.held_out(reading, c)
+            bias[c] += part * reading.bias_variance * found.dual.sum()
             log_odds = gold.log_odds[:, c].astype(np.float64)
-            slope[c] += share * reading.slope_variance * (found.dual @ log_odds)
-            for name, part in reading.mix.items():
-                scale = share * reading.variance * part / features.norms[name]
+            slope[c] += part * reading.slope_variance * (found.dual @ log_odds)
+            for name, mixed in reading.mix:
+                scale = part * reading.variance * mixed / features.norms[name]
                 learned[name][:, c] += scale * (features.parts[name].T @ found.dual)
     if n_classes == 2:  # f_0 = −f_1
         held_out[:, 0] = -held_out[:, 1]
         for each in learned.values():
             each[:, 0] = -each[:, 1]
         slope[0], bias[0] = slope[1], -bias[1]
+    beyond = HALF * (held_out - slope * gold.log_odds)
+    common = float(slope[gold.truth].mean())
 
     def by_label(name: str, n_rows: int) -> Floats:
         # Σ_y x_z[y] w[y, c]: what saying z adds to class c
         cells = learned[name].reshape(n_rows, n_classes, n_classes)
-        return np.asarray(np.einsum("zy,uyc->uzc", features.indicators, cells))
+        return np.asarray(HALF * np.einsum("zy,uyc->uzc", features.indicators, cells))
 
     return Stack(
         features.workers,
         by_label("votes", n_workers),
         features.groups,
         by_label("groups", n_groups),
-        np.concatenate([features.score_scale, learned["scores"]], axis=1),
-        slope,
-        bias,
+        np.concatenate([features.score_scale, HALF * learned["scores"]], axis=1),
+        np.array(common),
+        HALF * bias,
         gold.seen,
-        _normalised(held_out).astype(np.float32),
+        softmax(beyond - common * np.logaddexp(0, -gold.log_odds)),
     )
 
 
 # ── answering ────────────────────────────────────────────────────────────────────────────
 
 
-def apply(stack: Stack, chunk: Chunk, probs: NDArray[Any]) -> tuple[Floats, Floats]:
-    """Log probabilities of classes, (N, C), up to a constant, and what each label adds, (B, C).
+def apply(
+    stack: Stack,
+    chunk: Chunk,
+    log_scores: Floats,
+    log_evidence: NDArray[Any],
+    log_prior: Floats,
+    temperature: Floats,
+) -> tuple[Floats, NDArray[np.float32]]:
+    """Log scores (N, C) and what each label says (B, C), before they are divided by a temperature.
 
     Parameters
     ----------
-    probs
-        Of the worker models alone, (N, C).
+    log_scores, log_evidence, log_prior
+        Of the worker models alone: log π (C,) and the evidence of its labels are an item's scores.
+    temperature
+        Of the items, (N,).
     """
-    n_known, n_classes = len(stack.slope), chunk.n_classes
-    pad = n_classes - n_known  # classes that were not known when it was fitted
-    slope, bias = np.pad(stack.slope, (0, pad), constant_values=1), np.pad(stack.bias, (0, pad))
-    odds = log_odds(probs)
+    n_known, n_classes = len(stack.bias), chunk.n_classes
     added = np.zeros((chunk.n_labels, n_classes))
-    known = chunk.label < n_known
+    known = chunk.label < n_known  # other classes were not known when it was fitted
     for keys, table, of_rows in (
         (stack.workers, stack.votes, chunk.worker_keys[chunk.local_worker]),
         (stack.groups, stack.group_votes, _groups(chunk)),
@@ -414,11 +385,16 @@ def apply(stack: Stack, chunk: Chunk, probs: NDArray[Any]) -> tuple[Floats, Floa
         added[found, :n_known] += (
             _standardised(chunk.score[found], rows_of[:, :2])[:, None] * rows_of[:, 2:]
         )
-    added *= vote_weights(chunk)[:, None]
-    total = slope * odds + bias
+    added *= vote_weights(chunk)[:, None] * temperature[chunk.item, None]
+    bias = temperature[:, None] * np.pad(stack.bias, (0, n_classes - n_known))
+    total = stack.slope * log_scores + bias
     for c in range(n_classes):
         total[:, c] += np.bincount(chunk.item, added[:, c], chunk.n_items)
-    return np.log(np.maximum(_sigmoid(total), 1e-30)), added
+    # An answer is the prior and what labels say: they share what is added to the prior.
+    share = chunk.weight / np.maximum(chunk.weight_by_item, 1e-9)[chunk.item]
+    shared = (stack.slope - 1) * log_prior + bias
+    said = stack.slope * log_evidence + added + share[:, None] * shared[chunk.item]
+    return total, said.astype(np.float32)
 
 
 def log_odds(probs: NDArray[Any]) -> Floats:
@@ -440,16 +416,3 @@ def _places(
     place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
     found = (keys[place] == wanted) & (wanted != 0) if len(keys) else np.zeros(len(wanted), bool)
     return place, found
-
-
-def _normalised(log_odds: Floats) -> Floats:
-    probs = _sigmoid(log_odds)
-    return np.asarray(probs / probs.sum(axis=1, keepdims=True))
-
-
-def _sigmoid(log_odds: Floats) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -60, 60))))
-
-
-def _log_loss(log_odds: Floats, is_true: Floats) -> Floats:
-    return np.asarray(np.logaddexp(0, np.where(is_true > 0, -log_odds, log_odds)))

@@ -1,0 +1,398 @@
+"""Measure what a few true labels are worth: juries of LLM judges and ordinary crowds.
+
+    LABELQUORUM_DATA=… python3 run.py python experiments/trust/gold.py [--smoke] [--report-only]
+
+LABELQUORUM_DATA names folders of data sets, separated by `:`. Gold is drawn at random; errors are on
+the other tasks. `results/gold.json` has the figures and `results/gold.md` the tables. `--variants`
+also scores other constants of the stack, chosen with each family of data sets left out.
+"""
+
+import argparse
+import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pandas as pd
+
+import labelquorum as lq
+from labelquorum.evaluation import calibration_error
+from labelquorum.learn.bila import stacking
+
+RESULTS = Path(__file__).parent / "results"
+COMMAND = "LABELQUORUM_DATA=… python3 run.py python experiments/trust/gold.py"
+FOUR = tuple(
+    f"llmbar_{name}"
+    for name in ("natural", "adversarial_manual", "adversarial_neighbor", "adversarial_gptinst")
+)
+JURIES = (*FOUR, "llmbar_one_prompt", "care_civilcomments", "valence5", "paclabels_stance")
+CROWDS = [
+    "adult2_all",
+    "adult2_gold",
+    "cifar10n",
+    "face",
+    "fact_eval",
+    "fej2013",
+    "mediaeval2013_q2",
+    "metaphor_novelty",
+    "relevance",
+    "rte",
+    "sentiment_polarity_amt",
+    "sentiment_tweets",
+    "trec2010",
+    "weather_cf",
+    "web",
+    "zencrowd_us",
+]  # 300 truths or more
+SIZES, CROWD_SIZES = (0, 10, 20, 50, 100, 500), (0, 20, 50)
+LARGE = 2000  # tasks: fewer draws are streamed
+LARGE_DRAWS = 5
+CHUNK = 50
+PENALTY = 0.05  # C of the plain stacks, as in the data sets' README
+BINS = 10
+VARIANTS = {
+    "as committed": {},
+    "alone 0.5": {"ALONE_SHARE": 0.5},
+    "alone 0.7": {"ALONE_SHARE": 0.7},
+    "bias 0.01": {"BIAS_VARIANCE": 0.01},
+    "variance up to 128": {"VARIANCES": (0.5, 2.0, 8.0, 32.0, 128.0)},
+    "scores 0.9": {
+        "MIXES": (
+            (("votes", 1.0),),
+            (("votes", 0.3), ("groups", 0.7)),
+            (("votes", 0.1), ("scores", 0.9)),
+            (("votes", 0.1), ("groups", 0.3), ("scores", 0.6)),
+        )
+    },
+}
+
+
+# ── data ─────────────────────────────────────────────────────────────────────────────────
+
+
+def load(name):
+    """Labels, truth and workers of a data set, wherever LABELQUORUM_DATA has it; or None."""
+    for folder in os.environ.get("LABELQUORUM_DATA", "").split(":"):
+        here = Path(folder) / name
+        files = [f for f in (here / "labels.csv", here / "labels.csv.gz") if folder and f.exists()]
+        if files and (here / "truth.csv").exists():
+            kinds = dict.fromkeys(("task", "worker", "label"), str)
+            labels = pd.read_csv(
+                files[0], dtype=kinds, keep_default_na=False, na_values={"score": [""]}
+            )
+            truth = pd.read_csv(here / "truth.csv", dtype=str).set_index("task")["label"]
+            workers = here / "workers.csv"
+            known = pd.read_csv(workers, dtype=str) if workers.exists() else None
+            keep = [c for c in ("task", "worker", "label", "score") if c in labels]
+            return labels[keep], truth[truth.index.isin(set(labels["task"]))], known
+    return None
+
+
+def family(name):
+    return name.split("_")[0] if name in JURIES else "crowds"
+
+
+def draws_of(truth, n, draws):
+    """Gold of each draw: the first n of a random order, so that more gold holds less gold."""
+    for seed in range(draws):
+        order = np.random.default_rng(seed).permutation(len(truth))
+        yield seed, truth.iloc[order[:n]]
+
+
+# ── what is compared ─────────────────────────────────────────────────────────────────────
+
+
+def columns_of(labels, tasks, scores):
+    """One-hot votes, or scores, by task, standardised; nothing said is 0."""
+    if scores:
+        table = labels.pivot_table(index="task", columns="worker", values="score", aggfunc="mean")
+        table = table.reindex(tasks)
+        values = table.to_numpy(float)
+        mean = np.nanmean(values, axis=0)
+        values = np.where(np.isnan(values), mean, values)
+        spread = values.std(axis=0)
+        return (values - mean) / np.where(spread > 0, spread, 1)
+    column = labels["worker"] + "\x00" + labels["label"]
+    values = pd.crosstab(labels["task"], column).reindex(tasks).to_numpy(float)
+    spread = values.std(axis=0)
+    return (values - values.mean(axis=0)) / np.where(spread > 0, spread, 1)
+
+
+def plain_stack(features, places, gold):
+    """Ridge-logistic regression on the gold, and its answers on all tasks."""
+    from sklearn.linear_model import LogisticRegression
+
+    if gold.nunique() == 1:
+        return np.repeat(gold.iloc[0], len(features))
+    model = LogisticRegression(C=PENALTY, max_iter=1000)
+    return model.fit(features[places], gold.to_numpy()).predict(features)
+
+
+def best_judge(votes, vote, gold, seed):
+    """The answers of the judge with the fewest errors on the gold; the vote where they have none."""
+    own = votes.reindex(gold.index)
+    right = own.eq(gold, axis=0).sum() + 1e-6 * np.random.default_rng(seed).random(votes.shape[1])
+    return votes[right.idxmax()].fillna(vote)
+
+
+def error(answers, truth):
+    return float((answers.reindex(truth.index) != truth).mean())
+
+
+def ece(probas, truth):
+    probs = probas.reindex(truth.index)
+    known = truth.isin(probs.columns).to_numpy()
+    place = probs.columns.get_indexer(truth[known])
+    return float(calibration_error(probs.to_numpy()[known], place, BINS))
+
+
+def online(labels, gold, workers, seed):
+    """Chunks of 50 tasks in random order: final answers, and what was emitted."""
+    tasks = labels["task"].unique()
+    place = pd.Series(np.random.default_rng([seed, 1]).permutation(len(tasks)), index=tasks)
+    chunk = labels["task"].map(place) // CHUNK
+    model, emitted, probas = lq.BiLA(open_items=len(tasks)), [], []
+    for _, part in labels.groupby(chunk, sort=True):
+        here = gold[gold.index.isin(set(part["task"]))]
+        model.partial_fit(part, true_labels=here, workers=workers)
+        emitted.append(model.labels_)
+        probas.append(model.probas_)
+    return model.predict(labels), model.predict_proba(labels), pd.concat(emitted), pd.concat(probas)
+
+
+def measure_jury(name, draws):
+    labels, truth, workers = load(name)
+    tasks = truth.index
+    features = {"stack": columns_of(labels, tasks, scores=False)}
+    if name == "care_civilcomments":
+        features["scores"] = columns_of(labels, tasks, scores=True)
+    votes = labels.drop_duplicates(["task", "worker"]).pivot(
+        index="task", columns="worker", values="label"
+    )
+    votes = votes.loc[tasks, votes.loc[tasks].notna().mean() >= 0.8]
+    vote = lq.MajorityVote().fit(labels[["task", "worker", "label"]]).labels_
+    alone = lq.BiLA().fit(labels, workers=workers)
+    place, cells = pd.Series(np.arange(len(tasks)), index=tasks), []
+    for n in SIZES:
+        if n > 0.6 * len(truth):
+            continue
+        found = {}
+        for seed, gold in draws_of(truth, n, draws if n else 1):
+            rest = truth.drop(gold.index)
+
+            def add(key, answers, probas=None, rest=rest, found=found):
+                found.setdefault(key, []).append(error(answers, rest))
+                if probas is not None:
+                    found.setdefault(f"{key}_ece", []).append(ece(probas, rest))
+
+            add("unsupervised", alone.labels_, alone.probas_)
+            if n:
+                for key, columns in features.items():
+                    said = plain_stack(columns, place[gold.index].to_numpy(), gold)
+                    add(key, pd.Series(said, index=tasks))
+                if votes.shape[1]:
+                    add("judge", best_judge(votes, vote, gold, seed))
+                model = lq.BiLA().fit(labels, true_labels=gold, workers=workers)
+                add("offline", model.labels_, model.probas_)
+            if seed < LARGE_DRAWS or len(tasks) <= LARGE:
+                final, probas, emitted, emitted_probas = online(labels, gold, workers, seed)
+                add("online", final, probas)
+                add("emitted", emitted, emitted_probas)
+        cells.append(cell(name, n, found))
+    return cells
+
+
+def measure_crowd(name, draws, sizes=CROWD_SIZES):
+    labels, truth, workers = load(name)
+    alone = lq.BiLA().fit(labels, workers=workers)
+    cells = []
+    for n in sizes:
+        found = {}
+        for _, gold in draws_of(truth, n, draws if n else 1):
+            rest = truth.drop(gold.index)
+            model = lq.BiLA().fit(labels, true_labels=gold, workers=workers) if n else alone
+            for key, used in (("unsupervised", alone), ("offline", model)):
+                found.setdefault(key, []).append(error(used.labels_, rest))
+                found.setdefault(f"{key}_ece", []).append(ece(used.probas_, rest))
+        cells.append(cell(name, n, found))
+    return cells
+
+
+def cell(name, n, found):
+    means = {key: round(100 * float(np.mean(values)), 3) for key, values in found.items()}
+    draws = {key: len(values) for key, values in found.items() if not key.endswith("_ece")}
+    return {"set": name, "n": n, "draws": max(draws.values()), **means} | (
+        {"online_draws": draws["online"]} if "online" in draws else {}
+    )
+
+
+# ── other constants ──────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def constants(values):
+    kept = {name: getattr(stacking, name) for name in values}
+    for name, value in values.items():
+        setattr(stacking, name, value)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(stacking, name, value)
+
+
+def measure_variants(names, draws):
+    """Mean offline error of each variant by family, and that of the one chosen on the others."""
+    by_family = {}
+    for variant, values in VARIANTS.items():
+        with constants(values):
+            for name in names:
+                sizes = (20, 50) if name not in JURIES or len(load(name)[1]) > 90 else (20,)
+                cells = measure_crowd(name, draws, sizes)
+                errors = by_family.setdefault(variant, {}).setdefault(family(name), [])
+                errors.append(float(np.mean([one["offline"] for one in cells])))
+    means = {v: {f: float(np.mean(e)) for f, e in one.items()} for v, one in by_family.items()}
+    left_out = {}
+    for one in means["as committed"]:
+        others = {v: np.mean([e for f, e in m.items() if f != one]) for v, m in means.items()}
+        chosen = min(others, key=others.get)
+        left_out[one] = {"chosen": chosen, "error": round(means[chosen][one], 3)}
+    rounded = {v: {f: round(e, 3) for f, e in m.items()} for v, m in means.items()}
+    return {"draws": draws, "errors": rounded, "left_out": left_out}
+
+
+# ── report ───────────────────────────────────────────────────────────────────────────────
+
+
+def targets(cells):
+    """The promises of the issue: (text, measured, limit)."""
+    at = {(one["set"], one["n"]): one for one in cells}
+
+    def mean(names, n, key):
+        values = [at[name, n][key] for name in names if key in at.get((name, n), {})]
+        return float(np.mean(values)) if values else None
+
+    rows = []
+    for key in ("offline", "online"):
+        rows.append((f"four llmbar sets, 20 gold, {key}", mean(FOUR, 20, key), 7.5))
+        rows.append((f"those with 90 tasks, 50 gold, {key}", mean(FOUR, 50, key), 4.5))
+        for name, limits in (
+            ("llmbar_one_prompt", {20: 27, 50: 20, 100: 18}),
+            ("care_civilcomments", {50: 25.5, 100: 24.5, 500: 22.5}),
+        ):
+            for n, limit in limits.items():
+                rows.append((f"{name}, {n} gold, {key}", mean([name], n, key), limit))
+        worse = {
+            (one["set"], one["n"]): one[key]
+            - min(one[k] for k in ("unsupervised", "stack", "scores", "judge") if k in one)
+            for one in cells
+            if one["set"] in JURIES and one["n"] and key in one
+        }
+        if worse:
+            where = max(worse, key=worse.get)
+            text = f"worse than the best of the others, at most, {key}: {where[0]}, {where[1]} gold"
+            rows.append((text, worse[where], 1.5))
+    hurt = {
+        one["set"]: one["offline"] - one["unsupervised"]
+        for one in cells
+        if one["set"] in CROWDS and one["n"] == 20
+    }
+    if hurt:
+        most = max(hurt, key=hurt.get)
+        rows.append((f"20 gold on a crowd, at most: {most}", hurt[most], 0.3))
+        rows.append(("20 gold on crowds, mean", float(np.mean(list(hurt.values()))), 0.0))
+        rows.append(("ECE of crowds, 50 gold", mean(CROWDS, 50, "offline_ece"), 4.0))
+    return [row for row in rows if row[1] is not None]
+
+
+def table(header, rows):
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
+
+
+def shown(one, key):
+    return f"{one[key]:.1f}" if key in one else "–"
+
+
+def report(results):
+    cells = results["cells"]
+    text = ["# What gold is worth\n", f"`{COMMAND}`\n"]
+    text.append(
+        "Error in % on the other tasks, means over random draws of gold. ECE in %, 10 bins.\n"
+    )
+    rows = [
+        (name, f"{value:.2f}", limit, "yes" if value <= limit else "**no**")
+        for name, value, limit in targets(cells)
+    ]
+    text.append(table(("target", "measured", "at most", "met"), rows))
+    keys = ("unsupervised", "stack", "scores", "judge", "offline", "online", "emitted")
+    keys += ("offline_ece", "online_ece", "emitted_ece")
+    rows = [
+        (one["set"], one["n"], one["draws"], *(shown(one, key) for key in keys))
+        for one in cells
+        if one["set"] in JURIES
+    ]
+    text.append("## Juries\n")
+    text.append(f"Sets of more than {LARGE:,} tasks are streamed in {LARGE_DRAWS} of the draws.\n")
+    text.append(table(("set", "gold", "draws", *keys), rows))
+    keys = ("unsupervised", "offline", "unsupervised_ece", "offline_ece")
+    rows = [
+        (one["set"], one["n"], one["draws"], *(shown(one, key) for key in keys))
+        for one in cells
+        if one["set"] in CROWDS and one["n"]
+    ]
+    text.append("## Crowds with 300 truths or more\n")
+    text.append(table(("set", "gold", "draws", *keys), rows))
+    if variants := results.get("variants"):
+        families = list(variants["left_out"])
+        rows = [
+            (name, *(f"{errors[f]:.2f}" for f in families))
+            for name, errors in variants["errors"].items()
+        ]
+        left_out = [variants["left_out"][f] for f in families]
+        rows.append(
+            ("chosen on other families", *(f"{o['error']:.2f} ({o['chosen']})" for o in left_out))
+        )
+        text.append("## Other constants of the stack\n")
+        text.append(
+            f"Mean offline error with 20 and 50 gold, {variants['draws']} draws. The last line is "
+            "the variant that is best on the other families.\n"
+        )
+        text.append(table(("variant", *families), rows))
+    return "\n".join(text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--smoke", action="store_true", help="one small set, two draws, no file")
+    parser.add_argument("--report-only", action="store_true")
+    parser.add_argument("--variants", action="store_true")
+    parser.add_argument("--draws", type=int, default=20)
+    chosen = parser.parse_args()
+    file = RESULTS / "gold.json"
+    results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"cells": []}
+    if chosen.smoke:
+        cells = [c for n in ("llmbar_adversarial_manual",) if load(n) for c in measure_jury(n, 2)]
+        print(report({"cells": cells}))
+        return
+    if not chosen.report_only:
+        names = [name for name in (*JURIES, *CROWDS) if load(name)]
+        if chosen.variants:
+            results["variants"] = measure_variants(names, min(chosen.draws, 5))
+        else:
+            results["cells"] = []
+            for name in names:
+                began = perf_counter()
+                measure = measure_jury if name in JURIES else measure_crowd
+                results["cells"] += measure(name, chosen.draws)
+                print(f"{name}: {perf_counter() - began:.0f} s", flush=True)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / "gold.md").write_text(report(results), encoding="utf-8")
+    print(report(results))
+
+
+if __name__ == "__main__":
+    main()
