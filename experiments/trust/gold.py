@@ -2,8 +2,8 @@
 
     LABELQUORUM_DATA=… python3 run.py python experiments/trust/gold.py [--smoke] [--report-only]
 
-LABELQUORUM_DATA names folders of data sets, separated by `:`. Gold is drawn at random; errors are on
-the other tasks. `results/gold.json` has the figures and `results/gold.md` the tables. `--variants`
+LABELQUORUM_DATA names folders of data sets, separated by `:`. Gold is drawn at random; errors are
+on the other tasks. `results/gold.json` has the figures and `results/gold.md` the tables. `--variants`
 also scores other constants of the stack, chosen with each family of data sets left out.
 """
 
@@ -131,7 +131,7 @@ def plain_stack(features, places, gold):
 
 
 def best_judge(votes, vote, gold, seed):
-    """The answers of the judge with the fewest errors on the gold; the vote where they have none."""
+    """The answers of the judge with the fewest errors on gold; the vote where they have none."""
     own = votes.reindex(gold.index)
     right = own.eq(gold, axis=0).sum() + 1e-6 * np.random.default_rng(seed).random(votes.shape[1])
     return votes[right.idxmax()].fillna(vote)

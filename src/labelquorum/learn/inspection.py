@@ -29,6 +29,7 @@ from labelquorum.learn.analysis import stopping as early_stopping
 from labelquorum.learn.analysis.certificate import (
     Audit,
     Certificate,
+    GoldSampling,
     certificate,
     checked_audit,
 )
@@ -550,14 +551,21 @@ class Inspection:
     def certify(self, error: float, confidence: float, audit: Any) -> Certificate:
         """Which answers of open tasks may stand, by gold drawn at random."""
         tasks, scores, gold = self._evidence(None, audit)
-        return certificate(scores, gold, error, confidence).named(tasks.__getitem__)
+        sampling = self._sampling(audit)
+        return certificate(scores, gold, error, confidence, sampling).named(tasks.__getitem__)
 
     def expected_error(
         self, tasks: Iterable[Hashable] | None, level: float, audit: Any
     ) -> ExpectedError:
         """The expected share of wrong answers among open tasks."""
         _, scores, gold = self._evidence(tasks, audit)
-        return expected_error(scores, gold, level)
+        return expected_error(scores, gold, level, self._sampling(audit))
+
+    def _sampling(self, audit: Any) -> GoldSampling:
+        """How the gold was drawn: an audit at random, what was learned as the model was told."""
+        counts = self._method.counts
+        learned: GoldSampling = "random" if counts is None else counts.recipe.gold_sampling
+        return learned if audit is None else "random"
 
     def _evidence(
         self, tasks: Iterable[Hashable] | None, audit: Any
@@ -644,8 +652,21 @@ class HeldOut(NamedTuple):
 
 
 def held_out_answers(model: Model) -> HeldOut | None:
-    """What a model would answer to its gold tasks, each without its own truth; None if unknown."""
-    return None
+    """What a model would answer to its gold tasks, each without its own truth; None if unknown.
+
+    Gold tasks stand in the order of their keys, which are hashes of ids: one order of drawing at
+    random is as good as another.
+    """
+    counts, learned = model.aggregator.counts, model.fitted()
+    found = None if counts is None else counts.held_out(learned.state)
+    if found is None:
+        return None
+    at = {key: n for n, key in enumerate(learned.open_items.keys.tolist())}
+    rows = np.array([n for n, key in enumerate(found.tasks.tolist()) if key in at], np.intp)
+    probs = np.zeros((len(rows), len(learned.vocabulary.classes)), np.float32)
+    probs[:, : found.held_out.shape[1]] = found.held_out[rows]
+    place = np.array([at[key] for key in found.tasks[rows].tolist()], np.intp)
+    return HeldOut(place, found.truth[rows], probs)
 
 
 def _asked(chunk: Chunk, rows: NDArray[np.intp], workers: NDArray[np.intp]) -> Chunk:

@@ -85,6 +85,7 @@ __all__ = [
     "counting",
     "doubt",
     "forget_gold",
+    "held_out",
     "init",
     "merge",
     "readings",
@@ -278,6 +279,11 @@ def _stacked(state: State, gold: GoldTasks, recipe: Recipe) -> State:
     return state._replace(gold=gold._asdict(), stack=stack._asdict())
 
 
+def held_out(state: State, recipe: Recipe) -> stacking.Stack | None:
+    """The stack that answers, with what it would say of its gold tasks; None if none answers."""
+    return None if doubt(state, recipe).in_doubt else stacking.Stack.read(state.stack)
+
+
 def forget_gold(state: State, worker_key: int) -> State:
     """Remove what a worker said of gold tasks, and their weights; those of others stay."""
     stack = stacking.Stack.read(state.stack)
@@ -387,6 +393,7 @@ def counting(recipe: Recipe) -> Aggregator:
             partial(add, recipe=recipe),
             partial(merge, recipe=recipe),
             forget_gold,
+            partial(held_out, recipe=recipe),
             recipe,
         ),
         draws=partial(posterior.draws, recipe=recipe),

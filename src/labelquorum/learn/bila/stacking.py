@@ -88,7 +88,9 @@ class Stack(NamedTuple):
     slope: NDArray[np.float64]  # τ ()
     bias: NDArray[np.float64]  # (C,)
     seen: NDArray[np.int64]  # () gold tasks learned from when it was fitted
-    held_out: NDArray[np.float32]  # (G, C) of each gold task, by a stack that did not see its truth
+    tasks: NDArray[np.uint64]  # (G,) the gold tasks it was fitted to
+    truth: NDArray[np.int32]  # (G,) and their classes
+    held_out: NDArray[np.float32]  # (G, C) what it would answer to each, fitted to all the others
 
     @classmethod
     def read(cls, arrays: Mapping[str, NDArray[Any]]) -> "Stack | None":
@@ -345,6 +347,8 @@ def _averaged(
         np.array(common),
         HALF * bias,
         gold.seen,
+        gold.key,
+        gold.truth,
         softmax(beyond - common * np.logaddexp(0, -gold.log_odds)),
     )
 
