@@ -41,6 +41,7 @@ COMMANDS = [
     "export",
     "flags",
     "forget",
+    "judge",
     "keys",
     "plot",
     "refine",

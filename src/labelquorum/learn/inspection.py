@@ -319,7 +319,7 @@ class Inspection:
         chunk, evidence = one_row_per_worker(chunk, evidence)
         first = max(chunk.n_items - MAX_JURY_TASKS, 0)  # the newest stand last
         rows = chunk.item >= first
-        gold = chunk.gold[first:]
+        gold = self._model.fitted().open_items.gold[first:]
         chunk = make_chunk(
             chunk.item[rows] - first,
             chunk.worker[rows],

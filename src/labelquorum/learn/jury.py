@@ -4,7 +4,7 @@ The mathematics is in `analysis/jury.py`; here are the judges' ids and attribute
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 from itertools import combinations
 from typing import Any, Literal
@@ -37,7 +37,17 @@ MIN_JUDGE_GOLD = 10
 """Gold tasks a judge must have labelled for their reliability to be counted, not modelled."""
 
 JUDGES = ("labels", "reliability", "low", "high", "by", *Attributes._fields)
-GROUPS = ("group", "by", "judges", "correlation", "low", "high", "excess", "excess_low", "effective")
+GROUPS = (
+    "group",
+    "by",
+    "judges",
+    "correlation",
+    "low",
+    "high",
+    "excess",
+    "excess_low",
+    "effective",
+)
 ORDERS = (
     *("worker", "other", "order", "other_order", "tasks", "flips", "flips_low", "flips_high"),
     *("label", "shift", "low", "high", "first_shown"),
@@ -61,8 +71,9 @@ class Jury:
     correlation_low: float
     correlation_high: float
     reference: Literal["gold", "consensus"]
-    """What a judge is wrong by: given true labels, or what the other judges say. What all judges
-    get wrong together, the consensus cannot show: the effective number is then too large."""
+    """What a judge is wrong by: given true labels, or what the other judges say. The consensus
+    hides what all judges get wrong together, and where it errs, those who are right seem wrong
+    together: the effective number may then be too large or too small."""
     tasks: int
     """Tasks on which errors were compared."""
     gold_tasks: int
@@ -88,6 +99,18 @@ class Jury:
         shown = [one.to_html(max_rows=MAX_SHOWN_ROWS) for one in tables if len(one)]
         return "".join([f"<p>{escape(str(self))}</p>", *shown])
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as values JSON can hold, with the sentences as `text`; None for NaN."""
+        tables = ("judges", "groups", "order_effects")
+        plain = {
+            one.name: _plain(getattr(self, one.name))
+            for one in fields(self)
+            if one.name not in tables
+        }
+        frames = self.judges.reset_index(), self.groups, self.order_effects
+        rows = {name: _rows(frame) for name, frame in zip(tables, frames, strict=True)}
+        return {"text": str(self), **plain, **rows}
+
     def __str__(self) -> str:
         return " ".join([self._counted(), *self._grouped(), *self._ordered()])
 
@@ -96,15 +119,16 @@ class Jury:
         if self.n_judges < 2:
             return f"{judges}: a jury has two or more."
         if np.isnan(self.effective):
-            return f"{judges}: they share too few tasks, or err too rarely, to compare their errors."
+            return f"{judges}: they share too few tasks, or differ too rarely, to compare errors."
         text = f"{judges} count as {self.effective:.1f} (ρ = {self.correlation:.2f}"
         if not np.isnan(self.low):
             text += f"; {self.level:.0%} interval {self.low:.1f} to {self.high:.1f}"
         if self.reference == "gold":
             return f"{text}), by their errors on {self.tasks:,} gold tasks."
         return (
-            f"{text}), by their errors against the consensus of the others on {self.tasks:,} tasks. "
-            f"What all get wrong together is not in it: with {MIN_GOLD_TASKS} gold tasks it would be."
+            f"{text}), by their errors against the consensus of the others on {self.tasks:,} "
+            f"tasks. Where that consensus errs, so does this: {MIN_GOLD_TASKS} gold tasks would "
+            "count real errors."
         )
 
     def _grouped(self) -> list[str]:
@@ -193,7 +217,9 @@ def jury_report(
         reference=reference,
         tasks=len(errors),
         gold_tasks=int(has_gold.sum()),
-        judges=_judge_table(names, known, np.bincount(judge, minlength=n_judges), on_gold, skills, level),
+        judges=_judge_table(
+            names, known, np.bincount(judge, minlength=n_judges), on_gold, skills, level
+        ),
         groups=_group_table(groups, correlations, names),
         order_effects=_order_table(said, names, known, classes, level),
         left_out=len(others),
@@ -213,9 +239,11 @@ def _compared(
         if one.model is not None:
             by_model.setdefault(one.model, []).append(k)
     groups: list[_Group] = [
-        (model, "model", np.array(some, np.intp)) for model, some in by_model.items() if len(some) > 1
+        (model, "model", np.array(some, np.intp))
+        for model, some in by_model.items()
+        if len(some) > 1
     ]
-    if not by_model:
+    if not groups:
         plain = error_correlations(errors, level=level)
         found = found_groups(plain.pairs, plain.shared)
         groups = [(f"group {n}", "errors", some) for n, some in enumerate(found, 1)]
@@ -269,9 +297,9 @@ def _order_table(
 ) -> pd.DataFrame:
     """Judges with one model and prompt in two orders; the most flips first."""
     asked: dict[tuple[str, str | None], list[int]] = {}
-    for k, one in enumerate(known):
-        if one.model is not None and one.order is not None:
-            asked.setdefault((one.model, one.prompt), []).append(k)
+    for k, judge in enumerate(known):
+        if judge.model is not None and judge.order is not None:
+            asked.setdefault((judge.model, judge.prompt), []).append(k)
     rows = []
     for same in asked.values():
         for one, two in combinations(sorted(same, key=lambda k: str(known[k].order)), 2):
@@ -293,3 +321,13 @@ def _order_table(
     table = pd.DataFrame(rows, columns=list(ORDERS))
     table["label"] = pd.Series([classes[c] for c in table["label"]], dtype=object)
     return table.sort_values("flips", ascending=False, kind="stable", ignore_index=True)
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    columns = {str(name): table[name].tolist() for name in table.columns}
+    values = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, map(_plain, row), strict=True)) for row in values]
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -54,6 +54,7 @@ ROUTES: Mapping[tuple[str, str], Need | None] = {
     ("GET", f"{_STREAM}/summary"): READ,
     ("GET", f"{_STREAM}/stopping"): READ,
     ("GET", f"{_STREAM}/agreement"): READ,
+    ("GET", f"{_STREAM}/jury"): READ,
     ("GET", f"{_STREAM}/ask"): READ,
     ("GET", f"{_STREAM}/export"): READ,
     ("POST", f"{_STREAM}/gold"): WRITE,

@@ -88,7 +88,9 @@ def error_correlations(
     # pseudo-estimates without each part, (P, 2, G)
     without = np.array(
         [
-            _means(_correlate(*(a - b for a, b in zip(total, _sums(errors[p]), strict=True))), members)
+            _means(
+                _correlate(*(a - b for a, b in zip(total, _sums(errors[p]), strict=True))), members
+            )
             for p in parts
         ]
     ).reshape(len(parts), 2, len(members))
