@@ -43,6 +43,7 @@ COMMANDS = [
     "export",
     "flags",
     "forget",
+    "judge",
     "keys",
     "plot",
     "refine",

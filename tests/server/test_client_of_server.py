@@ -206,6 +206,7 @@ def test_a_client_asks_what_to_do_next_and_downloads_the_answers(client, name, t
     assert client.summary(name)["workers"] == 3
     assert client.stopping(name)
     assert client.agreement(name)["workers"] == []  # its rules close tasks at once
+    assert client.jury(name)["n_judges"] == 0
     assert list(client.ask(name).columns)[:3] == ["label", "confidence", "labels"]
     for suffix, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
         file = tmp_path / f"answers.{suffix}"

@@ -81,6 +81,33 @@ def test_workers_are_compared_as_the_library_compares_them(store, asked, monkeyp
     assert stream.agreement()["items"] == 4
 
 
+def test_the_jury_is_reported_as_the_library_reports_it(store, rng_votes):
+    stream = store.create("s", classes=["a", "b"], rules=RULES.changed(chunk_items=40))
+    nobody = stream.jury()
+    assert nobody["n_judges"] == nobody["items"] == 0 and nobody["judges"] == []
+    stream.accept(rng_votes)
+    stream.settle()
+    found = stream.jury()
+    wanted = lq.BiLA().partial_fit(rng_votes).jury().to_dict()
+    assert found.keys() - {"items"} == wanted.keys() == nobody.keys() - {"items"}
+    assert found["items"] == found["tasks"] == 40 and found["n_judges"] == 3
+    names = ("labels", "by", "worker", "model")
+    rows = ([[one[name] for name in names] for one in each["judges"]] for each in (found, wanted))
+    assert next(rows) == next(rows)
+    assert found["effective"] == pytest.approx(wanted["effective"], rel=1e-3)
+    assert stream.jury(limit=2)["left_out"] == 1
+
+
+@pytest.fixture
+def rng_votes():
+    """Votes of three judges on 40 tasks."""
+    said = np.random.default_rng(3).random((40, 3)) < 0.7
+    return {
+        f"t{n:02d}": {name: "ab"[(n + right) % 2] for name, right in zip("uvw", row, strict=True)}
+        for n, row in enumerate(said.tolist())
+    }
+
+
 def test_who_goes_together_is_looked_for_in_the_items_that_were_opened_last(
     store, clock, asked, monkeypatch
 ):

@@ -1,9 +1,9 @@
 """The command line: data to standard output, everything else to standard error.
 
-`options` has what commands share, `aggregate` also `stream`, `inspect` the commands `workers`,
-`doctor`, `plot` and `report`, `questions` what is asked of a model's answers, `certify` also
-`expected-error`, `serve` also `keys` and `demo`, `store` those that read or change a store. Slow
-imports are in the command that needs them, so that `--help` is fast.
+`options` has what commands share, `aggregate` also `stream`, `judge` the report on a jury,
+`inspect` the commands `workers`, `doctor`, `plot` and `report`, `questions` what is asked of a
+model's answers, `certify` also `expected-error`, `serve` also `keys` and `demo`, `store` those that
+read or change a store. Slow imports are in the command that needs them, so that `--help` is fast.
 """
 
 import warnings
@@ -17,6 +17,7 @@ from labelquorum.cli.certify import certify, expected_error
 from labelquorum.cli.datasets import datasets
 from labelquorum.cli.evaluate import evaluate
 from labelquorum.cli.inspect import doctor, plot, report, workers
+from labelquorum.cli.judge import judge
 from labelquorum.cli.options import tell
 from labelquorum.cli.questions import ask, explain, flags, score, stopping
 from labelquorum.cli.run import run
@@ -67,6 +68,9 @@ app.command(
 app.command(
     epilog="Example: tail -n 0 -f labels.jsonl | labelquorum stream --model crowd.lq",
 )(stream)
+app.command(
+    epilog="Example: labelquorum judge votes.csv --gold gold.csv -o consensus.csv",
+)(judge)
 app.command(epilog="Example: labelquorum workers crowd.lq --limit 10")(workers)
 app.command(epilog="Example: labelquorum flags crowd.lq")(flags)
 app.command(epilog="Example: labelquorum explain crowd.lq t17")(explain)

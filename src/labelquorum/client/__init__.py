@@ -411,6 +411,18 @@ class Client:
         """
         return self._ask("GET", _path(stream, "agreement"), params={"limit": limit})
 
+    def jury(self, stream: str, limit: int = 300) -> dict[str, Any]:
+        """For how many independent judges the workers count, who errs together, what order does.
+
+        Parameters
+        ----------
+        stream
+            Its name.
+        limit
+            Maximum number of judges, those with most labels.
+        """
+        return self._ask("GET", _path(stream, "jury"), params={"limit": limit})
+
     def export(
         self,
         stream: str,

@@ -33,7 +33,8 @@ from labelquorum.learn.analysis.expected_error import ExpectedError
 from labelquorum.learn.bila.encoder import Encoder
 from labelquorum.learn.bila.generative import GenerativeModel
 from labelquorum.learn.bila.presets import saved_settings
-from labelquorum.learn.inspection import MAX_AGREEMENT_WORKERS, Inspection
+from labelquorum.learn.inspection import MAX_AGREEMENT_WORKERS, MAX_JURY_WORKERS, Inspection
+from labelquorum.learn.jury import Jury
 from labelquorum.learn.lazy import pd
 from labelquorum.learn.model import (
     Model,
@@ -403,6 +404,27 @@ class Estimator(ABC):
         documents the parameters.
         """
         return self.inspection.agreement(workers, level, max_workers)
+
+    def jury(self, level: float = 0.95, max_workers: int = MAX_JURY_WORKERS) -> Jury:
+        """For how many independent judges the workers count, and who errs with whom.
+
+        Computed from the labels of open tasks: against given true labels where at least 20 tasks
+        with two labels have one, else against the consensus of the others. Printed, it is a few
+        sentences.
+
+        Parameters
+        ----------
+        level
+            Of all intervals.
+        max_workers
+            Maximum number of judges, those with most labels.
+
+        Returns
+        -------
+        jury : `effective`, `correlation` and their bounds; the tables `judges`, `groups` and
+            `order_effects`
+        """
+        return self.inspection.jury(level, max_workers)
 
     def explain(self, task: Hashable) -> Explanation:
         """Why an open task has its answer, and what would flip it.

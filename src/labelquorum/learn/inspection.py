@@ -37,6 +37,7 @@ from labelquorum.learn.analysis.collusion import Pairs, pair_scores
 from labelquorum.learn.analysis.expected_error import ExpectedError, expected_error
 from labelquorum.learn.analysis.explain import TINY, adds_up, gains, odds, prospects
 from labelquorum.learn.audit import audit_of, read_audit
+from labelquorum.learn.jury import Jury, jury_report
 from labelquorum.learn.lazy import pd
 from labelquorum.learn.model import Model, unknown_worker
 from labelquorum.learn.reports import (
@@ -66,6 +67,13 @@ MAX_CANDIDATES = 1000
 
 MAX_AGREEMENT_WORKERS = 100
 """Workers that are compared with one another unless more are asked for: those with most labels."""
+
+MAX_JURY_WORKERS = 300
+"""Judges in the report on a jury unless more are asked for: those with most labels. The cost grows
+with the tasks times their square."""
+
+MAX_JURY_TASKS = 20_000
+"""Tasks it rests on, the newest: with 300 judges their errors take 48 MB."""
 
 
 def agreement(
@@ -115,12 +123,17 @@ def _agreement(
     _check_share("level", level, is_open=True)
     _check_whole("max_workers", max_workers)
     if asked is None:
-        labels = np.bincount(chunk.worker, chunk.weight > 0, chunk.n_workers)
-        busiest = np.argsort(-labels, kind="stable")[:max_workers]
-        index = np.sort(busiest[labels[busiest] > 0])
+        index = _busiest(chunk, max_workers)
     else:
         index = np.array([_index_of(worker, roster) for worker in asked], np.intp)
     return agreement_report(chunk, roster.worker_ids, index, level)
+
+
+def _busiest(chunk: Chunk, max_workers: int) -> NDArray[np.intp]:
+    """The workers with most labels, ascending."""
+    labels = np.bincount(chunk.worker, chunk.weight > 0, chunk.n_workers)
+    busiest = np.argsort(-labels, kind="stable")[:max_workers]
+    return np.sort(busiest[labels[busiest] > 0])
 
 
 class Inspection:
@@ -320,6 +333,51 @@ class Inspection:
         roster = self._model.fitted().vocabulary
         asked = None if workers is None else _several("workers", workers)
         return _agreement(self._open()[0], roster, asked, level, max_workers)
+
+    def jury(self, level: float = 0.95, max_workers: int = MAX_JURY_WORKERS) -> Jury:
+        """For how many independent judges the workers count, and who errs with whom."""
+        _check_share("level", level, is_open=True)
+        _check_whole("max_workers", max_workers)
+        vocabulary = self._model.fitted().vocabulary
+        chunk, probs, evidence, temperature = self._open_evidence()
+        chunk, evidence = one_row_per_worker(chunk, evidence)
+        first = max(chunk.n_items - MAX_JURY_TASKS, 0)  # the newest stand last
+        rows = chunk.item >= first
+        gold = self._model.fitted().open_items.gold[first:]
+        chunk = make_chunk(
+            chunk.item[rows] - first,
+            chunk.worker[rows],
+            chunk.label[rows],
+            weight=chunk.weight[rows],
+            n_items=chunk.n_items - first,
+            n_workers=chunk.n_workers,
+            n_classes=chunk.n_classes,
+        )
+        agreed = drift.left_out(
+            probs[first:], temperature[first:], chunk.item, evidence[rows], chunk.label
+        )
+        workers = _busiest(chunk, max_workers)
+        return jury_report(
+            chunk,
+            agreed,
+            gold,
+            workers,
+            (vocabulary.worker_ids, vocabulary.classes, vocabulary.attributes),
+            self._skills_or_nan(workers, level),
+            level,
+        )
+
+    def _skills_or_nan(self, workers: NDArray[np.intp], level: float) -> Floats:
+        """Skills and their bounds, (P, 3); NaN bounds of a method that has none."""
+        ids = self._model.fitted().vocabulary.worker_ids
+        try:
+            table = self.skill_intervals(level, [ids[k] for k in workers.tolist()])
+            return table[["skill", "low", "high"]].to_numpy(np.float64)
+        except StateError:
+            found = np.full((len(workers), 3), np.nan)
+            right = np.diagonal(self.confusion(workers), axis1=1, axis2=2)
+            found[:, 0] = right @ self.class_prior()
+            return found
 
     def _pairs(self) -> Pairs:
         chunk, probs, evidence, temperature = self._open_evidence()

@@ -56,6 +56,7 @@ ROUTES: Mapping[tuple[str, str], Need | None] = {
     ("GET", f"{_STREAM}/expected_error"): READ,
     ("GET", f"{_STREAM}/certificate"): READ,
     ("GET", f"{_STREAM}/agreement"): READ,
+    ("GET", f"{_STREAM}/jury"): READ,
     ("GET", f"{_STREAM}/ask"): READ,
     ("GET", f"{_STREAM}/export"): READ,
     ("POST", f"{_STREAM}/gold"): WRITE,

@@ -470,6 +470,75 @@ class AgreementShape(BaseModel):
     shared: list[list[float]] = Field(description="Items that both have labelled.")
 
 
+class Judge(BaseModel):
+    """A judge: how often it is right, and what it is."""
+
+    worker: Id
+    labels: int
+    reliability: float | None = Field(description="The share right.")
+    low: float | None
+    high: float | None
+    by: str = Field(description="gold: counted on true labels; model: inferred.")
+    worker_kind: str | None
+    model: str | None
+    prompt: str | None
+    order: str | None
+
+
+class JudgeGroup(BaseModel):
+    """Judges whose errors are compared with those of the others."""
+
+    group: str
+    by: str = Field(description="model: judges of one model; errors: found by their errors.")
+    judges: list[Id]
+    correlation: float | None = Field(description="Mean correlation of two judges' errors.")
+    low: float | None
+    high: float | None
+    excess: float | None = Field(description="Above that with judges outside the group.")
+    excess_low: float | None = Field(description="Above 0: they err together beyond the rest.")
+    effective: float | None
+
+
+class OrderEffectShape(BaseModel):
+    """What the order of the answers does to one judge."""
+
+    worker: Id
+    other: Id
+    order: str
+    other_order: str
+    tasks: int = Field(description="Tasks that were judged in both orders.")
+    flips: float = Field(description="The share of them with another verdict.")
+    flips_low: float
+    flips_high: float
+    label: Id
+    shift: float = Field(description="How much more often the label is said in `order`.")
+    low: float
+    high: float
+    first_shown: bool = Field(description="Whether `order` shows this label's answer first.")
+
+
+class JuryShape(BaseModel):
+    """How many independent judges the workers count for, and why."""
+
+    text: str
+    items: int = Field(description="Open items the report rests on: those answered last.")
+    n_judges: int
+    effective: float | None = Field(description="k / (1 + (k - 1) correlation).")
+    low: float | None
+    high: float | None
+    correlation: float | None = Field(description="Mean correlation of two judges' errors.")
+    correlation_low: float | None
+    correlation_high: float | None
+    reference: str = Field(description="gold or consensus: what errors are counted by.")
+    tasks: int = Field(description="Tasks on which errors were compared.")
+    gold_tasks: int
+    judges: list[Judge]
+    groups: list[JudgeGroup]
+    order_effects: list[OrderEffectShape]
+    left_out: int = Field(description="Workers with fewer labels, who are not in the report.")
+    level: float
+
+
 class WorkerShape(WorkerRowShape):
     """A worker compared with the crowd, and over time."""
 

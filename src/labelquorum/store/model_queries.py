@@ -142,6 +142,11 @@ def agreement(model: Estimator, limit: int) -> dict[str, Any]:
     }
 
 
+def jury(model: Estimator, limit: int) -> dict[str, Any]:
+    """For how many independent judges the workers count on these open items, and why."""
+    return model.jury(max_workers=limit).to_dict()
+
+
 def profile(model: Estimator, workers: list[Any]) -> list[dict[str, Any]]:
     """`skills` of workers, beside the crowd's mean matrix, and how each did over time."""
     candidates, share = model.inspection.candidates()
@@ -173,6 +178,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
     "worker_table": worker_table,
     "explain": explain,
     "gains": gains,
+    "jury": jury,
     "priors": priors,
     "profile": profile,
     "reasons": reasons,

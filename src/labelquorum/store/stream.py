@@ -21,6 +21,7 @@ from labelquorum.store.gold import GoldLabels
 from labelquorum.store.learner import Configuration
 from labelquorum.store.queries import (
     AGREEMENT_WORKERS,
+    JURY_WORKERS,
     Answer,
     GoldError,
     Queries,
@@ -305,6 +306,10 @@ class Stream:
     def agreement(self, limit: int = AGREEMENT_WORKERS) -> dict[str, Any]:
         """Cohen's kappa of every two of the workers with most labels on the items answered last."""
         return self._queries.agreement(limit)
+
+    def jury(self, limit: int = JURY_WORKERS) -> dict[str, Any]:
+        """For how many independent judges the workers count on the items answered last."""
+        return self._queries.jury(limit)
 
     def suggestions(self, limit: int = 100) -> tuple[list[dict[str, Any]], int]:
         """Open items by what one more label would likely do, the largest gain first."""

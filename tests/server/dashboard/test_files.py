@@ -42,6 +42,7 @@ def test_the_package_holds_every_page():
         "ask",
         "item",
         "items",
+        "jury",
         "login",
         "settings",
         "stream",

@@ -207,6 +207,55 @@ def test_who_agrees_with_whom_is_shown(view, service):
     view.check()
 
 
+def test_how_many_judges_the_jury_counts_for_is_shown(view, service):
+    found = service.client.jury("birds")
+    view.sign_in("/s/birds")
+    page = view.page
+    page.click("nav a:has-text('Jury')")
+    page.wait_for_selector(".figure")
+    assert view.text(".figure:nth-child(1) .value") == f"{found['effective']:.1f}"
+    assert view.text(".figure:nth-child(2) .value") == str(found["n_judges"])
+    assert view.text(".jury-text") == found["text"]
+    rows = page.locator("table:has(caption:text('how often each is right')) tbody tr")
+    assert rows.count() == len(found["judges"])
+    rows.first.locator("a").click()
+    page.wait_for_selector(".maps")
+    assert page.locator("h1").text_content() == str(found["judges"][0]["worker"])
+    view.check()
+
+
+def test_groups_and_the_order_of_answers_are_shown_on_the_jury_page(view):
+    def juries(reply):
+        bounds = {"low": 0.4, "high": 0.6}
+        reply["groups"] = [
+            {"group": "gpt", "by": "model", "judges": ["a", "b"], "correlation": 0.5, **bounds}
+            | {"excess": 0.3, "excess_low": 0.1, "effective": 1.3}
+        ]
+        reply["order_effects"] = [
+            {"worker": "a", "other": "b", "order": "AB", "other_order": "BA", "tasks": 40}
+            | {"flips": 0.25, "flips_low": 0.1, "flips_high": 0.4, "label": "owl", "shift": 0.5}
+            | {**bounds, "first_shown": True}
+        ]
+
+    view.alter("/jury$", juries)
+    view.sign_in("/s/birds/jury")
+    page = view.page
+    page.wait_for_selector("table:has(caption:text('Groups of judges'))")
+    group = page.locator("table:has(caption:text('Groups of judges')) tbody tr")
+    assert group.locator("th, td").all_text_contents()[0] == "gpt"
+    assert group.locator("td").last.text_content() == "beyond the others"
+    order = page.locator("table:has(caption:text('order of the answers')) tbody tr")
+    assert "the first shown" in order.text_content()
+    view.check()
+
+
+def test_one_worker_is_no_jury(view, service):
+    service.client.create("alone", classes=list(BIRDS))
+    view.sign_in("/s/alone/jury")
+    view.page.wait_for_selector(".state:has-text('No jury yet')")
+    view.check()
+
+
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_worker_whose_name_no_address_holds_has_a_page(view, service, name):
     stream = f"dots {len(name)}"

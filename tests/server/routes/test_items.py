@@ -150,6 +150,19 @@ def test_workers_are_compared_with_one_another(admin, birds, crowd):
     assert admin.get(f"{birds}/agreement", params={"limit": 1}).status_code == 422
 
 
+def test_the_jury_is_reported(admin, birds, crowd):
+    found = admin.get(f"{birds}/jury").json()
+    workers = {row["worker"] for row in crowd}
+    assert found["n_judges"] == len(workers) and found["items"] > 0
+    assert {row["worker"] for row in found["judges"]} == workers
+    assert 1 <= found["low"] <= found["effective"] <= found["high"] <= len(workers)
+    assert found["text"].startswith(f"{len(workers)} judges count as")
+    assert all(row["low"] <= row["reliability"] <= row["high"] for row in found["judges"])
+    fewer = admin.get(f"{birds}/jury", params={"limit": 2}).json()
+    assert len(fewer["judges"]) == 2 and fewer["left_out"] == len(workers) - 2
+    assert admin.get(f"{birds}/jury", params={"limit": 1}).status_code == 422
+
+
 def test_pending_items_come_least_sure_first(admin, birds):
     items = admin.get(f"{birds}/pending", params={"threshold": 0.9, "limit": 5}).json()["items"]
     sure = [item["confidence"] for item in items]

@@ -10,6 +10,7 @@ import { page as agreement } from "./pages/agreement.js";
 import { page as ask } from "./pages/ask.js";
 import { page as item } from "./pages/item.js";
 import { page as items } from "./pages/items.js";
+import { page as jury } from "./pages/jury.js";
 import { page as login } from "./pages/login.js";
 import { page as settings } from "./pages/settings.js";
 import { page as stream } from "./pages/stream.js";
@@ -17,13 +18,14 @@ import { page as streams } from "./pages/streams.js";
 import { page as worker } from "./pages/worker.js";
 import { page as workers } from "./pages/workers.js";
 
-const LISTS = { agreement, ask, items, settings, workers };
+const LISTS = { agreement, ask, items, jury, settings, workers };
 const SINGLES = { items: item, workers: worker };
 const TABS = [
   ["Overview"],
   ["Items", "items"],
   ["Workers", "workers"],
   ["Agreement", "agreement"],
+  ["Jury", "jury"],
   ["Ask next", "ask"],
   ["Settings", "settings"],
 ];

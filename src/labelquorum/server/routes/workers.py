@@ -21,8 +21,8 @@ from labelquorum.server.request_parsing import (
     cursor_of,
     spellings,
 )
-from labelquorum.server.schemas import AgreementShape, Gone, WorkerPage, WorkerShape
-from labelquorum.store.queries import AGREEMENT_WORKERS, Recent
+from labelquorum.server.schemas import AgreementShape, Gone, JuryShape, WorkerPage, WorkerShape
+from labelquorum.store.queries import AGREEMENT_WORKERS, JURY_WORKERS, Recent
 from labelquorum.store.stats import StreamStats
 from labelquorum.store.stream import Stream
 
@@ -124,6 +124,25 @@ async def read_agreement(
         return as_json(await service.ask(known.agreement, limit))
 
     return json_response(*await cached_body(request, known.name, ("agreement", limit), make))
+
+
+@router.get(
+    f"{STREAM}/jury",
+    response_model=JuryShape,
+    responses=error_responses(401, 403, 404, 422, 429, 503),
+)
+async def read_jury(
+    request: Request,
+    stream: str,
+    limit: Annotated[int, Query(ge=2, le=1000, description="Judges at most.")] = JURY_WORKERS,
+) -> Response:
+    """How many independent judges the workers count for, who errs together, what order does."""
+    service, known = service_of(request), known_stream(request).stream
+
+    async def make() -> bytes:
+        return as_json(await service.ask(known.jury, limit))
+
+    return json_response(*await cached_body(request, known.name, ("jury", limit), make))
 
 
 @router.delete(

@@ -1,0 +1,202 @@
+"""`labelquorum judge`: the consensus of LLM judges, and how far their jury can be trusted."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from labelquorum.cli.aggregate import answers, encoding_of, write_file
+from labelquorum.cli.options import (
+    AsJson,
+    Labels,
+    Raw,
+    Workers,
+    open_source,
+    output_option,
+    print_json,
+    tell,
+)
+from labelquorum.errors import LabelError
+
+if TYPE_CHECKING:
+    from labelquorum.ingest.labels import LabelTable
+
+__all__ = ["judge"]
+
+Row = Mapping[str, Any]
+
+SHOWN = 20  # judges in a table, half from either end, and judges with the largest order effects
+
+
+def judge(
+    labels: Labels,
+    gold: Annotated[
+        Path | None,
+        typer.Option(
+            "--gold",
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help="True labels of some tasks, by people: CSV with the columns task and label.",
+        ),
+    ] = None,
+    workers: Workers = None,
+    output: Annotated[
+        Path | None,
+        output_option(
+            "Where to write the consensus, .csv or .jsonl; it is not written unless given."
+        ),
+    ] = None,
+    raw: Raw = False,
+    as_json: AsJson = False,
+) -> None:
+    """Combine the votes of LLM judges, and report on their jury.
+
+    Files have a row per vote: task, worker (the judge), label, and where known
+    score, model, prompt and order (such as AB and BA; a judge that is asked in
+    both orders is two workers). The report says for how many independent
+    judges the jury counts, how often each judge is right, which judges err
+    together, and what the order of the answers does.
+
+    With --gold, errors are counted on true labels, and the consensus learns
+    from them which judges to trust; 20 tasks drawn at random help most. Without,
+    judges are compared with the consensus of the others.
+    """
+    from labelquorum.ingest.chunks import concatenate
+    from labelquorum.ingest.readers import read_labels
+    from labelquorum.ingest.writers import write_columns
+    from labelquorum.learn.estimators import BiLA
+
+    encoding = encoding_of(output, "--output")
+    table = concatenate([read_labels(open_source(name)) for name in labels])
+    truths = None if gold is None else _truths(gold, table)
+    model = BiLA().fit(table, truths, workers=workers)
+    if output is not None:
+        target = io.BytesIO()
+        n_tasks = write_columns(answers(model), target, encoding, raw)
+        write_file(output, target.getvalue())
+    found = model.jury()
+    expected = model.expected_error()
+    report = {**found.to_dict(), "expected_error": asdict(expected)}
+    if as_json:
+        print_json(report)
+    else:
+        _print(report, str(expected))
+    if output is not None:
+        tell(f"Wrote the consensus on {n_tasks:,} tasks to {output}.")
+    if report["reference"] != "gold":
+        tell(_advice(len(truths or ())))
+
+
+def _truths(path: Path, table: "LabelTable") -> dict[Any, Any]:
+    """True labels of the tasks judged, with the ids and classes that the votes have."""
+    from labelquorum.evaluation.datasets.load import read_truth
+
+    tasks = {str(task): task for task in table.item_ids}
+    classes = {str(label): label for label in table.labels}
+    known = read_truth(path)
+    found = {tasks[t]: classes.get(label, label) for t, label in known.items() if t in tasks}
+    if not found:
+        raise LabelError(
+            f"{path}: none of its {len(known):,} tasks has a vote. Check that tasks have the same "
+            "ids in both files."
+        )
+    if len(found) < len(known):
+        tell(f"{path}: {len(known) - len(found):,} tasks have no vote, and were left out.")
+    return found
+
+
+def _advice(n_gold: int) -> str:
+    from labelquorum.learn.jury import MIN_GOLD_TASKS
+
+    return (
+        f"{n_gold:,} gold labels: label {MIN_GOLD_TASKS} tasks by hand, drawn at random, and give "
+        "them as --gold. They count real errors, show what all judges get wrong together, and "
+        "teach the consensus which judges to trust."
+    )
+
+
+def _print(report: Row, expected: str) -> None:
+    console = Console()
+    console.print(Text(f"{report['text']} {expected}"))
+    judges = sorted(report["judges"], key=lambda row: -(row["reliability"] or 0))
+    more = max(len(judges) - SHOWN, 0)
+    head = judges[: (len(judges) - more + 1) // 2]
+    tail = judges[len(head) + more :]
+    rows = [_judge_cells(row) for row in head]
+    rows += [[f"… {more:,} more"]] if more else []
+    rows += [_judge_cells(row) for row in tail]
+    _table(console, "judge", ("right", "95 %", "by", "labels", "model", "prompt", "order"), rows)
+    if report["groups"]:
+        rows = [
+            [
+                row["group"],
+                f"{len(row['judges']):,}",
+                _number(row["correlation"]),
+                _between(row["low"], row["high"], _number),
+                _number(row["effective"], 1),
+                "yes" if (row["excess_low"] or 0) > 0 else "as the others",
+            ]
+            for row in report["groups"]
+        ]
+        _table(console, "group", ("judges", "ρ", "95 %", "count as", "err together"), rows)
+    if report["order_effects"]:
+        rows = [
+            [
+                str(row["worker"]),
+                f"{row['order']}, {row['other_order']}",
+                f"{row['flips']:.0%}",
+                _between(row["flips_low"], row["flips_high"], _share),
+                "first shown" if row["first_shown"] else f"{row['label']} in {row['order']}",
+                f"{row['shift']:+.0%}",
+                _between(row["low"], row["high"], _share),
+            ]
+            for row in report["order_effects"][:SHOWN]
+        ]
+        heads = ("orders", "flips", "95 %", "prefers", "by", "95 %")
+        _table(console, "judge", heads, rows)
+
+
+def _judge_cells(row: Row) -> list[str]:
+    return [
+        str(row["worker"]),
+        "–" if row["reliability"] is None else f"{row['reliability']:.1%}",
+        _between(row["low"], row["high"], _share),
+        row["by"],
+        f"{row['labels']:,}",
+        *(row[name] or "" for name in ("model", "prompt", "order")),
+    ]
+
+
+def _table(console: Console, first: str, heads: Sequence[str], rows: Sequence[list[str]]) -> None:
+    """Print a table without the columns that are empty in every row."""
+    names = [first, *heads]
+    cells = [row + [""] * (len(names) - len(row)) for row in rows]
+    kept = [n for n in range(len(names)) if n == 0 or any(row[n] for row in cells)]
+    table = Table(box=SIMPLE_HEAD)
+    for n in kept:
+        table.add_column(names[n], justify="left" if n == 0 else "right")
+    for row in cells:
+        table.add_row(
+            *(Text(cell if cell.isprintable() else repr(cell)) for cell in (row[n] for n in kept))
+        )
+    console.print(table)
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def _between(low: float | None, high: float | None, write: Any) -> str:
+    return "" if low is None or high is None else f"{write(low)} to {write(high)}"

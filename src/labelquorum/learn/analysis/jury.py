@@ -1,0 +1,245 @@
+"""Juries: for how many independent judges a panel counts, and which judges err together.
+
+With the mean correlation ρ of their errors, the mean of k judges varies as that of
+k / (1 + (k − 1) ρ) independent ones (the design effect of L. Kish, Survey Sampling, 1965).
+Arrays in, arrays out; `learn/jury.py` makes the report of them. `docs/judges.md` explains it.
+"""
+
+from collections.abc import Hashable, Sequence
+from math import sqrt
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelquorum._types import Floats
+from labelquorum.learn.analysis.intervals import wilson
+
+__all__ = [
+    "Correlations",
+    "OrderEffect",
+    "effective_number",
+    "error_correlations",
+    "found_groups",
+    "order_effect",
+]
+
+MIN_SHARED_TASKS = 10
+"""Tasks two judges must share: the correlation of fewer errors is mostly noise."""
+
+JACKKNIFE_PARTS = 50
+"""Parts of the tasks that are left out in turn for intervals; of fewer tasks, each is a part."""
+
+MIN_EXCESS_CORRELATION = 0.2
+"""By how much the errors within a group that was found must correlate above the usual pair."""
+
+FALSE_DISCOVERY_RATE = 0.01
+"""The share of pairs held for dependent by chance (Y. Benjamini, Y. Hochberg, JRSS B 57, 1995)."""
+
+TINY = 1e-12
+
+
+class Correlations(NamedTuple):
+    """How the errors of judges go together, (…, G) for all judges first and then each group."""
+
+    pairs: Floats  # (K, K); NaN on the diagonal and where two share too few tasks or never differ
+    shared: Floats  # (K, K) tasks both have labelled
+    within: Floats  # (G,) mean correlation of two judges of the group
+    within_low: Floats
+    within_high: Floats
+    excess: Floats  # (G,) that, less the mean correlation with a judge outside; NaN without any
+    excess_low: Floats
+    excess_high: Floats
+
+
+def effective_number(n_judges: int, correlation: float) -> float:
+    """For how many judges with independent errors this many count; at most for themselves.
+
+    Examples
+    --------
+    >>> [effective_number(12, rho) for rho in (0.0, 0.5, 1.0)]
+    [12.0, 1.8461538461538463, 1.0]
+    """
+    return n_judges / max(1 + (n_judges - 1) * correlation, 1.0)
+
+
+def error_correlations(
+    errors: Floats, groups: Sequence[NDArray[np.intp]] = (), level: float = 0.95
+) -> Correlations:
+    """Correlate the errors of every two judges, and average them over all and over groups.
+
+    Parameters
+    ----------
+    errors
+        (N, K): 1 where the judge is wrong, 0 where right, between them for a probability; NaN
+        where they have not labelled the task.
+    groups
+        Columns of judges that are reported together.
+    level
+        Of the intervals, by the jackknife over tasks.
+    """
+    n_tasks, n_judges = errors.shape
+    members = [np.arange(n_judges), *groups]
+    parts = [slice(n, None, JACKKNIFE_PARTS) for n in range(min(JACKKNIFE_PARTS, n_tasks))]
+    total = _sums(errors)
+    pairs = _correlate(*total)
+    point = _means(pairs, members)
+    # pseudo-estimates without each part, (P, 2, G)
+    without = np.array(
+        [
+            _means(
+                _correlate(*(a - b for a, b in zip(total, _sums(errors[p]), strict=True))), members
+            )
+            for p in parts
+        ]
+    ).reshape(len(parts), 2, len(members))
+    reach = np.full(point.shape, np.nan)
+    if len(parts) > 1:
+        # (P − 1) / P Σ_p (θ_p − θ̄)²
+        spread = (without - without.mean(axis=0)) ** 2
+        z = NormalDist().inv_cdf((1 + level) / 2)
+        reach = z * np.sqrt((len(parts) - 1) * spread.mean(axis=0))
+    low, high = np.maximum(point - reach, -1), point + reach
+    return Correlations(
+        pairs,
+        total[0],
+        point[0],
+        low[0],
+        np.minimum(high[0], 1),
+        point[1],
+        low[1],
+        high[1],
+    )
+
+
+def found_groups(pairs: Floats, shared: Floats) -> list[NDArray[np.intp]]:
+    """Judges whose errors correlate clearly more than those of the usual pair, by column.
+
+    Pairs that are not significantly above the median pair count as that; judges are then joined
+    by average linkage as long as two groups correlate by `MIN_EXCESS_CORRELATION` more.
+    """
+    upper = np.triu_indices(len(pairs), 1)
+    known = np.isfinite(pairs[upper])
+    if known.sum() < 2:
+        return []
+    usual = float(np.median(pairs[upper][known]))
+    # atanh r is about normal with variance 1 / (n − 3) (R. A. Fisher, 1921)
+    reach = np.arctanh(np.clip(pairs[upper], -0.999, 0.999)) - np.arctanh(min(usual, 0.999))
+    score = np.where(known, reach * np.sqrt(np.maximum(shared[upper] - 3, 1)), -np.inf)
+    chance = np.array([NormalDist().cdf(-value) for value in score.tolist()])
+    order = np.argsort(chance, kind="stable")
+    bound = FALSE_DISCOVERY_RATE * np.arange(1, len(order) + 1) / known.sum()
+    passed = np.flatnonzero(chance[order] <= bound)
+    chosen = order[: passed[-1] + 1] if len(passed) else order[:0]
+    excess = np.zeros(pairs.shape)
+    for row, column in zip(upper[0][chosen], upper[1][chosen], strict=True):
+        excess[row, column] = excess[column, row] = pairs[row, column] - usual
+    return _average_linkage(excess)
+
+
+class OrderEffect(NamedTuple):
+    """How verdicts of one judge differ between two orders of the answers."""
+
+    tasks: int  # that it judged in both orders
+    flips: float  # the share of them with another verdict
+    flips_low: float
+    flips_high: float
+    label: int  # whose share is compared
+    shift: float  # how much more often it is said in the first order, as a share of the tasks
+    low: float
+    high: float
+
+
+def order_effect(
+    first: NDArray[np.intp],
+    second: NDArray[np.intp],
+    n_classes: int,
+    label: int | None = None,
+    level: float = 0.95,
+) -> OrderEffect | None:
+    """Compare the verdicts on the same tasks in two orders, (T,) each; None without tasks.
+
+    Parameters
+    ----------
+    label
+        The class whose share is compared; unless given, the one whose share differs most.
+    """
+    n = len(first)
+    if not n:
+        return None
+    if label is None:
+        counts = [np.bincount(said, minlength=n_classes) for said in (first, second)]
+        label = int(np.argmax(np.abs(counts[0] - counts[1])))
+    differs = float((first != second).mean())
+    change = (first == label).astype(np.float64) - (second == label)
+    shift = float(change.mean())
+    # One task more each way, so that verdicts without a flip are not held for certain.
+    variance = (float((change**2).sum()) + 2) / (n + 2) - (change.sum() / (n + 2)) ** 2
+    reach = NormalDist().inv_cdf((1 + level) / 2) * sqrt(variance / n)
+    bounds = max(shift - reach, -1.0), min(shift + reach, 1.0)
+    return OrderEffect(n, differs, *wilson(differs, n, level), label, shift, *bounds)
+
+
+def first_shown(order: str, other: str, classes: Sequence[Hashable]) -> int | None:
+    """The class that `order` shows first, where two orders spell two options, as AB and BA do.
+
+    The options in the order of the alphabet are the classes in theirs: in AB, A or 1 or "left"
+    beside "right" is shown first. None where the orders say something else.
+    """
+    if len(classes) != 2 or len(order) != 2 or order[0] == order[1] or other != order[::-1]:
+        return None
+    ranked = sorted(range(2), key=lambda c: str(classes[c]))
+    return ranked[sorted(order).index(order[0])]
+
+
+def _sums(errors: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """Over the tasks two judges share: their number, Σx, Σx² of the first, and Σxy, (K, K) each."""
+    seen = np.isfinite(errors)
+    x, m = np.where(seen, errors, 0.0), seen.astype(np.float64)
+    return m.T @ m, x.T @ m, (x * x).T @ m, x.T @ x
+
+
+def _correlate(n: Floats, sums: Floats, squares: Floats, products: Floats) -> Floats:
+    """Pearson's correlation of every two, (K, K)."""
+    with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0: nothing is shared
+        variance = squares / n - (sums / n) ** 2
+        covariance = products / n - sums * sums.T / n**2
+        found = covariance / np.sqrt(variance * variance.T)
+    usable = (n >= MIN_SHARED_TASKS) & (np.minimum(variance, variance.T) > TINY)
+    np.fill_diagonal(usable, val=False)
+    return np.where(usable, found, np.nan)
+
+
+def _means(pairs: Floats, members: Sequence[NDArray[np.intp]]) -> Floats:
+    """The mean within each group, and that less the mean with those outside, (2, G)."""
+    found = np.full((2, len(members)), np.nan)
+    known = np.isfinite(pairs)
+    values = np.where(known, pairs, 0.0)
+    for g, group in enumerate(members):
+        inside = np.ix_(group, group)
+        n_inside, inner = known[inside].sum(), values[inside].sum()
+        n_outside = known[group].sum() - n_inside
+        if n_inside:
+            found[0, g] = inner / n_inside
+        if n_inside and n_outside:
+            found[1, g] = found[0, g] - (values[group].sum() - inner) / n_outside
+    return found
+
+
+def _average_linkage(excess: Floats) -> list[NDArray[np.intp]]:
+    """Join the two groups with the largest mean excess until it is too small."""
+    groups = [[k] for k in range(len(excess))]
+    mean = excess.copy()
+    np.fill_diagonal(mean, -np.inf)
+    while len(groups) > 1:
+        one, two = sorted(divmod(int(mean.argmax()), len(groups)))
+        if mean[one, two] < MIN_EXCESS_CORRELATION:
+            break
+        n_one, n_two = len(groups[one]), len(groups[two])
+        joined = (n_one * mean[one] + n_two * mean[two]) / (n_one + n_two)
+        joined[one] = -np.inf
+        mean[one], mean[:, one] = joined, joined
+        groups[one] += groups.pop(two)
+        mean = np.delete(np.delete(mean, two, axis=0), two, axis=1)
+    return [np.array(sorted(group), np.intp) for group in groups if len(group) > 1]

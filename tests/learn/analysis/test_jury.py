@@ -1,0 +1,211 @@
+"""Juries with known answers: effective judges, groups that err together, order effects."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import labelquorum as lq
+from labelquorum.errors import StateError
+from labelquorum.learn.analysis.jury import (
+    effective_number,
+    error_correlations,
+    first_shown,
+    found_groups,
+    order_effect,
+)
+
+N_TASKS = 400
+
+
+def votes(said):
+    """A column per judge, w00 and on, a row per task."""
+    n, k = said.shape
+    tasks = np.repeat([f"t{i}" for i in range(n)], k)
+    workers = [f"w{j:02d}" for j in range(k)] * n
+    return pd.DataFrame({"task": tasks, "worker": workers, "label": said.ravel()})
+
+
+def said_by(truth, rng, n_judges, skill=0.75):
+    right = rng.random((len(truth), n_judges)) < skill
+    return np.where(right, truth[:, None], 1 - truth[:, None])
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def truth(rng):
+    return rng.integers(0, 2, N_TASKS)
+
+
+def gold_of(truth, n):
+    return {f"t{i}": int(truth[i]) for i in range(n)}
+
+
+def test_judges_with_independent_errors_count_for_themselves(truth, rng):
+    said = said_by(truth, rng, 12)
+    jury = lq.BiLA().fit(votes(said), gold_of(truth, N_TASKS)).jury()
+    assert jury.reference == "gold" and jury.tasks == jury.gold_tasks == N_TASKS
+    assert jury.low <= jury.effective <= jury.high <= 12
+    assert jury.effective > 10
+    assert jury.groups.empty
+
+
+def test_copies_of_a_judge_count_as_one(truth, rng):
+    said = np.repeat(said_by(truth, rng, 1), 6, axis=1)
+    jury = lq.BiLA().fit(votes(said), gold_of(truth, 100)).jury()
+    assert jury.effective == pytest.approx(1) and jury.correlation == pytest.approx(1)
+
+
+def test_the_correlation_is_pearsons_of_errors_on_shared_tasks(truth, rng):
+    said = said_by(truth, rng, 4)
+    errors = np.where(rng.random(said.shape) < 0.1, np.nan, said != truth[:, None])
+    found = error_correlations(errors)
+    wanted = pd.DataFrame(errors).corr().to_numpy(copy=True)
+    np.fill_diagonal(wanted, np.nan)
+    np.testing.assert_allclose(found.pairs, wanted)
+    assert found.within[0] == pytest.approx(np.nanmean(wanted))
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3])
+def test_the_interval_of_the_correlation_holds_as_often_as_it_says(rho, rng):
+    covered = 0
+    for _ in range(200):
+        shared = rng.random((150, 1)) < 0.3
+        copies = rng.random((150, 6)) < np.sqrt(rho)
+        errors = np.where(copies, shared, rng.random((150, 6)) < 0.3).astype(float)
+        found = error_correlations(errors)
+        covered += found.within_low[0] <= rho <= found.within_high[0]
+    assert covered >= 180  # 95 % of 200 are 190; 180 is 3 standard deviations below
+
+
+def test_judges_of_one_model_who_err_together_are_reported_as_a_group(truth, rng):
+    said = said_by(truth, rng, 10)
+    for j in range(4):
+        copied = rng.random(N_TASKS) < 0.8
+        said[copied, j] = said[copied, 0]
+    workers = pd.DataFrame(
+        {"worker": [f"w{j:02d}" for j in range(10)], "model": ["m"] * 4 + ["n", "o"] * 3}
+    )
+    table, gold = votes(said), gold_of(truth, N_TASKS)
+    jury = lq.BiLA().fit(table, gold, workers=workers).jury()
+    by_model = jury.groups.set_index("group")
+    assert by_model.index[0] == "m" and by_model.loc["m", "excess_low"] > 0
+    assert (by_model.loc[["n", "o"], "excess_low"] < 0).all()
+    assert by_model.loc["m", "effective"] < 2
+    assert "4 judges of m err together" in str(jury)
+    found = lq.BiLA().fit(table, gold).jury().groups  # the same judges, without attributes
+    assert found["by"].tolist() == ["errors"]
+    assert found["judges"][0] == ["w00", "w01", "w02", "w03"]
+
+
+def test_of_independent_judges_no_group_is_found(rng):
+    found = 0
+    for _ in range(50):
+        errors = (rng.random((200, 15)) < 0.3).astype(float)
+        pairs = error_correlations(errors)
+        found += bool(found_groups(pairs.pairs, pairs.shared))
+    assert found <= 2
+
+
+def test_without_gold_errors_are_those_against_the_consensus(truth, rng):
+    said = said_by(truth, rng, 8)
+    for gold in (None, gold_of(truth, 19)):
+        jury = lq.BiLA().fit(votes(said), gold).jury()
+        assert jury.reference == "consensus" and "20 gold tasks" in str(jury)
+        assert jury.gold_tasks == len(gold or ())
+        assert (jury.judges["by"] == "model").sum() == (8 if gold is None else 0)
+    assert lq.BiLA().fit(votes(said), gold_of(truth, 20)).jury().reference == "gold"
+
+
+def test_reliability_is_the_share_right_on_gold_and_else_the_skill(truth, rng):
+    said = said_by(truth, rng, 5)
+    table = votes(said)
+    late = (table["worker"] == "w04") & table["task"].isin([f"t{i}" for i in range(95)])
+    model = lq.BiLA().fit(table[~late], gold_of(truth, 100))
+    judges = model.jury().judges
+    share = (said[:100, 0] == truth[:100]).mean()
+    assert judges.loc["w00", "reliability"] == pytest.approx(share)
+    assert judges.loc["w00", "by"] == "gold"
+    low, high = judges.loc["w00", ["low", "high"]]
+    assert low < share < high and high - low < 0.2
+    assert judges.loc["w04", "by"] == "model"  # 5 gold tasks are too few
+    assert judges.loc["w04", "reliability"] == pytest.approx(model.skills_["w04"], abs=1e-6)
+    assert judges.loc["w04", "labels"] == N_TASKS - 95
+
+
+def test_the_preference_for_the_answer_shown_first_is_recovered(truth, rng):
+    both = said_by(truth, rng, 2, 0.9).repeat(2, axis=1)
+    lean = rng.random((N_TASKS, 2)) < 0.3
+    both[lean[:, 0], 0], both[lean[:, 1], 1] = 0, 1  # 0 is shown first in AB, 1 in BA
+    workers = pd.DataFrame(
+        {
+            "worker": ["w00", "w01", "w02", "w03"],
+            "model": ["m", "m", "n", "n"],
+            "order": ["AB", "BA"] * 2,
+        }
+    )
+    jury = lq.BiLA().fit(votes(both), workers=workers).jury()
+    rows = jury.order_effects.set_index("worker")
+    flips = (both[:, 0] != both[:, 1]).mean()
+    assert rows.loc["w00", "flips"] == pytest.approx(flips)
+    assert rows.loc["w00", "label"] == 0 and rows.loc["w00", "first_shown"]
+    # 0.3 chosen by position in either order: it takes the first shown 30 points more often
+    assert rows.loc["w00", "low"] < 0.3 < rows.loc["w00", "high"]
+    assert rows.loc["w00", "low"] > 0.2
+    assert rows.loc["w02", "flips"] == 0 and rows.loc["w02", "low"] < 0 < rows.loc["w02", "high"]
+    assert "1 of 2 judges lean one way" in str(jury)
+
+
+def test_which_answer_is_shown_first_is_not_guessed():
+    assert first_shown("AB", "BA", ["2", "1"]) == 1
+    assert first_shown("BA", "AB", ["2", "1"]) == 0
+    for order, other in (("x", "y"), ("AB", "AC"), ("AA", "AA")):
+        assert first_shown(order, other, ["1", "2"]) is None
+    assert first_shown("AB", "BA", ["1", "2", "3"]) is None
+    effect = order_effect(np.array([0, 1, 2, 2]), np.array([0, 1, 1, 1]), 3)
+    assert effect is not None and effect.label in (1, 2) and abs(effect.shift) == 0.5
+    assert order_effect(np.zeros(0, np.intp), np.zeros(0, np.intp), 2) is None
+
+
+def test_a_number_of_judges_is_at_most_their_number():
+    assert effective_number(5, -0.2) == 5
+    assert effective_number(5, 1) == 1
+
+
+def test_one_judge_is_no_jury_and_a_forgotten_one_is_not_in_it(truth, rng):
+    model = lq.BiLA().fit(votes(said_by(truth, rng, 3)))
+    model.forget("w01")
+    assert model.jury().judges.index.tolist() == ["w00", "w02"]
+    model.forget("w02")
+    alone = model.jury()
+    assert alone.n_judges == 1 and np.isnan(alone.effective)
+    assert str(alone) == "1 judge: a jury has two or more."
+    nobody = lq.BiLA(open_items=0).fit(votes(said_by(truth, rng, 3))).jury()
+    assert nobody.n_judges == 0 and nobody.groups.empty and nobody.order_effects.empty
+
+
+def test_a_large_crowd_is_cut_to_those_with_most_labels(truth, rng):
+    table = votes(said_by(truth, rng, 6))
+    fewer = table[~((table["worker"] == "w03") & (table.index % 4 == 1))]
+    jury = lq.BiLA().fit(fewer).jury(max_workers=5)
+    assert jury.left_out == 1 and "w03" not in jury.judges.index
+    with pytest.raises(StateError, match="level"):
+        lq.BiLA().fit(table).jury(level=1)
+
+
+def test_a_method_without_intervals_reports_without_bounds(truth, rng):
+    judges = lq.MajorityVote().fit(votes(said_by(truth, rng, 4))).jury().judges
+    assert judges["reliability"].between(0, 1).all() and judges["low"].isna().all()
+
+
+def test_the_report_as_plain_values_is_json(truth, rng):
+    jury = lq.BiLA().fit(votes(said_by(truth, rng, 4))).jury()
+    plain = json.loads(json.dumps(jury.to_dict(), allow_nan=False))
+    assert plain["text"] == str(jury) and plain["effective"] == pytest.approx(jury.effective)
+    assert [row["worker"] for row in plain["judges"]] == jury.judges.index.tolist()
+    assert jury._repr_html_().startswith("<p>4 judges count as")
