@@ -136,7 +136,9 @@ class Jury:
         if together.empty:
             return []
         top = together.iloc[0]
-        more = f", and so do {len(together) - 1} other groups" if len(together) > 1 else ""
+        n_more = len(together) - 1
+        others = "one other group errs" if n_more == 1 else f"{n_more} other groups err"
+        more = f"; {others} together too" if n_more > 0 else ""
         return [
             f"The {len(top['judges'])} judges of {top['group']} err together "
             f"(ρ = {top['correlation']:.2f}) and count as {top['effective']:.1f}{more}."
