@@ -46,6 +46,7 @@ PAGES = (
     "docs/accuracy.md",
     "docs/confidence.md",
     "docs/crowd.md",
+    "docs/judges.md",
     "docs/store.md",
     "docs/tutorial-service.md",
     "docs/label-studio.md",

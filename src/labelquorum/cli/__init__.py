@@ -1,9 +1,9 @@
 """The command line: data to standard output, everything else to standard error.
 
-`options` has what commands share, `aggregate` also `stream`, `judge` the report on a jury, `inspect`
-the commands `workers`, `doctor`, `plot` and `report`, `questions` what is asked of a model's
-answers, `serve` also `keys` and `demo`, `store` those that read or change a store. Slow imports are
-in the command that needs them, so that `--help` is fast.
+`options` has what commands share, `aggregate` also `stream`, `judge` the report on a jury,
+`inspect` the commands `workers`, `doctor`, `plot` and `report`, `questions` what is asked of a
+model's answers, `serve` also `keys` and `demo`, `store` those that read or change a store. Slow
+imports are in the command that needs them, so that `--help` is fast.
 """
 
 import warnings
