@@ -48,6 +48,7 @@ PAGES = (
     "docs/doubt.md",
     "docs/crowd.md",
     "docs/trust.md",
+    "docs/judges.md",
     "docs/store.md",
     "docs/tutorial-service.md",
     "docs/label-studio.md",

@@ -122,7 +122,7 @@ class Jury:
             return f"{judges}: they share too few tasks, or differ too rarely, to compare errors."
         text = f"{judges} count as {self.effective:.1f} (ρ = {self.correlation:.2f}"
         if not np.isnan(self.low):
-            text += f"; {self.level:.0%} interval {self.low:.1f} to {self.high:.1f}"
+            text += f"; {self.level * 100:g} % interval {self.low:.1f} to {self.high:.1f}"
         if self.reference == "gold":
             return f"{text}), by their errors on {self.tasks:,} gold tasks."
         return (
@@ -136,9 +136,8 @@ class Jury:
         if together.empty:
             return []
         top = together.iloc[0]
-        n_more = len(together) - 1
-        others = "one other group errs" if n_more == 1 else f"{n_more} other groups err"
-        more = f"; {others} together too" if n_more > 0 else ""
+        others = len(together) - 1
+        more = f"; so do the judges of {others} other group{'s' * (others > 1)}" if others else ""
         return [
             f"The {len(top['judges'])} judges of {top['group']} err together "
             f"(ρ = {top['correlation']:.2f}) and count as {top['effective']:.1f}{more}."

@@ -25,8 +25,8 @@ __all__ = [
     "order_effect",
 ]
 
-MIN_SHARED_TASKS = 10
-"""Tasks two judges must share: the correlation of fewer errors is mostly noise."""
+MIN_SHARED_TASKS = 5
+"""Tasks two judges must share, as two workers for collusion: fewer tell next to nothing."""
 
 JACKKNIFE_PARTS = 50
 """Parts of the tasks that are left out in turn for intervals; of fewer tasks, each is a part."""
@@ -84,16 +84,13 @@ def error_correlations(
     parts = [slice(n, None, JACKKNIFE_PARTS) for n in range(min(JACKKNIFE_PARTS, n_tasks))]
     total = _sums(errors)
     pairs = _correlate(*total)
+    pairs[total[0] < MIN_SHARED_TASKS] = np.nan
+    usable = np.isfinite(pairs)
     point = _means(pairs, members)
-    # pseudo-estimates without each part, (P, 2, G)
-    without = np.array(
-        [
-            _means(
-                _correlate(*(a - b for a, b in zip(total, _sums(errors[p]), strict=True))), members
-            )
-            for p in parts
-        ]
-    ).reshape(len(parts), 2, len(members))
+    without = np.full((len(parts), *point.shape), np.nan)  # (P, 2, G)
+    for p, part in enumerate(parts):
+        rest = (a - b for a, b in zip(total, _sums(errors[part]), strict=True))
+        without[p] = _means(np.where(usable, _correlate(*rest), np.nan), members)
     reach = np.full(point.shape, np.nan)
     if len(parts) > 1:
         # (P − 1) / P Σ_p (θ_p − θ̄)²
@@ -206,7 +203,7 @@ def _correlate(n: Floats, sums: Floats, squares: Floats, products: Floats) -> Fl
         variance = squares / n - (sums / n) ** 2
         covariance = products / n - sums * sums.T / n**2
         found = covariance / np.sqrt(variance * variance.T)
-    usable = (n >= MIN_SHARED_TASKS) & (np.minimum(variance, variance.T) > TINY)
+    usable = (n > 1) & (np.minimum(variance, variance.T) > TINY)
     np.fill_diagonal(usable, val=False)
     return np.where(usable, found, np.nan)
 

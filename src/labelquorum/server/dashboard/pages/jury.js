@@ -24,19 +24,28 @@ export function page({ stream }) {
       fill(body, empty("No jury yet", "Two workers have to label the same open task."));
       return;
     }
-    const by = data.reference === "gold" ? "gold task" : "task, by consensus";
-    const tasks = counted(data.tasks, by, data.reference === "gold" ? "gold tasks" : "tasks, by consensus");
+    const isGold = data.reference === "gold";
+    const tasks = counted(data.tasks, isGold ? "gold task" : "task");
     figures.effective.set(one(data.effective), between(data.low, data.high, one));
-    figures.judges.set(count(data.n_judges), data.left_out ? `${count(data.left_out)} left out` : "");
-    figures.correlation.set(ratio(data.correlation), `on ${tasks}`);
+    const others = data.left_out ? `${count(data.left_out)} left out` : "";
+    figures.judges.set(count(data.n_judges), others);
+    figures.correlation.set(ratio(data.correlation), `${tasks}${isGold ? "" : ", by consensus"}`);
     says.textContent = data.text;
     fill(
       body,
-      el("dl", { class: "figures" }, Object.values(figures).map((each) => each.node)),
+      el(
+        "dl",
+        { class: "figures" },
+        Object.values(figures).map((each) => each.node),
+      ),
       says,
       panel("Judges", { note: "with a 95 % interval", flush: true }, judges(stream, data)),
       panel("Groups that err together", { note: "beyond the others", flush: true }, groups(data)),
-      panel("Order of the answers", { note: "judges asked in two orders", flush: true }, orders(stream, data)),
+      panel(
+        "Order of the answers",
+        { note: "judges asked in two orders", flush: true },
+        orders(stream, data),
+      ),
     );
   }
 
@@ -75,13 +84,20 @@ function judges(stream, data) {
       el("td", { class: "wide" }, what(row)),
     ),
   );
-  const heads = [["Judge"], ["Right", "number"], ["By"], ["Labels", "number"], ["What it is", "wide"]];
+  const heads = [
+    ["Judge"],
+    ["Right", "number"],
+    ["By"],
+    ["Labels", "number"],
+    ["What it is", "wide"],
+  ];
   return shortTable({ caption: "Judges and how often each is right", heads, rows });
 }
 
-const what = (row) =>
-  [row.worker_kind, row.model, row.prompt, row.order].filter((part) => part !== null).join(" · ") ||
-  "–";
+function what({ worker_kind, model, prompt, order }) {
+  const known = [worker_kind, model, prompt, order].filter((part) => part !== null);
+  return known.length ? known.join(" · ") : "–";
+}
 
 function groups({ groups: found }) {
   if (!found.length) return none("No two judges err together more than the others do.");
