@@ -45,6 +45,7 @@ PAGES = (
     "docs/hierarchical.md",
     "docs/accuracy.md",
     "docs/confidence.md",
+    "docs/trust.md",
     "docs/crowd.md",
     "docs/store.md",
     "docs/tutorial-service.md",

@@ -2,8 +2,8 @@
 
     LABELQUORUM_DATA=… python3 run.py python experiments/trust/gold.py [--smoke] [--report-only]
 
-LABELQUORUM_DATA names folders of data sets, separated by `:`. Gold is drawn at random; errors are on
-the other tasks. `results/gold.json` has the figures and `results/gold.md` the tables. `--variants`
+LABELQUORUM_DATA names folders of data sets, separated by `:`. Gold is drawn at random, errors
+are on the other tasks. `results/gold.json` has the figures and `results/gold.md` the tables. `--variants`
 also scores other constants of the stack, chosen with each family of data sets left out.
 """
 
@@ -28,10 +28,24 @@ FOUR = tuple(
     for name in ("natural", "adversarial_manual", "adversarial_neighbor", "adversarial_gptinst")
 )
 JURIES = (*FOUR, "llmbar_one_prompt", "care_civilcomments", "valence5", "paclabels_stance")
-CROWDS = (
-    "adult2_all adult2_gold cifar10n face fact_eval fej2013 mediaeval2013_q2 metaphor_novelty "
-    "relevance rte sentiment_polarity_amt sentiment_tweets trec2010 weather_cf web zencrowd_us"
-).split()  # 300 truths or more
+CROWDS = [
+    "adult2_all",
+    "adult2_gold",
+    "cifar10n",
+    "face",
+    "fact_eval",
+    "fej2013",
+    "mediaeval2013_q2",
+    "metaphor_novelty",
+    "relevance",
+    "rte",
+    "sentiment_polarity_amt",
+    "sentiment_tweets",
+    "trec2010",
+    "weather_cf",
+    "web",
+    "zencrowd_us",
+]  # 300 truths or more
 SIZES, CROWD_SIZES = (0, 10, 20, 50, 100, 500), (0, 20, 50)
 LARGE = 2000  # tasks: fewer draws are streamed
 LARGE_DRAWS = 5
@@ -65,7 +79,9 @@ def load(name):
         files = [f for f in (here / "labels.csv", here / "labels.csv.gz") if folder and f.exists()]
         if files and (here / "truth.csv").exists():
             kinds = dict.fromkeys(("task", "worker", "label"), str)
-            labels = pd.read_csv(files[0], dtype=kinds, keep_default_na=False, na_values={"score": [""]})
+            labels = pd.read_csv(
+                files[0], dtype=kinds, keep_default_na=False, na_values={"score": [""]}
+            )
             truth = pd.read_csv(here / "truth.csv", dtype=str).set_index("task")["label"]
             workers = here / "workers.csv"
             known = pd.read_csv(workers, dtype=str) if workers.exists() else None
@@ -115,7 +131,7 @@ def plain_stack(features, places, gold):
 
 
 def best_judge(votes, vote, gold, seed):
-    """The answers of the judge with the fewest errors on the gold; the vote where they have none."""
+    """The answers of the judge with the fewest errors on the gold; the vote where it has none."""
     own = votes.reindex(gold.index)
     right = own.eq(gold, axis=0).sum() + 1e-6 * np.random.default_rng(seed).random(votes.shape[1])
     return votes[right.idxmax()].fillna(vote)
@@ -303,7 +319,9 @@ def shown(one, key):
 def report(results):
     cells = results["cells"]
     text = ["# What gold is worth\n", f"`{COMMAND}`\n"]
-    text.append("Error in % on the other tasks, means over random draws of gold. ECE in %, 10 bins.\n")
+    text.append(
+        "Error in % on the other tasks, means over random draws of gold. ECE in %, 10 bins.\n"
+    )
     rows = [
         (name, f"{value:.2f}", limit, "yes" if value <= limit else "**no**")
         for name, value, limit in targets(cells)
@@ -317,9 +335,7 @@ def report(results):
         if one["set"] in JURIES
     ]
     text.append("## Juries\n")
-    text.append(
-        f"Sets of more than {LARGE:,} tasks are streamed in {LARGE_DRAWS} of the draws.\n"
-    )
+    text.append(f"Sets of more than {LARGE:,} tasks are streamed in {LARGE_DRAWS} of the draws.\n")
     text.append(table(("set", "gold", "draws", *keys), rows))
     keys = ("unsupervised", "offline", "unsupervised_ece", "offline_ece")
     rows = [

@@ -278,11 +278,13 @@ class Roster:
                 n_workers=n_workers,
                 n_classes=n_classes,
             )
-        known_of_items = _of_items(entries, truth, true_labels, (len(item_ids), n_classes))
+        shape = len(item_ids), n_classes
+        counted, truths, new_truths = _of_items(entries, truth, true_labels, shape)
         chunk = chunk._replace(
+            counted_probs=counted,
+            gold=truths,
+            new_gold=new_truths,
             worker_keys=self._keys_of(chunk.workers, new_workers),
-            counted_probs=known_of_items[0],
-            gold=known_of_items[1],
             worker_groups=self.groups_of(chunk.workers, new_workers, attributes),
         )
         return Intake(
@@ -603,8 +605,8 @@ def _of_items(
     truth: Mapping[int, Hashable],
     true_labels: NDArray[np.integer[Any]],
     shape: tuple[int, int],
-) -> tuple[NDArray[np.float32] | None, NDArray[np.int32] | None]:
-    """By what open items were counted, (N, A, C), and the truth where it is given, (N,)."""
+) -> tuple[NDArray[np.float32] | None, NDArray[np.int32] | None, NDArray[np.bool_] | None]:
+    """By what open items were counted, (N, A, C), and where a truth is given, and is new, (N,)."""
     n_items, n_classes = shape
     n_models = max((len(entry.counted_probs) for _, entry in open_items), default=0)
     counted = np.zeros((n_items, n_models, n_classes), np.float32) if open_items else None
@@ -613,8 +615,11 @@ def _of_items(
         if counted is not None:
             counted[i, :, : entry.counted_probs.shape[1]] = entry.counted_probs
         gold[i] = entry.gold
+    before = gold.copy()
     gold[list(truth)] = true_labels
-    return counted, gold if (gold != MISSING).any() else None
+    if (gold == MISSING).all():
+        return counted, None, None
+    return counted, gold, gold != before
 
 
 def _notes(

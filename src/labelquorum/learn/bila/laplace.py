@@ -83,9 +83,7 @@ def _matrix(factor: Floats, covariance: Floats | None, curvature: Floats) -> Flo
     return np.eye(len(factor)) + root[:, None] * covariance * root
 
 
-def _shrunk(
-    factor: Floats, covariance: Floats | None, curvature: Floats, target: Floats
-) -> Floats:
+def _shrunk(factor: Floats, covariance: Floats | None, curvature: Floats, target: Floats) -> Floats:
     """W F (I + Fᵀ W F)⁻¹ Fᵀ b = W^½ (I + W^½ K W^½)⁻¹ W^½ K b."""
     matrix = _matrix(factor, covariance, curvature)
     if covariance is None:
