@@ -46,6 +46,7 @@ PAGES = (
     "docs/accuracy.md",
     "docs/confidence.md",
     "docs/doubt.md",
+    "docs/gold.md",
     "docs/crowd.md",
     "docs/trust.md",
     "docs/judges.md",

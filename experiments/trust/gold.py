@@ -131,7 +131,7 @@ def plain_stack(features, places, gold):
 
 
 def best_judge(votes, vote, gold, seed):
-    """The answers of the judge with the fewest errors on gold; the vote where they have none."""
+    """The answers of the judge with the fewest errors on the gold; the vote where it has none."""
     own = votes.reindex(gold.index)
     right = own.eq(gold, axis=0).sum() + 1e-6 * np.random.default_rng(seed).random(votes.shape[1])
     return votes[right.idxmax()].fillna(vote)

@@ -117,6 +117,15 @@ def test_a_truth_may_come_after_the_labels(labels):
     assert counted(model) == pytest.approx(before, abs=1e-3)
 
 
+def test_a_truth_of_a_task_without_doubt_is_gold_too():
+    tasks = {task: {f"w{k}": task % 2 for k in range(30)} for task in range(40)}
+    model = recipe(tasks)
+    counted_by = model.model_.learned.open_items.get(1).counted_probs
+    assert counted_by[:, 1].max() == 1  # as if its truth had been given
+    model.partial_fit({}, true_labels={1: 1, 2: 1})
+    assert len(model.model_.learned.state.gold["key"]) == 2
+
+
 def test_a_truth_given_again_teaches_nothing(labels, bits):
     model = recipe().partial_fit(labels, true_labels={3: 2})
     before = bits(model)

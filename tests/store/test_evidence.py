@@ -43,8 +43,8 @@ def same(found, expected, places):
     expected = expected._replace(worker=places[expected.worker])
     found = found._replace(worker=np.sort(places)[found.worker])
     return all(
-        np.array_equal(one, other) for one, other in zip(found[:-2], expected[:-2], strict=True)
-    ) and np.array_equal(found.votes, expected.votes)
+        np.array_equal(one, other) for one, other in zip(found[:-3], expected[:-3], strict=True)
+    ) and all(np.array_equal(getattr(found, n), getattr(expected, n)) for n in ("votes", "score"))
 
 
 @pytest.mark.parametrize("repeats", ["all", "majority"])
@@ -65,6 +65,14 @@ def test_what_is_written_is_read_again_also_as_earlier_versions_wrote_it(repeats
     assert [one.note for one in found] == notes
     for one, item in zip(written, items, strict=True):
         assert worker_places(one) == PLACES[item.worker].tolist()
+
+
+def test_scores_are_written_beside_their_labels():
+    [(columns, items), *_] = open_items().everything().parts
+    scored = columns._replace(score=np.arange(len(columns.worker), dtype=np.float32))
+    written, notes = write_evidence(scored, items, PLACES), [NO_NOTE] * len(items)
+    [read, *_] = read_evidence(columns.ids, written, notes, np.sort(PLACES))
+    assert np.array_equal(read.score, scored.score[: len(read.score)]) and len(read.score)
 
 
 def test_an_item_without_labels_is_evidence_of_its_answer_alone():

@@ -7,6 +7,7 @@ from store.test_stream import as_frame, assert_same_model, crowd, rows_of, shuff
 
 import labelquorum as lq
 from labelquorum.errors import ConflictError, LabelError, StateError
+from labelquorum.ingest.chunks import id_key
 from labelquorum.store import model_rows as model_module
 from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import schema
@@ -283,3 +284,35 @@ def test_a_bad_truth_changes_nothing(store, truths, sentence):
 def test_a_bad_key_is_refused(store):
     with pytest.raises(StateError, match="`key` must be text"):
         store.create("s").gold({"t": "x"}, key="")
+
+
+# ── what gold says of workers ────────────────────────────────────────────────────────────
+
+
+def test_a_stream_learns_from_gold_whom_to_trust_as_the_library_does(where, clock, learned):
+    rules = Rules(labels_per_item=4, chunk_items=4, max_chunk_wait=0, grace=1e9)
+    rows, model = rows_of(crowd(24)), lq.BiLA()
+    tasks = sorted({row[0] for row in rows})
+    with Store.open(where, clock) as store:
+        store.create("s", rules=rules)
+    for start in range(0, len(tasks), 4):
+        with Store.open(where, clock) as store:  # opened again before every chunk
+            stream, some = store.stream("s"), set(tasks[start : start + 4])
+            part = [row for row in rows if row[0] in some]
+            stream.gold({tasks[start]: part[0][2], tasks[start + 1]: part[-1][2]})
+            stream.accept(as_frame(part))
+            stream.settle()
+    for part, truths in learned:
+        model.partial_fit(as_frame(part), true_labels=truths)
+    with Store.open(where, clock) as store:
+        stream = store.stream("s")
+        assert len(stream.snapshot().arrays["state/gold/key"]) == 12
+        assert len(stream.snapshot().arrays["state/stack/held_out"]) > 0
+        assert_same_model(stream, model)
+        worker = rows[0][1]
+        stream.forget(worker)
+        model.forget(worker)
+        for name in ("state/gold/worker", "state/stack/workers"):
+            left = stream.snapshot().arrays[name]
+            assert len(left) and id_key(worker) not in left.tolist()
+        assert_same_model(stream, model)

@@ -67,6 +67,7 @@ class _ChunkColumns(NamedTuple):
     # votes, and their weight by class; a row of zeros stands for one vote
     score: NDArray[np.float32] | None = None  # (B,) beside the label, NaN where there is none
     worker_groups: NDArray[np.uint64] | None = None  # (P,) a hash of the worker's model, or 0
+    new_gold: NDArray[np.bool_] | None = None  # (N,) whether the truth is other than what was known
 
 
 class Chunk(_ChunkColumns):
@@ -256,7 +257,9 @@ def has_news(chunk: Chunk) -> NDArray[np.bool_]:
         return fresh
     given: NDArray[np.bool_] = chunk.gold != MISSING
     if chunk.counted_probs is not None:
-        given &= chunk.counted_probs[np.arange(chunk.n_items), :, chunk.gold].min(axis=1) < 1
+        # q is 1 where a truth was counted, and also where all labels left no doubt in float32.
+        counted = chunk.counted_probs[np.arange(chunk.n_items), :, chunk.gold].min(axis=1) == 1
+        given &= ~counted if chunk.new_gold is None else ~counted | chunk.new_gold
     news: NDArray[np.bool_] = fresh | given
     return news
 
@@ -286,6 +289,7 @@ def take_items(chunk: Chunk, kept: NDArray[np.bool_]) -> Chunk:
         worker_keys=chunk.worker_keys[present],
         counted_probs=None if chunk.counted_probs is None else chunk.counted_probs[kept],
         gold=None if chunk.gold is None else chunk.gold[kept],
+        new_gold=None if chunk.new_gold is None else chunk.new_gold[kept],
         votes=None if chunk.votes is None else chunk.votes[rows],
         score=None if chunk.score is None else chunk.score[rows],
         worker_groups=None if chunk.worker_groups is None else chunk.worker_groups[present],

@@ -239,7 +239,8 @@ class Roster:
         rows = sort_rows(item, worker, labels, weights, len(item_ids), of_rows)
         tally = Tally(rows=len(item))
         returned = held.was_closed(item_keys)
-        counted, truths = _of_items(entries, truth, true_labels, (len(item_ids), n_classes))
+        shape = len(item_ids), n_classes
+        counted, truths, new_truths = _of_items(entries, truth, true_labels, shape)
         if not entries and (self.space.repeats == "all" or not rows.has_repeats):
             keys = self._keys_of(rows.workers, new_workers)
             chunk = sorted_chunk(rows, item_keys, n_workers, n_classes, keys, truths)
@@ -287,7 +288,9 @@ class Roster:
                 n_classes=n_classes,
             )
             keys = self._keys_of(chunk.workers, new_workers)
-            chunk = chunk._replace(worker_keys=keys, counted_probs=counted, gold=truths)
+            chunk = chunk._replace(
+                worker_keys=keys, counted_probs=counted, gold=truths, new_gold=new_truths
+            )
         if self.attributes or attributes:
             groups = self.groups_of(chunk.workers, new_workers, attributes)
             chunk = chunk._replace(worker_groups=groups)
@@ -609,10 +612,10 @@ def _of_items(
     truth: Mapping[int, Hashable],
     true_labels: NDArray[np.integer[Any]],
     shape: tuple[int, int],
-) -> tuple[NDArray[np.float32] | None, NDArray[np.int32] | None]:
-    """By what open items were counted, (N, A, C), and the truth where it is given, (N,)."""
+) -> tuple[NDArray[np.float32] | None, NDArray[np.int32] | None, NDArray[np.bool_] | None]:
+    """By what open items were counted, (N, A, C), and where a truth is given, and is new, (N,)."""
     if not open_items and not truth:
-        return None, None
+        return None, None, None
     n_items, n_classes = shape
     n_models = max((len(entry.counted_probs) for _, entry in open_items), default=0)
     counted = np.zeros((n_items, n_models, n_classes), np.float32) if open_items else None
@@ -621,8 +624,11 @@ def _of_items(
         if counted is not None:
             counted[i, :, : entry.counted_probs.shape[1]] = entry.counted_probs
         gold[i] = entry.gold
+    before = gold.copy()
     gold[list(truth)] = true_labels
-    return counted, gold if (gold != MISSING).any() else None
+    if (gold == MISSING).all():
+        return counted, None, None
+    return counted, gold, gold != before
 
 
 def _notes(

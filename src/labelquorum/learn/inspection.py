@@ -600,7 +600,10 @@ class Inspection:
                     "labels say. Use BiLA()."
                 )
             temperature = self._temperature if method.temperature is not None else None
-            sums = early_stopping.stopping_sums(chunk, evidence, log_prior, temperature, wanted)
+            is_stacked = early_stopping.has_stack(learned.state)
+            sums = early_stopping.stopping_sums(
+                chunk, evidence, log_prior, temperature, wanted, is_stacked
+            )
             curve = early_stopping.curve(sums, wanted)
         return pd.DataFrame(curve, columns=list(early_stopping.Stop._fields))
 

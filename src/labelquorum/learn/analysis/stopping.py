@@ -18,7 +18,7 @@ from labelquorum.ingest.chunks import Chunk, scramble
 from labelquorum.ingest.labels import MISSING
 from labelquorum.learn.aggregator import Aggregator, State
 
-__all__ = ["THRESHOLDS", "Stop", "curve", "stopping_of", "stopping_sums"]
+__all__ = ["THRESHOLDS", "Stop", "curve", "has_stack", "stopping_of", "stopping_sums"]
 
 THRESHOLDS: tuple[float, ...] = (
     *(round(0.5 + 0.025 * step, 3) for step in range(19)),
@@ -54,6 +54,7 @@ def stopping_sums(
     log_prior: Floats,
     temperature: Temperature | None = None,
     thresholds: Sequence[float] = THRESHOLDS,
+    is_stacked: bool = False,
 ) -> Floats:
     """Replay a chunk: items, labels used and expected errors, (G + 1, 3).
 
@@ -69,13 +70,15 @@ def stopping_sums(
         What is added to it, (C,).
     temperature
         What log scores are divided by, by an item's numbers of workers and labels; None for 1.
+    is_stacked
+        Whether the evidence holds what gold says of workers, which is not divided: it was
+        multiplied by the temperature of all labels, so that one is taken throughout.
     """
-    sums = _replayed(
-        chunk, log_evidence, log_prior, temperature, thresholds, np.ones(chunk.n_labels, bool)
-    )
+    how = log_prior, temperature, thresholds, is_stacked
+    sums = _replayed(chunk, log_evidence, *how, np.ones(chunk.n_labels, bool))
     before = chunk.known | (chunk.replaced != MISSING)
     if before.any():
-        sums -= _replayed(chunk, log_evidence, log_prior, temperature, thresholds, before)
+        sums -= _replayed(chunk, log_evidence, *how, before)
     return sums
 
 
@@ -89,7 +92,12 @@ def stopping_of(
     """`stopping_sums` by the prior and the temperature of a model, (G + 1, 3)."""
     log_prior = np.log(np.maximum(method.class_prior(state), 1e-30))
     temperature = None if method.temperature is None else partial(method.temperature, state)
-    return stopping_sums(chunk, log_evidence, log_prior, temperature, thresholds)
+    return stopping_sums(chunk, log_evidence, log_prior, temperature, thresholds, has_stack(state))
+
+
+def has_stack(state: State) -> bool:
+    """Whether answers hold what gold says of workers beyond the worker models."""
+    return bool(getattr(state, "stack", None))
 
 
 def curve(sums: Floats, thresholds: Sequence[float] = THRESHOLDS) -> list[Stop]:
@@ -112,6 +120,7 @@ def _replayed(
     log_prior: Floats,
     temperature: Temperature | None,
     thresholds: Sequence[float],
+    is_stacked: bool,
     rows: NDArray[np.bool_],
 ) -> Floats:
     """Sums over the labels in these rows, (G + 1, 3)."""
@@ -133,6 +142,7 @@ def _replayed(
         length,
         log_prior,
         temperature,
+        is_stacked,
     )
     number = np.arange(len(item)) - np.repeat(first, length) + 1  # 1, 2, … within each item
     # Label i is where asking stops for the thresholds that it reaches and no label before it did;
@@ -162,6 +172,7 @@ def _confidence(
     length: NDArray[np.intp],
     log_prior: Floats,
     temperature: Temperature | None,
+    is_stacked: bool,
 ) -> Floats:
     """The probability of the best class after each label, (B,)."""
     running = np.cumsum(evidence, axis=0)
@@ -172,6 +183,8 @@ def _confidence(
         n_labels = n_labels - np.repeat(n_labels[first] - weight[first], length)
         n_workers = n_workers - np.repeat(n_workers[first] - next_worker[first], length)
         divisor = temperature(n_workers, n_labels)
+        if is_stacked:
+            divisor = np.repeat(divisor[first + length - 1], length)
     # q_n ∝ ( π Π_{j ≤ n} m_j[·, l_j] )^(1 / temperature(n))
     scores = (running - before + log_prior[: evidence.shape[1]]) / divisor[:, None]
     scores -= scores.max(axis=1, keepdims=True)
