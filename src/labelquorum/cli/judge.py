@@ -92,7 +92,7 @@ def judge(
     if output is not None:
         tell(f"Wrote the consensus on {n_tasks:,} tasks to {output}.")
     if report["reference"] != "gold":
-        tell(_advice(len(truths or ())))
+        tell(_advice(report["gold_tasks"]))
 
 
 def _truths(path: Path, table: "LabelTable") -> dict[Any, Any]:
@@ -116,6 +116,8 @@ def _truths(path: Path, table: "LabelTable") -> dict[Any, Any]:
 def _advice(n_gold: int) -> str:
     from labelquorum.learn.jury import MIN_GOLD_TASKS
 
+    if n_gold >= MIN_GOLD_TASKS:
+        return "Judges share too few gold tasks: give gold of tasks that most judges have labelled."
     return (
         f"{n_gold:,} gold labels: label {MIN_GOLD_TASKS} tasks by hand, drawn at random, and give "
         "them as --gold. They count real errors, show what all judges get wrong together, and "

@@ -18,6 +18,7 @@ from labelquorum.ingest.labels import MISSING
 from labelquorum.ingest.worker_attributes import Attributes
 from labelquorum.learn.analysis.intervals import wilson
 from labelquorum.learn.analysis.jury import (
+    MIN_SHARED_TASKS,
     Correlations,
     effective_number,
     error_correlations,
@@ -31,7 +32,8 @@ from labelquorum.learn.reports import MAX_SHOWN_ROWS, id_index
 __all__ = ["MIN_GOLD_TASKS", "Jury", "jury_report"]
 
 MIN_GOLD_TASKS = 20
-"""Gold tasks that two or more judges must have labelled for errors to be counted by them."""
+"""Gold tasks that two or more judges must have labelled for errors to be counted by them; and half
+of the pairs that can be compared must share enough of them."""
 
 MIN_JUDGE_GOLD = 10
 """Gold tasks a judge must have labelled for their reliability to be counted, not modelled."""
@@ -125,10 +127,12 @@ class Jury:
             text += f"; {self.level * 100:g} % interval {self.low:.1f} to {self.high:.1f}"
         if self.reference == "gold":
             return f"{text}), by their errors on {self.tasks:,} gold tasks."
+        needed = f"{MIN_GOLD_TASKS} gold tasks would count real errors"
+        if self.gold_tasks >= MIN_GOLD_TASKS:
+            needed = f"the judges share too few of the {self.gold_tasks:,} gold tasks"
         return (
             f"{text}), by their errors against the consensus of the others on {self.tasks:,} "
-            f"tasks. Where that consensus errs, so does this: {MIN_GOLD_TASKS} gold tasks would "
-            "count real errors."
+            f"tasks. Where that consensus errs, so does this: {needed}."
         )
 
     def _grouped(self) -> list[str]:
@@ -193,15 +197,18 @@ def jury_report(
 
     has_gold = gold != MISSING
     on_gold = np.where(said[has_gold] == MISSING, np.nan, said[has_gold] != gold[has_gold, None])
-    errors = on_gold[(said[has_gold] != MISSING).sum(axis=1) > 1]
-    reference: Literal["gold", "consensus"] = "gold"
-    found = _compared(errors, known, level) if len(errors) >= MIN_GOLD_TASKS else None
-    if found is None or np.isnan(found[0].within[0]):
-        reference = "consensus"
-        errors = np.full(said.shape, np.nan)
-        errors[item, judge] = 1 - agreement[rows]
-        errors = errors[(said != MISSING).sum(axis=1) > 1]
-        found = _compared(errors, known, level)
+    reference: Literal["gold", "consensus"] = "consensus"
+    errors = np.full(said.shape, np.nan)
+    errors[item, judge] = 1 - agreement[rows]
+    errors = errors[(said != MISSING).sum(axis=1) > 1]
+    found = _compared(errors, known, level)
+    by_truth = on_gold[(said[has_gold] != MISSING).sum(axis=1) > 1]
+    if len(by_truth) >= MIN_GOLD_TASKS:
+        counted = _compared(by_truth, known, level)
+        pairs = [(one[0].shared >= MIN_SHARED_TASKS).sum() for one in (counted, found)]
+        # A few pairs of a sparse crowd do not stand for all of them.
+        if pairs[0] >= pairs[1] / 2 and np.isfinite(counted[0].within[0]):
+            reference, errors, found = "gold", by_truth, counted
     correlations, groups = found
     rho = (correlations.within[0], correlations.within_low[0], correlations.within_high[0])
     n_judges = len(workers)

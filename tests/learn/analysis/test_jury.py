@@ -122,6 +122,17 @@ def test_without_gold_errors_are_those_against_the_consensus(truth, rng):
     assert lq.BiLA().fit(votes(said), gold_of(truth, 20)).jury().reference == "gold"
 
 
+def test_gold_that_few_pairs_of_a_sparse_crowd_share_does_not_stand_for_all(truth, rng):
+    table = votes(said_by(truth, rng, 20))
+    sparse = table[rng.random(len(table)) < 0.25]
+    tasks = sparse["task"].unique().tolist()
+    gold = {task: true for task, true in gold_of(truth, N_TASKS).items() if task in tasks}
+    some = dict(list(gold.items())[:40])
+    jury = lq.BiLA().fit(sparse, some).jury()
+    assert jury.reference == "consensus" and "too few of the 40 gold tasks" in str(jury)
+    assert lq.BiLA().fit(sparse, gold).jury().reference == "gold"
+
+
 def test_reliability_is_the_share_right_on_gold_and_else_the_skill(truth, rng):
     said = said_by(truth, rng, 5)
     table = votes(said)

@@ -17,6 +17,7 @@ from labelquorum._types import Floats
 from labelquorum.learn.analysis.intervals import wilson
 
 __all__ = [
+    "MIN_SHARED_TASKS",
     "Correlations",
     "OrderEffect",
     "effective_number",
