@@ -61,7 +61,7 @@ MIXES: Sequence[tuple[tuple[str, float], ...]] = (
 """Shares of the variance v that features have."""
 
 SCREENED_TASKS, MAX_READINGS, MAX_SCREENED_CLASSES = 128, 3, 8
-"""All readings are fitted to so many tasks and classes, and the best of them to all."""
+"""All readings are fitted to at most 128 tasks and 8 classes, and the best three to all tasks."""
 
 MAX_CELLS = 2_000_000
 """Workers × classes² of a stack at the most; with more, the worker models are kept to."""
