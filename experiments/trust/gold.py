@@ -2,9 +2,9 @@
 
     LABELQUORUM_DATA=… python3 run.py python experiments/trust/gold.py [--smoke] [--report-only]
 
-LABELQUORUM_DATA names folders of data sets, separated by `:`. Gold is drawn at random; errors are
+LABELQUORUM_DATA names folders of data sets, separated by `:`. Gold is drawn at random, errors are
 on the other tasks. `results/gold.json` has the figures and `results/gold.md` the tables.
-`--variants` also scores other constants of the stack, chosen with each family of sets left out.
+`--variants` also scores other constants of the stack, chosen with each family left out.
 """
 
 import argparse

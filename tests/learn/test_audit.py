@@ -6,9 +6,7 @@ import pytest
 
 import labelquorum as lq
 from labelquorum.errors import LabelError
-from labelquorum.learn import inspection
 from labelquorum.learn.analysis.certificate import Audit, certificate
-from labelquorum.learn.inspection import HeldOut
 
 
 @pytest.fixture(scope="module")
@@ -81,25 +79,6 @@ def test_gold_that_was_learned_is_left_out_and_refused_as_an_audit(crowd):
         model.certify(audit=audit)
     rest = {task: truth[task] for task in audit if task not in learned}
     assert model.certify(0.05, audit=rest).tasks == 390
-
-
-def test_answers_held_out_are_the_evidence_where_a_model_has_them(crowd, monkeypatch):
-    _, _, audit, rows = crowd
-    model = lq.BiLA().fit(rows, true_labels=audit)
-    place = {task: n for n, task in enumerate(model.model_.learned.open_items)}
-    classes = model.classes_.tolist()
-
-    def held_out(_):
-        probs = np.full((len(audit), 3), 0.05, np.float32)
-        gold = np.array([classes.index(true) for true in audit.values()], np.int32)
-        probs[np.arange(len(audit)), (gold + (np.arange(len(audit)) < 6)) % 3] = 0.9
-        return HeldOut(np.array([place[task] for task in audit], np.intp), gold, probs)
-
-    monkeypatch.setattr(inspection, "held_out_answers", held_out)
-    found = model.expected_error()
-    assert (found.tasks, found.n_gold, found.method) == (400, 120, "prediction-powered")
-    assert found.low < 6 / 120 < found.high
-    assert model.certify(0.1).gold == 120
 
 
 @pytest.mark.parametrize(

@@ -75,15 +75,12 @@ class Counts(NamedTuple):
     `add(state, workers, counts)` adds labels z of workers on items of class c, (P, C, C).
     `merge(parts, base, n_workers, n_classes)` adds up what each part counted beyond the base.
     `forget_gold(state, key)` removes what the worker with this key said of gold tasks.
-    `held_out(state)` has the keys of gold `tasks`, their `truth`, and `held_out`, what would be
-    answered to each if its own truth were not known; None without gold.
     `recipe` has the constants of the method.
     """
 
     add: Callable[[State, NDArray[np.intp], NDArray[np.float64]], State]
     merge: Callable[[Sequence[Part], Part | None, int, int], State]
     forget_gold: Callable[[State, int], State]
-    held_out: Callable[[State], Any]
     recipe: Any
 
 

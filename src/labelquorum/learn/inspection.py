@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,7 @@ from labelquorum.learn.analysis import stopping as early_stopping
 from labelquorum.learn.analysis.certificate import (
     Audit,
     Certificate,
-    GoldSampling,
     certificate,
-    checked_audit,
 )
 from labelquorum.learn.analysis.collusion import Pairs, pair_scores
 from labelquorum.learn.analysis.expected_error import ExpectedError, expected_error
@@ -51,7 +49,7 @@ from labelquorum.learn.reports import (
     worker_report,
 )
 
-__all__ = ["HeldOut", "Inspection", "agreement", "held_out_answers"]
+__all__ = ["Inspection", "agreement"]
 
 DRAWS = 400
 """Matrices drawn per worker for intervals: the 95 % bounds then rest on ten draws at each end."""
@@ -612,36 +610,24 @@ class Inspection:
     def certify(self, error: float, confidence: float, audit: Any) -> Certificate:
         """Which answers of open tasks may stand, by gold drawn at random."""
         tasks, scores, gold = self._evidence(None, audit)
-        sampling = self._sampling(audit)
-        return certificate(scores, gold, error, confidence, sampling).named(tasks.__getitem__)
+        return certificate(scores, gold, error, confidence).named(tasks.__getitem__)
 
     def expected_error(
         self, tasks: Iterable[Hashable] | None, level: float, audit: Any
     ) -> ExpectedError:
         """The expected share of wrong answers among open tasks."""
         _, scores, gold = self._evidence(tasks, audit)
-        return expected_error(scores, gold, level, self._sampling(audit))
-
-    def _sampling(self, audit: Any) -> GoldSampling:
-        """How the gold was drawn: an audit at random, what was learned as the model was told."""
-        counts = self._method.counts
-        learned: GoldSampling = "random" if counts is None else counts.recipe.gold_sampling
-        return learned if audit is None else "random"
+        return expected_error(scores, gold, level)
 
     def _evidence(
         self, tasks: Iterable[Hashable] | None, audit: Any
     ) -> tuple[list[Hashable], Floats, Audit]:
-        """Open tasks, how sure their answers are without their truth, and the gold among them.
+        """Open tasks, how sure their answers are, and the gold among them.
 
-        Tasks whose truth the model has learned are left out, unless it can say what it would have
-        answered without it.
+        Tasks whose truth the model has learned are left out: it answers them with the truth.
         """
         learned, (_, probs, aggregated, known) = self._model.fitted(), self._open()
-        held = held_out_answers(self._model) if audit is None else None
-        probs, answer, usable = probs.copy(), aggregated.astype(np.intp), known == MISSING
-        if held is not None:
-            probs[held.place], answer[held.place] = held.probs, held.probs.argmax(axis=1)
-            usable[held.place] = True
+        answer, usable = aggregated.astype(np.intp), known == MISSING
         ids, place = list(learned.open_items), {t: n for n, t in enumerate(learned.open_items)}
         wanted = ids if tasks is None else _several("tasks", tasks)
         for task in wanted:
@@ -652,12 +638,6 @@ class Inspection:
         rows = np.array([place[task] for task in wanted if usable[place[task]]], np.intp)
         chosen = [ids[row] for row in rows.tolist()]
         confidence = np.clip(probs[rows, answer[rows]].astype(np.float64), 0, 1)
-        if held is not None:
-            among = {row: n for n, row in enumerate(rows.tolist())}
-            used = np.isin(held.place, rows)
-            wrong = answer[held.place[used]] != held.gold[used]
-            where = [among[row] for row in held.place[used].tolist()]
-            return chosen, confidence, checked_audit(where, wrong.tolist(), len(rows))
         truths = read_audit(audit)
         for task in truths:
             if task in place and not usable[place[task]]:
@@ -702,32 +682,6 @@ class Inspection:
         chunk = chunk._replace(item_keys=held.column("key"), gold=gold)
         temperature = held.column("temperature").astype(np.float64)
         return chunk, probs.astype(np.float64), evidence, temperature
-
-
-class HeldOut(NamedTuple):
-    """What a model would answer to gold tasks without knowing their truth."""
-
-    place: NDArray[np.intp]  # among the open tasks, in the order the gold came
-    gold: NDArray[np.int32]  # the true class
-    probs: NDArray[np.float32]  # without it, (n, C)
-
-
-def held_out_answers(model: Model) -> HeldOut | None:
-    """What a model would answer to its gold tasks, each without its own truth; None if unknown.
-
-    Gold tasks stand in the order of their keys, which are hashes of ids: one order of drawing at
-    random is as good as another.
-    """
-    counts, learned = model.aggregator.counts, model.fitted()
-    found = None if counts is None else counts.held_out(learned.state)
-    if found is None:
-        return None
-    at = {key: n for n, key in enumerate(learned.open_items.keys.tolist())}
-    rows = np.array([n for n, key in enumerate(found.tasks.tolist()) if key in at], np.intp)
-    probs = np.zeros((len(rows), len(learned.vocabulary.classes)), np.float32)
-    probs[:, : found.held_out.shape[1]] = found.held_out[rows]
-    place = np.array([at[key] for key in found.tasks[rows].tolist()], np.intp)
-    return HeldOut(place, found.truth[rows], probs)
 
 
 def _asked(chunk: Chunk, rows: NDArray[np.intp], workers: NDArray[np.intp]) -> Chunk:

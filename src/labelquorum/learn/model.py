@@ -235,10 +235,10 @@ class Model:
             learned.vocabulary.attributes.pop(worker, None)
             self.learned = learned._replace(held=held)
             return
-        k = self.fitted().vocabulary.worker_index(worker)
-        if k is None:
-            if learned.vocabulary.attributes.pop(worker, None) is not None:
-                return  # named in a table of workers, and without a label
+        k = learned.vocabulary.worker_index(worker)
+        if k is None and learned.vocabulary.attributes.pop(worker, None) is not None:
+            return  # named in a table of workers, and without a label
+        if self.fitted() and k is None:
             raise unknown_worker(worker)
         state = self.aggregator.forget(learned.state, k)
         if self.aggregator.counts is not None:

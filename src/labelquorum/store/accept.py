@@ -247,18 +247,27 @@ class Acceptor:
     ) -> dict[int, LabelQuorumError]:
         """Admit new classes, workers and attributes; returns the error of each batch with one."""
         errors: dict[int, LabelQuorumError] = {**self.new_classes.errors(connection, batches)}
-        for admit in (self._admit_workers, self._admit_attributes):
-            left = {number: one for number, one in batches.items() if number not in errors}
-            errors |= admit(connection, left)
+
+        def left() -> dict[int, Batch]:
+            return {number: one for number, one in batches.items() if number not in errors}
+
+        errors |= self._other_attributes(connection, left())[0]  # before anything is written
+        errors |= self._admit_workers(connection, left())
+        self._admit_attributes(connection, left())
         return errors
 
-    def _admit_attributes(
+    def _admit_attributes(self, connection: sa.Connection, batches: Mapping[int, Batch]) -> None:
+        """Keep new attributes of workers."""
+        _, new = self._other_attributes(connection, batches)
+        self._ref.put(connection, schema.attributes, "worker", AttributeRow._fields, new)
+
+    def _other_attributes(
         self, connection: sa.Connection, batches: Mapping[int, Batch]
-    ) -> dict[int, LabelQuorumError]:
-        """Keep new attributes of workers; returns an error per batch with another value."""
+    ) -> tuple[dict[int, LabelQuorumError], list[AttributeRow]]:
+        """An error per batch with another value than is known, and the rows that are new."""
         names = {worker for batch in batches.values() for worker in batch.attributes}
         if not names:
-            return {}
+            return {}, []
         errors: dict[int, LabelQuorumError] = {}
         kept = {row.worker: row for row in self._ref.attributes(connection, names)}
         known = {worker: Attributes(*row[1:]) for worker, row in kept.items()}
@@ -270,9 +279,7 @@ class Acceptor:
             except LabelError as error:
                 errors[number] = error
         rows = (AttributeRow(worker, *one) for worker, one in known.items())
-        new = [row for row in rows if kept.get(row.worker) != row]
-        self._ref.put(connection, schema.attributes, "worker", AttributeRow._fields, new)
-        return errors
+        return errors, [row for row in rows if kept.get(row.worker) != row]
 
     def _admit_workers(
         self, connection: sa.Connection, batches: Mapping[int, Batch]

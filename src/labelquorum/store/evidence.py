@@ -20,7 +20,7 @@ from labelquorum.learn.item_columns import ItemColumns, edges_of
 __all__ = ["read_evidence", "worker_places", "write_evidence"]
 
 MAGIC = b"LQE1"
-"""The first bytes. Safetensors begin with the length of a header, which is never so long."""
+"""The first bytes. Safetensors begin with the length of a header, which is never that large."""
 
 HEADER_WORDS = 8
 _LABELS, _CLASSES, _MODELS, _FLAGS, _AGGREGATED, _GOLD, _TEMPERATURE = range(1, HEADER_WORDS)

@@ -32,7 +32,7 @@ from labelquorum.store.rules import Rules
 from labelquorum.store.stream_ref import StreamRef
 
 if TYPE_CHECKING:
-    from labelquorum.learn.analysis.certificate import Certificate
+    from labelquorum.learn.analysis.certificate import Certificate, GoldSampling
     from labelquorum.learn.analysis.expected_error import ExpectedError
     from labelquorum.learn.estimator import Estimator
     from labelquorum.learn.model_file import Snapshot
@@ -257,13 +257,18 @@ class Stream:
         """The expected share of wrong answers, corrected on gold; None if nothing was answered."""
         from labelquorum.store.certificate import stream_expected_error
 
-        return stream_expected_error(self.ref, level)
+        return stream_expected_error(self.ref, level, self._gold_sampling)
 
     def certificate(self, error: float = 0.02, confidence: float = 0.95) -> "Certificate":
         """Which answers may stand, by gold drawn at random, and what a person must still see."""
         from labelquorum.store.certificate import stream_certificate
 
-        return stream_certificate(self.ref, error, confidence)
+        return stream_certificate(self.ref, error, confidence, self._gold_sampling)
+
+    @property
+    def _gold_sampling(self) -> "GoldSampling":
+        """How its gold is drawn."""
+        return self.settings.get("gold_sampling") or "random"
 
     def snapshot(self) -> "Snapshot":
         """The whole model, every worker, as `BiLA.save` would write it."""

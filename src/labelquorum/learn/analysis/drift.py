@@ -161,7 +161,7 @@ def count(
     agrees: NDArray[np.bool_],
     chunk: float,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Track]:
-    """Count a chunk's labels by worker, (P,), and those that agreed; extend the tracks.
+    """Count labels of one chunk by worker, (P,), and those that agreed; extend the tracks.
 
     Parameters
     ----------

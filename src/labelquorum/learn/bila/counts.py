@@ -85,7 +85,6 @@ __all__ = [
     "counting",
     "doubt",
     "forget_gold",
-    "held_out",
     "init",
     "merge",
     "readings",
@@ -94,6 +93,10 @@ __all__ = [
     "with_gold",
     "with_more",
 ]
+
+
+MAX_HELD_OUT_CELLS = 4_000_000
+"""Labels of a chunk's gold × classes² up to which each is scored by counts that lack it: 32 MB."""
 
 
 class State(NamedTuple):
@@ -263,7 +266,7 @@ def with_gold(state: State, chunk: Chunk, recipe: Recipe) -> State:
     items = gold_items(chunk)
     if items is None:
         return state
-    _, probs = readings(state, items, recipe)
+    probs = _without_own_truth(state, items, recipe)
     gold = remember(GoldTasks.read(state.gold), items, stacking.log_odds(probs))
     state = state._replace(gold=gold._asdict())
     if not stacking.is_due(gold, stacking.Stack.read(state.stack)):
@@ -271,26 +274,46 @@ def with_gold(state: State, chunk: Chunk, recipe: Recipe) -> State:
     return _stacked(state, gold, recipe)
 
 
+def _without_own_truth(state: State, items: Chunk, recipe: Recipe) -> Floats:
+    """What the worker models make of gold items, each without what its own truth taught, (N, C).
+
+    With it, the answer to a gold item would seem surer than it is to others like it.
+    """
+    name, n_classes, rows = selected(state, recipe), items.n_classes, np.arange(items.n_labels)
+    _, counts = _rows_of(state, items.workers, name)
+    if isinstance(counts, SparseCounts) or len(rows) * n_classes**2 > MAX_HELD_OUT_CELLS:
+        return readings(state, items, recipe)[1]
+    assert items.gold is not None
+    own = np.zeros((len(rows), n_classes, n_classes))
+    own[rows, items.gold[items.item], items.label] = items.weight
+    left = np.maximum(counts[items.local_worker] - WORKER_MODELS[name].from_matrix(own), 0)
+    theta = solve_workers(name, left, state.pooled[name], recipe)
+    # Each label by a worker of its own, whose counts lack it.
+    alone = items._replace(worker=rows.astype(np.int32), workers=rows.astype(np.int32))
+    packed = pack_counted(alone, items.weight, np.zeros(items.n_items))
+    log_scores, _ = score(name, packed, _settled(state, left, theta, name), recipe)
+    sums = state.unexplained[name]
+    divisor = temperature(items.workers_by_item, items.weight_by_item, recipe.dependence, sums)
+    return softmax(log_scores / divisor[:, None]).astype(np.float64)
+
+
 def _stacked(state: State, gold: GoldTasks, recipe: Recipe) -> State:
     """The state with a stack fitted to this gold, or with none."""
-    if not len(gold.key):
-        return state._replace(gold={}, stack={})
+    if len(gold.key) < stacking.MIN_TASKS:
+        return state._replace(gold=gold._asdict() if len(gold.key) else {}, stack={})
     stack = stacking.fit(gold, state.label_shares, recipe.gold_sampling)
     return state._replace(gold=gold._asdict(), stack=stack._asdict())
 
 
-def held_out(state: State, recipe: Recipe) -> stacking.Stack | None:
-    """The stack that answers, with what it would say of its gold tasks; None if none answers."""
-    return None if doubt(state, recipe).in_doubt else stacking.Stack.read(state.stack)
-
-
 def forget_gold(state: State, worker_key: int) -> State:
     """Remove what a worker said of gold tasks, and their weights; those of others stay."""
-    stack = stacking.Stack.read(state.stack)
-    if stack is None:
+    if not state.gold:
         return state
-    gold = GoldTasks.read(state.gold).without_worker(worker_key)
-    return state._replace(gold=gold._asdict(), stack=stack.without_worker(worker_key)._asdict())
+    gold, stack = GoldTasks.read(state.gold), stacking.Stack.read(state.stack)
+    return state._replace(
+        gold=gold.without_worker(worker_key)._asdict(),
+        stack={} if stack is None else stack.without_worker(worker_key)._asdict(),
+    )
 
 
 def selected(state: State, recipe: Recipe) -> str:
@@ -393,7 +416,6 @@ def counting(recipe: Recipe) -> Aggregator:
             partial(add, recipe=recipe),
             partial(merge, recipe=recipe),
             forget_gold,
-            partial(held_out, recipe=recipe),
             recipe,
         ),
         draws=partial(posterior.draws, recipe=recipe),

@@ -61,7 +61,7 @@ MIXES: Sequence[tuple[tuple[str, float], ...]] = (
 """Shares of the variance v that features have."""
 
 SCREENED_TASKS, MAX_READINGS, MAX_SCREENED_CLASSES = 128, 3, 8
-"""All readings are fitted to so many tasks and classes, and the best of them to all."""
+"""All readings are fitted to at most 128 tasks and 8 classes, and the best three to all tasks."""
 
 MAX_CELLS = 2_000_000
 """Workers × classes² of a stack at the most; with more, the worker models are kept to."""
@@ -72,6 +72,9 @@ SCORE_STRENGTH = 2.0
 GROWTH = 1.05
 """A stack is fitted again once gold has grown by this factor, so that its cost per gold task does
 not grow with their number."""
+
+MIN_TASKS = 5
+"""Gold tasks from which on there is a stack: one or two say more of chance than of workers."""
 
 HALF = 0.5
 """Of the log-odds of a class against the rest: with two classes, the other one loses as much."""
@@ -117,8 +120,12 @@ class _Reading(NamedTuple):
 
 
 def is_due(gold: GoldTasks, stack: Stack | None) -> bool:
-    """Whether a stack should be fitted again."""
-    return len(gold.key) > 0 and (stack is None or int(gold.seen) >= GROWTH * int(stack.seen))
+    """Whether a stack should be fitted again: gold has grown, or a truth was corrected."""
+    if stack is None:
+        return len(gold.key) >= MIN_TASKS
+    _, kept, fitted = np.intersect1d(gold.key, stack.tasks, return_indices=True)
+    corrected = (gold.truth[kept] != stack.truth[fitted]).any()
+    return bool(corrected) or int(gold.seen) >= GROWTH * int(stack.seen)
 
 
 def fit(gold: GoldTasks, shares: Floats, sampling: str) -> Stack:
@@ -215,6 +222,8 @@ class _Features(NamedTuple):
             name: float(np.sqrt((part**2).sum() / max(n_tasks, 1))) for name, part in parts.items()
         }
         parts = {name: part / norms[name] for name, part in parts.items() if norms[name] > 0}
+        if "votes" not in parts:  # then nothing is kept of single workers
+            workers, groups, scale = workers[:0], groups[:0], scale[:0]
         return cls(parts, workers, groups, indicators, norms, scale)
 
     def factor(self, reading: _Reading, log_odds: Floats, n_tasks: int) -> Floats:

@@ -74,12 +74,11 @@ async def read_certificate(
     async def make() -> bytes:
         return await service.search(look)
 
-    about = ("certificate", error, confidence, limit, format)
-    body, age = await cached_body(request, known.name, about, make)
-    if format == "json":
-        return json_response(body, age)
-    headers = {"Content-Disposition": 'attachment; filename="todo.csv"'}
-    return Response(body, media_type="text/csv", headers=headers)
+    if format == "csv":  # not cached: the list may be as long as the stream
+        headers = {"Content-Disposition": 'attachment; filename="todo.csv"'}
+        return Response(await make(), media_type="text/csv", headers=headers)
+    about = ("certificate", error, confidence, limit)
+    return json_response(*await cached_body(request, known.name, about, make))
 
 
 def _body(stream: Stream, error: float, confidence: float, limit: int, format: str) -> bytes:
