@@ -238,7 +238,8 @@ class Model:
         k = learned.vocabulary.worker_index(worker)
         if k is None and learned.vocabulary.attributes.pop(worker, None) is not None:
             return  # named in a table of workers, and without a label
-        if self.fitted() and k is None:
+        self.fitted()  # or an error
+        if k is None:
             raise unknown_worker(worker)
         state = self.aggregator.forget(learned.state, k)
         if self.aggregator.counts is not None:
