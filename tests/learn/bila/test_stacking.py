@@ -183,6 +183,7 @@ def test_classes_may_appear_after_the_fit(jury):
 # ── a model with gold ────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.filterwarnings("ignore:It is in doubt")
 def test_a_model_that_was_saved_goes_on_to_the_bit(jury, tmp_path):
     parts = [jury.labels[jury.labels["task"] // 50 == n] for n in range(4)]
     gold = [{50 * n + i: int(jury.truth[50 * n + i]) for i in range(9)} for n in range(4)]
