@@ -102,8 +102,25 @@ def test_another_value_is_refused_and_changes_nothing(stream):
     assert isinstance(results[0], LabelError) and results[1].accepted == len(good)
     assert str(results[0]).startswith("Stream 's': worker 'j1' has the model 'other' here and 'm'")
     assert stream.count()["held_labels"] == before["held_labels"] + len(good)
+    news = [{**row, "worker": "new", "model": "m"} for row in bad]
+    with pytest.raises(LabelError, match="has the model 'other'"):
+        stream.accept([*news, *bad])
     with pytest.raises(LabelError, match="two worker ids, with the same model and prompt"):
         stream.accept([{**bad[0], "model": "m", "order": order} for order in ("AB", "BA")])
+
+
+def test_a_refused_batch_brings_no_workers(store):
+    stream = store.create("few", rules=lq.Rules(max_workers=3))
+    stream.accept(jury(0, 2, workers=("j1",)))
+    bad = jury(2, 4, workers=("j1", "j2", "j3"))
+    with pytest.raises(LabelError, match="has the model 'other'"):
+        stream.accept([{**row, "model": "other"} for row in bad])
+    stream.accept(jury(4, 6, workers=("j4", "j5")))  # with j2 and j3 these would be too many
+
+
+def test_an_attribute_that_is_no_text_is_refused(stream):
+    with pytest.raises(LabelError, match="the prompt has the character"):
+        stream.accept([{**row, "prompt": "a\0b"} for row in jury(0, 1, workers=("j1",))])
 
 
 def lq_submission(rows):

@@ -114,6 +114,10 @@ def batch_of(
         encode_id(worker, "worker", table.source): known
         for worker, known in joined({}, [table]).items()
     }
+    for known in attributes.values():
+        for name, value in known._asdict().items():
+            if value is not None:
+                encode_id(value, name, table.source)  # refuses what is no text, or too long
     # Of labels that have neither, as before there were any: senders may send them again.
     body: Any = rows if scores is None and not attributes else [rows, scores, attributes]
     digest = sha256(encode(body).encode()).hexdigest()

@@ -113,8 +113,8 @@ def test_several_votes_of_one_judge_weigh_as_one():
 
 def test_a_truth_without_labels_teaches_nothing():
     chunk = make_chunk([0], [0], [1], n_items=2)._replace(gold=np.array([-1, 1], np.int32))
-    assert gold_items(chunk) is None
-    assert gold_items(make_chunk([0], [0], [1])) is None
+    assert gold_items(chunk)[0] is None
+    assert gold_items(make_chunk([0], [0], [1]))[0] is None
 
 
 def test_a_class_that_appears_later_widens_what_was_kept():
@@ -145,3 +145,49 @@ def test_a_worker_forgotten_by_one_part_is_forgotten_in_the_merged_gold(labels, 
     first.forget(4)
     second.forget(4)
     assert id_key(4) not in kept(lq.merge(first, second)).worker.tolist()
+
+
+def test_a_label_that_is_taken_back_leaves_the_gold_too(labels, crowd):
+    model = learned(labels, crowd, range(80), n_gold=7)
+    task = 3
+    workers = some_of(labels, [task])["worker"].tolist()
+    model.retract(task, workers[0])
+    found = kept(model)
+    rows = found.task == found.key.tolist().index(id_key(task))
+    assert set(found.worker[rows].tolist()) == {id_key(worker) for worker in workers[1:]}
+    for worker in workers[1:]:
+        model.retract(task, worker)
+    assert id_key(task) not in kept(model).key.tolist()
+    assert len(kept(model).key) == 6
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_part_that_knew_nothing_new_of_a_task_does_not_undo_what_another_learned(
+    labels, crowd, turned
+):
+    early = labels.groupby("task").head(3)
+    late = labels.drop(early.index)
+    first = some_of(early, range(10))
+
+    def base():
+        return lq.BiLA(classes=[0, 1, 2]).partial_fit(first, true_labels=truths(crowd, range(10)))
+
+    one = base().partial_fit(some_of(late, range(10)))
+    other = base().partial_fit(some_of(early, range(10, 20)))
+    merged = lq.merge(*((other, one) if turned else (one, other)), base=base())
+    n_late = len(some_of(late, range(10)))
+    assert n_late > 0 and len(kept(merged).task) == len(first) + n_late
+
+
+def test_a_corrected_truth_is_learned_at_once(labels, crowd):
+    model = learned(labels, crowd, range(80), n_gold=40)
+    before = model.model_.learned.state.stack["votes"]
+    model.partial_fit(labels[:0], true_labels={5: (int(crowd.truth[5]) + 1) % 3})
+    assert not np.array_equal(model.model_.learned.state.stack["votes"], before)
+
+
+def test_a_few_gold_tasks_are_kept_before_there_is_a_stack(labels, crowd):
+    model = learned(labels, crowd, range(80), n_gold=4)
+    assert len(kept(model).key) == 4 and model.model_.learned.state.stack == {}
+    model.forget(int(labels["worker"][0]))
+    assert id_key(int(labels["worker"][0])) not in kept(model).worker.tolist()

@@ -263,11 +263,14 @@ def readings(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, Floats
 
 def with_gold(state: State, chunk: Chunk, recipe: Recipe) -> State:
     """Remember the gold of a chunk, and learn from it whom to trust beyond the counts."""
-    items = gold_items(chunk)
+    items, withdrawn = gold_items(chunk)
+    gold = GoldTasks.read(state.gold)
+    if len(withdrawn) and np.isin(withdrawn, gold.key).any():
+        gold = gold.without_tasks(withdrawn)
+        state = _stacked(state, gold, recipe)
     if items is None:
         return state
-    probs = _without_own_truth(state, items, recipe)
-    gold = remember(GoldTasks.read(state.gold), items, stacking.log_odds(probs))
+    gold = remember(gold, items, stacking.log_odds(_without_own_truth(state, items, recipe)))
     state = state._replace(gold=gold._asdict())
     if not stacking.is_due(gold, stacking.Stack.read(state.stack)):
         return state
@@ -385,13 +388,13 @@ def merge(
         expected_errors=expected,
     )
     merged = _reselected(merged, recipe)
-    # What the parts have since replaces what the base had.
-    known = [*([base] if base else []), *parts]
-    gold = [
-        GoldTasks.read(part.state.gold).with_classes(part.classes, n_classes)
-        for part in known
-        if part.state.gold
-    ]
+    gold: list[GoldTasks] = []
+    for part in [*([base] if base else []), *parts]:
+        own = GoldTasks.read(part.state.gold).with_classes(part.classes, n_classes)
+        if gold and base:  # what only the base has known does not replace what a part knows since
+            own = own.without_tasks(own.unchanged_since(gold[0]))
+        gold.append(own)
+    gold = [own for own in gold if len(own.key)]
     if not gold:
         return merged
     joined = join(gold, n_classes)

@@ -59,6 +59,30 @@ class GoldTasks(NamedTuple):
         """Without the labels of a worker who is forgotten."""
         return self._take(self.worker != np.uint64(key))
 
+    def without_tasks(self, keys: NDArray[np.uint64]) -> "GoldTasks":
+        """Without these tasks, as far as they are kept."""
+        kept = ~np.isin(self.key, keys)
+        left, place = self._take(kept[self.task]), np.cumsum(kept) - 1
+        return left._replace(
+            key=self.key[kept],
+            truth=self.truth[kept],
+            log_odds=self.log_odds[kept],
+            task=place[left.task].astype(np.int32),
+        )
+
+    def unchanged_since(self, other: "GoldTasks") -> NDArray[np.uint64]:
+        """The keys of tasks that have the same truth and the same labels in another."""
+        mine, theirs = self._by_task(), other._by_task()
+        return np.array([key for key in mine if theirs.get(key) == mine[key]], np.uint64)
+
+    def _by_task(self) -> dict[int, tuple[Any, ...]]:
+        edges = np.searchsorted(self.task, np.arange(len(self.key) + 1))
+        columns = [getattr(self, name) for name in _ROWS[1:]]
+        return {
+            key: (int(self.truth[n]), *(c[edges[n] : edges[n + 1]].tobytes() for c in columns))
+            for n, key in enumerate(self.key.tolist())
+        }
+
     def with_classes(self, places: NDArray[np.intp], n_classes: int) -> "GoldTasks":
         """With class c as `places[c]` among more classes."""
         wide = np.full((len(self.key), n_classes), -MAX_LOG_ODDS, np.float32)
@@ -78,12 +102,16 @@ MAX_LOG_ODDS = 5.0
 on one gold task would otherwise decide alone."""
 
 
-def gold_items(chunk: Chunk) -> Chunk | None:
-    """The items of a chunk whose truth is given; None where there are none."""
+def gold_items(chunk: Chunk) -> tuple[Chunk | None, NDArray[np.uint64]]:
+    """The items of a chunk whose truth is given, None without any, and keys of those withdrawn."""
     if chunk.gold is None:
-        return None
-    given = (chunk.gold != MISSING) & (chunk.weight_by_item > 0)
-    return take_items(chunk, given) if given.any() else None
+        return None, chunk.item_keys[:0]
+    given, has_labels = chunk.gold != MISSING, chunk.weight_by_item > 0
+    items = given & has_labels
+    return (
+        take_items(chunk, items) if items.any() else None,
+        chunk.item_keys[given & ~has_labels],
+    )
 
 
 def vote_weights(chunk: Chunk) -> Floats:
@@ -96,21 +124,20 @@ def vote_weights(chunk: Chunk) -> Floats:
 def remember(gold: GoldTasks, chunk: Chunk, log_odds: Floats) -> GoldTasks:
     """Gold with the items of a chunk, which all have a truth; what was kept of them is replaced."""
     assert chunk.gold is not None
-    groups = chunk.worker_groups
+    groups, counts = chunk.worker_groups, chunk.weight > 0  # others were withdrawn
+    rows: dict[str, NDArray[Any]] = {
+        "task": chunk.item,
+        "worker": chunk.worker_keys[chunk.local_worker],
+        "group": np.zeros(chunk.n_labels) if groups is None else groups[chunk.local_worker],
+        "label": chunk.label,
+        "weight": vote_weights(chunk),
+        "score": np.full(chunk.n_labels, np.nan) if chunk.score is None else chunk.score,
+    }
     news = GoldTasks(
         chunk.item_keys,
         chunk.gold,
         np.clip(log_odds, -MAX_LOG_ODDS, MAX_LOG_ODDS).astype(np.float32),
-        **_typed(
-            {
-                "task": chunk.item,
-                "worker": chunk.worker_keys[chunk.local_worker],
-                "group": np.zeros(chunk.n_labels) if groups is None else groups[chunk.local_worker],
-                "label": chunk.label,
-                "weight": vote_weights(chunk),
-                "score": np.full(chunk.n_labels, np.nan) if chunk.score is None else chunk.score,
-            }
-        ),
+        **_typed({name: column[counts] for name, column in rows.items()}),
         seen=np.array(chunk.n_items),
     )
     return join([gold, news], chunk.n_classes)
