@@ -72,16 +72,8 @@ class GoldTasks(NamedTuple):
 
     def unchanged_since(self, other: "GoldTasks") -> NDArray[np.uint64]:
         """The keys of tasks that have the same truth and the same labels in another."""
-        mine, theirs = self._by_task(), other._by_task()
+        mine, theirs = _by_task(self), _by_task(other)
         return np.array([key for key in mine if theirs.get(key) == mine[key]], np.uint64)
-
-    def _by_task(self) -> dict[int, tuple[Any, ...]]:
-        edges = np.searchsorted(self.task, np.arange(len(self.key) + 1))
-        columns = [getattr(self, name) for name in _ROWS[1:]]
-        return {
-            key: (int(self.truth[n]), *(c[edges[n] : edges[n + 1]].tobytes() for c in columns))
-            for n, key in enumerate(self.key.tolist())
-        }
 
     def with_classes(self, places: NDArray[np.intp], n_classes: int) -> "GoldTasks":
         """With class c as `places[c]` among more classes."""
@@ -169,6 +161,16 @@ def join(parts: Iterable[GoldTasks], n_classes: int) -> GoldTasks:
         **_typed({"task": task[order], **{n: column[order] for n, column in columns.items()}}),
         seen=np.array(sum(int(part.seen) for part in everything)),
     )
+
+
+def _by_task(gold: GoldTasks) -> dict[int, tuple[Any, ...]]:
+    """The truth and the labels of each task, by its key."""
+    edges = np.searchsorted(gold.task, np.arange(len(gold.key) + 1))
+    columns = [getattr(gold, name) for name in _ROWS[1:]]
+    return {
+        key: (int(gold.truth[n]), *(c[edges[n] : edges[n + 1]].tobytes() for c in columns))
+        for n, key in enumerate(gold.key.tolist())
+    }
 
 
 def _typed(rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
