@@ -90,7 +90,8 @@ def fetch_columns(
     if connection.dialect.name == "sqlite":
         cursor = connection.connection.cursor()
         try:
-            [found] = cursor.execute(_joined(table, names, key), (stream, value)).fetchall()
+            cursor.execute(_joined(table, names, key), (stream, value))
+            [found] = cursor.fetchall()
         finally:
             cursor.close()
         n_rows, counts, texts = found[0], found[1::2], found[2::2]
