@@ -3,6 +3,8 @@
 The mathematics is in `analysis/jury.py`; here are the judges' ids and attributes, and the tables.
 """
 
+from __future__ import annotations  # those that name pandas would import it
+
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from html import escape
