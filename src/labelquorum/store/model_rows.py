@@ -306,7 +306,7 @@ def estimator_of(work: Work, name: str) -> Estimator:
 
 
 def _blank(method: Aggregator, n_classes: int) -> dict[str, NDArray[Any]]:
-    """The leaves of nobody, (0, …) each, by name and in the order they are written."""
+    """The leaves without workers, (0, …) each, by name and in the order they are written."""
     nobody = make_chunk([], [], [], n_workers=0, n_classes=n_classes)
     rows: WorkerRows = method.init(nobody, 0).rows
     return dict(sorted(rows.to_arrays().items()))

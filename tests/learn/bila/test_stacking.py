@@ -263,8 +263,6 @@ def test_a_judge_whom_gold_shows_to_be_fooled_speaks_against_what_they_say(jury)
     assert why.label == jury.truth[fooled]
     against = why.workers[why.workers["label"] != why.label]
     assert (against["log_odds"] > 0).any()
-    against = against.sort_values("log_odds")
-    assert against.index[-1] not in str(why) or f"{against.index[-1]} by saying" in str(why)
 
 
 def test_stopping_expected_gain_and_retract_go_with_gold(jury):

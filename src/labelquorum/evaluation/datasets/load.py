@@ -315,7 +315,7 @@ def _find(name: str, folder: str | Path | None) -> Path:
     if info is None:
         raise unknown_dataset(name, roots)
     if info.public:
-        roots = data_folders(folder)  # an error where nobody named a folder
+        roots = data_folders(folder)  # an error where no folder was named
     way = way_to_get(info, roots[0] if roots else None)
     raise LabelError(f"There is no data set {name!r}{_in(roots)}. {way}")
 

@@ -47,7 +47,7 @@ MAX_DENSE_CLASSES = 128
 classes alone, so that streams, shards and resumed models follow it alike."""
 
 MIN_PROB = 1 / 256
-"""A q from which a label counts in a cell of S: 1.5 times the q of a class nobody named, on an item
+"""A q from which a label counts in a cell of S: 1.5 times the q of a class no one named, on an item
 with one label, at 129 classes; so such classes take no cells."""
 
 MIN_COUNT = 1e-9
