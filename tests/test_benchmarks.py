@@ -71,8 +71,11 @@ def test_a_process_that_fails_is_reported_with_its_last_line(monkeypatch) -> Non
 
 
 def test_the_gpu_benchmark_runs_on_the_processor_too() -> None:
-    result = json.loads(run_script("benchmarks/gpu.py", "--quick", JAX_PLATFORMS="cpu"))
-    assert result["labels"] == 20_000 and result["labels_per_second"] > 0
+    environment = {"JAX_PLATFORMS": "cpu", "LABELQUORUM_ENGINE": "jax"}
+    result = json.loads(run_script("benchmarks/gpu.py", "--quick", **environment))
+    assert result["labels"] == 20_000 and result["labels_per_second"] > 0 and result["error"] < 2
+    assert result["labels_that_differ_from_the_default_engine"] == 0
+    assert result["largest_difference_of_a_probability"] < 1e-6
 
 
 def test_the_service_benchmark_prints_one_json_object_and_its_report(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def make_chunk(
         more["score"] = scores[rows.order]
     if worker_keys is not None:
         more["worker_keys"] = np.asarray(worker_keys, np.uint64)[chunk.workers]
-    return chunk._replace(**more)
+    return chunk._replace(**more) if more else chunk
 
 
 def sorted_chunk(

@@ -1,9 +1,11 @@
-"""The solver over arrays: NumPy in float64, or JAX in float32, compiled, for a GPU.
+"""The solver over arrays in float64: NumPy, or JAX, compiled, for a GPU.
 
 The same functions as in `kernel`. NumPy is what runs where the kernel was not built.
 """
 
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,15 @@ from labelquorum._types import Floats
 from labelquorum.ingest.labels import MISSING
 from labelquorum.learn.bila.dependence import CLARITY, gain_of_clear, log_sum_exp, sums
 from labelquorum.learn.bila.hierarchical import Recipe, class_prior
-from labelquorum.learn.bila.lazy_jax import jax, jit
+from labelquorum.learn.bila.identification import expected_errors
+from labelquorum.learn.bila.lazy_jax import jax, jit, jnp
 from labelquorum.learn.bila.minibatch import (
     CountedBatch,
     Leaf,
     array_namespace,
     bucket,
-    pad_counted,
+    pad,
+    segment_sum,
     sum_by_item,
     workers_last,
 )
@@ -33,8 +37,11 @@ from labelquorum.learn.bila.worker_models import (
 
 __all__ = [
     "count",
+    "expected_errors_compiled",
     "fit",
     "fit_compiled",
+    "label_shares_compiled",
+    "on_device",
     "past_unexplained",
     "pool",
     "score",
@@ -53,29 +60,28 @@ def fit(
     name: str, batch: CountedBatch, known: Known, label_shares: Floats, recipe: Recipe
 ) -> Fitted:
     """Solve a chunk by one worker model together with all that was counted before."""
-    theta, probs, unexplained, loss, rounds = _fit(
-        WORKER_MODELS[name], batch, _last(known), label_shares, recipe, _repeat
-    )
-    counts = known.counts + count(name, batch, probs, len(known.theta))
-    pooled = known.others + pool(name, counts, recipe)
-    numbers = np.array([loss, rounds], np.float64)
-    return Fitted(counts, _first(theta), probs, pooled, unexplained, numbers)
+    result = _fit(WORKER_MODELS[name], batch, _last(known), label_shares, recipe, _repeat)
+    return _fitted(name, known, result, recipe)
 
 
 def fit_compiled(
     name: str, batch: CountedBatch, known: Known, label_shares: Floats, recipe: Recipe
 ) -> Fitted:
-    """`fit` in JAX and float32, but for counts and P, which are added up in float64."""
+    """`fit` in JAX."""
+    with jax.enable_x64(True):
+        with_room = _last(known, bucket(len(known.theta), 32))
+        result = _fit_jax(on_device(batch), with_room, label_shares, name=name, recipe=recipe)
+        theta, probs, counts, *rest = map(np.asarray, result)
     n_workers = len(known.theta)
-    with_room = _last(known, bucket(n_workers, 32), np.float32)
-    arguments = pad_counted(batch), with_room, label_shares.astype(np.float32)
-    result = _fit_jax(*arguments, name=name, recipe=recipe)
-    theta, probs, unexplained, *numbers = (np.asarray(part, np.float64) for part in result)
-    probs = np.ascontiguousarray(probs[: len(batch.gold)])
-    counts = known.counts + count(name, batch, probs, n_workers)
+    cut = theta[..., :n_workers], probs[: len(batch.gold)], counts[..., :n_workers]
+    return _fitted(name, known, (*cut, *rest), recipe)
+
+
+def _fitted(name: str, known: Known, result: tuple[Leaf, ...], recipe: Recipe) -> Fitted:
+    theta, probs, counts, unexplained, loss, rounds = result
+    counts = _first(counts)
     pooled = known.others + pool(name, counts, recipe)
-    theta = _first(theta[:, :n_workers])
-    return Fitted(counts, theta, probs, pooled, unexplained, np.array(numbers))
+    return Fitted(counts, _first(theta), probs, pooled, unexplained, np.array([loss, rounds]))
 
 
 @jit(static_argnames=("name", "recipe"))
@@ -83,7 +89,8 @@ def _fit_jax(
     batch: CountedBatch, known: Known, label_shares: Leaf, *, name: str, recipe: Recipe
 ) -> tuple[Leaf, ...]:
     model = WORKER_MODELS[name]
-    return _fit(model, batch, known, label_shares, recipe, jax.lax.while_loop)
+    theta, probs, *rest = _fit(model, batch, known, label_shares, recipe, jax.lax.while_loop)
+    return theta, probs.astype(np.float32), *rest  # they are rounded: half to copy
 
 
 def _repeat(unsettled: Callable[[Any], Any], again: Callable[[Any], Any], carry: Any) -> Any:
@@ -100,7 +107,7 @@ def _fit(
     recipe: Recipe,
     loop: Callable[..., Any],
 ) -> tuple[Leaf, ...]:
-    """θ, q, the unexplained sums, the loss and the rounds; workers are last."""
+    """θ, q, the counts, the unexplained sums, the loss and the rounds; workers are last."""
     n_classes, n_workers = len(label_shares), known.theta.shape[-1]
     xp = array_namespace(known.theta, batch.gold)
     given = batch.gold[:, None] != MISSING
@@ -146,7 +153,7 @@ def _fit(
     loss = -log_evidence.sum() / xp.maximum(batch.counted_item.sum(), 1)
     counts = known.counts + model.count_labels(probs, batch, n_workers)
     reported = _unexplained(model, batch, probs, theta, counts, crowd, prior, recipe)
-    return theta, probs, reported, loss, rounds
+    return theta, probs, counts, reported, loss, rounds
 
 
 def _softmax(log_scores: Leaf) -> Leaf:
@@ -217,13 +224,34 @@ def score(
 def score_compiled(
     name: str, batch: CountedBatch, settled: Settled, recipe: Recipe
 ) -> tuple[Floats, NDArray[np.float32]]:
-    """`score` in JAX and float32."""
-    with_room = _last(settled, bucket(len(settled.theta), 32), np.float32)
-    scores, evidence = _score_jax(pad_counted(batch), with_room, name=name, recipe=recipe)
-    return (
-        np.asarray(scores, np.float64)[: len(batch.gold)],
-        np.asarray(evidence)[: len(batch.item)],
-    )
+    """`score` in JAX."""
+    with jax.enable_x64(True):
+        with_room = _last(settled, bucket(len(settled.theta), 32))
+        scores, evidence = _score_jax(on_device(batch), with_room, name=name, recipe=recipe)
+        return np.asarray(scores)[: len(batch.gold)], np.asarray(evidence)[: len(batch.item)]
+
+
+def label_shares_compiled(batch: CountedBatch, items: Floats, n_classes: int) -> Floats:
+    """`items @ vote_shares(chunk)`, (C,), in JAX."""
+    with jax.enable_x64(True):
+        counted = pad(items, bucket(len(items), 16))
+        return np.asarray(_label_shares_jax(on_device(batch), counted, n_classes=n_classes))
+
+
+def expected_errors_compiled(
+    name: str,
+    batch: CountedBatch,
+    settled: Settled,
+    n_workers: Floats,
+    given: NDArray[np.bool_],
+    recipe: Recipe,
+) -> Floats:
+    """`expected_errors` of `score`, in JAX: what is scored stays on the device."""
+    with jax.enable_x64(True):
+        room = bucket(len(batch.gold), 16)
+        with_room = _last(settled, bucket(len(settled.theta), 32))
+        arguments = on_device(batch), with_room, pad(n_workers, room), pad(given, room)
+        return np.asarray(_expected_errors_jax(*arguments, name=name, recipe=recipe))
 
 
 def _score(
@@ -238,7 +266,35 @@ def _score(
     return xp.log(prior) + sum_by_item(said, batch), said * batch.weight[:, None]
 
 
-_score_jax = jit(static_argnames=("name", "recipe"))(_score)
+@jit(static_argnames="n_classes")
+def _label_shares_jax(batch: CountedBatch, items: Leaf, *, n_classes: int) -> Leaf:
+    cell = batch.item * n_classes + batch.label
+    votes = segment_sum(batch.weight.astype(items.dtype), cell, len(items) * n_classes)
+    votes = votes.reshape(len(items), n_classes)
+    total = votes.sum(axis=1, keepdims=True)
+    return items @ jnp.where(total > 0, votes / total, 0)
+
+
+@jit(static_argnames=("name", "recipe"))
+def _score_jax(
+    batch: CountedBatch, settled: Settled, *, name: str, recipe: Recipe
+) -> tuple[Leaf, Leaf]:
+    scores, evidence = _score(batch, settled, name=name, recipe=recipe)
+    return scores, evidence.astype(np.float32)
+
+
+@jit(static_argnames=("name", "recipe"))
+def _expected_errors_jax(
+    batch: CountedBatch,
+    settled: Settled,
+    n_workers: Leaf,
+    given: Leaf,
+    *,
+    name: str,
+    recipe: Recipe,
+) -> Leaf:
+    scores, _ = _score(batch, settled, name=name, recipe=recipe)
+    return expected_errors(scores, n_workers, given)
 
 
 def past_unexplained(
@@ -279,13 +335,13 @@ def solve_workers(name: str, counts: Floats, pooled: Floats, recipe: Recipe) -> 
     return solved
 
 
-def _last(given: Any, room: int | None = None, kind: type = np.float64) -> Any:
+def _last(given: Any, room: int | None = None) -> Any:
     """`Known` or `Settled` with the workers last, and room for more of them."""
     n_workers = len(given.theta)
     kept = {
-        name: workers_last(value, n_workers if room is None else room, kind)
+        name: workers_last(value, n_workers if room is None else room)
         if name in ("counts", "theta")
-        else value.astype(kind)
+        else value
         for name, value in given._asdict().items()
     }
     return type(given)(**kept)
@@ -293,3 +349,39 @@ def _last(given: Any, room: int | None = None, kind: type = np.float64) -> Any:
 
 def _first(values: Floats) -> Floats:
     return np.ascontiguousarray(np.moveaxis(values, -1, 0))
+
+
+# ── on a device ──────────────────────────────────────────────────────────────────────────
+
+_sent: dict[int, tuple[weakref.ref[NDArray[Any]], Leaf]] = {}
+"""Columns that are on the device, by the `id` of the array here, for as long as that is alive."""
+
+
+def on_device(batch: CountedBatch) -> CountedBatch:
+    """The batch on the device, padded to few sizes; columns that are there are not sent again.
+
+    A chunk is fitted by each worker model, and scored.
+    """
+    n_labels, n_items = bucket(len(batch.item), 128), bucket(len(batch.gold), 16)
+    of_items = {"counted_item", "gold"}  # an item that is only padding has a truth: q never moves
+    fillers = {"item": n_items - 1, "first_vote": n_labels - 1}
+    columns = {
+        name: _send(column, n_items if name in of_items else n_labels, fillers.get(name, 0))
+        for name, column in batch._asdict().items()
+        if column is not None
+    }
+    return batch._replace(**columns)
+
+
+def _send(column: NDArray[Any], length: int, filler: int) -> Leaf:
+    key = id(column)
+    if key in _sent and _sent[key][0]() is column and len(_sent[key][1]) == length:
+        return _sent[key][1]
+    sent = jnp.asarray(pad(column, length, filler))
+    _sent[key] = weakref.ref(column, partial(_drop, key)), sent
+    return sent
+
+
+def _drop(key: int, gone: object) -> None:
+    if key in _sent and _sent[key][0] is gone:
+        del _sent[key]

@@ -35,21 +35,18 @@ from labelquorum.learn.bila import stacking
 from labelquorum.learn.bila.dependence import N_SUMS, exponent, temperature
 from labelquorum.learn.bila.gold import GoldTasks, gold_items, join, remember
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, class_prior
-from labelquorum.learn.bila.identification import (
-    MIN_WORKERS,
-    doubt_of,
-    expected_errors,
-    vote_log_odds,
-)
-from labelquorum.learn.bila.minibatch import pack_counted
+from labelquorum.learn.bila.identification import MIN_WORKERS, doubt_of, vote_log_odds
+from labelquorum.learn.bila.minibatch import CountedBatch, pack_counted
 from labelquorum.learn.bila.solver import (
     count,
+    expected_errors,
     fit_each,
     past_unexplained,
     pool,
     score,
     solve_workers,
 )
+from labelquorum.learn.bila.solver import label_shares as shares_of
 from labelquorum.learn.bila.sparse_counts import (
     SparseCounts,
     added,
@@ -178,13 +175,13 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     label_shares = state.label_shares
     if tally.past is not None:
         label_shares = np.maximum(label_shares - vote_shares(tally.past).sum(axis=0), 0)
+    packed = pack_counted(chunk, tally.labels.weight, tally.items)
     # (1) f' = f + label shares
-    label_shares = label_shares + tally.share_items @ vote_shares(chunk)
+    label_shares = label_shares + shares_of(chunk, packed, tally.share_items)
     before = {
         name: _before(state, known, tally, position, recipe)
         for position, name in enumerate(recipe.worker_models)
     }
-    packed = pack_counted(chunk, tally.labels.weight, tally.items)
     fitted = fit_each(
         packed, {name: past.known for name, past in before.items()}, label_shares, recipe
     )
@@ -532,9 +529,9 @@ def _commit(
         rows |= leaves_of(name, fit.counts) | {f"{name}_theta": fit.theta}
         probs = fit.class_probs if all_count else fit.class_probs * tally.items[:, None]
         pooled[name] = fit.pooled
-        class_counts[name] = past.known.class_counts + probs.sum(axis=0)
+        class_counts[name] = past.known.class_counts + probs.sum(axis=0, dtype=np.float64)
         unexplained[name] = with_more(past.unexplained, fit.unexplained)
-        counted.append(probs.astype(np.float32))
+        counted.append(probs.astype(np.float32, copy=False))
     following = state._replace(
         rows=state.rows.scatter(chunk.workers, rows),
         pooled=pooled,
@@ -562,9 +559,9 @@ def _with_expected_errors(state: State, following: State, tally: _Tally, recipe:
         if n_workers.max(initial=0) < MIN_WORKERS:
             continue
         for name in recipe.worker_models:
-            log_scores, _ = _scored(seen_by, labels, name, recipe)
-            more = sign * expected_errors(log_scores, n_workers, known)
-            sums[name] = np.maximum(sums.get(name, 0.0) + more, 0)
+            packed, settled = _to_score(seen_by, labels, name)
+            more = expected_errors(name, packed, settled, n_workers, known, recipe)
+            sums[name] = np.maximum(sums.get(name, 0.0) + sign * more, 0)
     return following._replace(expected_errors=sums)
 
 
@@ -580,9 +577,13 @@ def _scored(
     state: State, chunk: Chunk, name: str, recipe: Recipe
 ) -> tuple[Floats, NDArray[np.float32]]:
     """Log scores of items by a worker model, (N, C), and what each label says, (B, C)."""
+    return score(name, *_to_score(state, chunk, name), recipe)
+
+
+def _to_score(state: State, chunk: Chunk, name: str) -> tuple[CountedBatch, Settled]:
     theta, counts = _rows_of(state, chunk.workers, name)
     packed = pack_counted(chunk, chunk.weight, np.zeros(chunk.n_items))
-    return score(name, packed, _settled(state, counts, theta, name), recipe)
+    return packed, _settled(state, counts, theta, name)
 
 
 def _votes(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, NDArray[np.float32]]:

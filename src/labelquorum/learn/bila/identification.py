@@ -17,10 +17,9 @@ longer the labels alone, tell which answer is right.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelquorum._types import Floats
-from labelquorum.learn.aggregator import softmax
+from labelquorum.learn.bila.minibatch import Leaf, array_namespace
 from labelquorum.learn.reports import NO_DOUBT, Doubt
 
 __all__ = [
@@ -56,7 +55,7 @@ MIN_VOTE_LOG_ODDS = 0.05
 the vote is then followed, with next to no confidence."""
 
 
-def expected_errors(log_scores: Floats, n_workers: Floats, given: NDArray[np.bool_]) -> Floats:
+def expected_errors(log_scores: Leaf, n_workers: Leaf, given: Leaf) -> Leaf:
     """What tasks add to the sums behind `doubt_of`, (7,).
 
     Parameters
@@ -68,16 +67,18 @@ def expected_errors(log_scores: Floats, n_workers: Floats, given: NDArray[np.boo
     given
         (N,) whether the truth of a task was given.
     """
-    many, n_classes = n_workers >= MIN_WORKERS, log_scores.shape[1]
-    sums = np.zeros(N_EXPECTED)
-    sums[0] = np.count_nonzero(many & given)
+    xp, n_classes = array_namespace(log_scores), log_scores.shape[1]
+    many = n_workers >= MIN_WORKERS
     unknown = many & ~given
-    sums[1] = np.count_nonzero(unknown)
-    for place, gamma in enumerate(GAMMAS, start=2):
-        probs = softmax(log_scores[unknown] / (n_workers[unknown] ** gamma)[:, None])
-        wrong = 1 - probs.max(axis=1, initial=0).astype(np.float64)
-        sums[place] = wrong.sum() / max(1 - 1 / n_classes, 1e-12)
-    return sums
+    by_class = xp.stack(list(log_scores.T))  # sums over few classes are then vector code
+    behind = by_class - by_class.max(axis=0)
+    many_workers = xp.maximum(n_workers, 1)
+    sums = [(many & given).sum(), unknown.sum()]
+    for gamma in GAMMAS:
+        # 1 − max_c p_c = 1 − 1 / Σ_c e^{(s_c − max s) / n^γ}
+        wrong = 1 - 1 / xp.exp(behind / many_workers**gamma).sum(axis=0)
+        sums.append(xp.where(unknown, wrong, 0).sum() / max(1 - 1 / n_classes, 1e-12))
+    return xp.stack(sums).astype(np.float64)
 
 
 def doubt_of(sums: Floats, gamma: float, skill: float, n_items: float) -> Doubt:

@@ -4,16 +4,18 @@ Importing JAX takes longer than everything else together, and only what is learn
 steps needs it. They are in the extra [jax]; without it, their first use says what to install.
 """
 
+import os
 from collections.abc import Callable
 from functools import cache, wraps
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from labelquorum.errors import StateError
 from labelquorum.learn.lazy import LazyModule
 
-__all__ = ["jax", "jit", "jnp", "optax"]
+__all__ = ["jax", "jit", "jnp", "keep_compiled_code", "optax"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -48,6 +50,7 @@ def jit(**options: Any) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         @cache
         def compiled() -> Callable[..., Any]:
+            keep_compiled_code()
             return jax.jit(function, **options)
 
         @wraps(function)
@@ -57,3 +60,23 @@ def jit(**options: Any) -> Callable[[Function], Function]:
         return cast("Function", call)
 
     return decorate
+
+
+def keep_compiled_code() -> None:
+    """Let JAX keep what it compiles in the user's cache folder, so the next process starts warm.
+
+    `LABELQUORUM_CACHE` names another folder, or nothing for none; a cache the user already set up
+    is left alone.
+    """
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
+        return
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = os.environ.get("LABELQUORUM_CACHE", str(Path(base) / "labelquorum" / "compiled"))
+    if not folder:
+        return
+    for setting, value in (
+        ("jax_compilation_cache_dir", folder),
+        ("jax_persistent_cache_min_compile_time_secs", 0.05),
+        ("jax_persistent_cache_min_entry_size_bytes", 0),
+    ):
+        jax.config.update(setting, value)  # type: ignore[no-untyped-call]

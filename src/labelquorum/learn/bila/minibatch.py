@@ -28,7 +28,7 @@ __all__ = [
     "minibatch_order",
     "pack",
     "pack_counted",
-    "pad_counted",
+    "pad",
     "segment_sum",
     "sum_by_item",
     "whole",
@@ -97,13 +97,22 @@ def segment_sum(values: Leaf, segment: Leaf, n_segments: int, *, is_sorted: bool
     return jax.ops.segment_sum(values, segment, n_segments, indices_are_sorted=is_sorted)
 
 
-def bucket(count: int, smallest: int) -> int:
-    """Round up to a power of two, at least `smallest`.
+MAX_COARSE = 1 << 17
+"""Up to here a size is a power of two. Beyond, where padding costs more than what is compiled once
+more, there are eight sizes to each doubling."""
 
-    >>> bucket(50, 16), bucket(3, 16)
-    (64, 16)
+
+def bucket(count: int, smallest: int) -> int:
+    """Round up to one of few sizes, at least `smallest`.
+
+    >>> bucket(50, 16), bucket(3, 16), bucket(2_000_000, 16)
+    (64, 16, 2097152)
+    >>> bucket(2_100_000, 16)
+    2359296
     """
-    return max(smallest, 1 << max(count - 1, 0).bit_length())
+    power = 1 << max(count - 1, 0).bit_length()
+    step = power if power <= MAX_COARSE else power // 16
+    return max(smallest, -(-count // step) * step)
 
 
 def pack(chunk: Chunk, workers: NDArray[np.integer[Any]]) -> Packed:
@@ -112,13 +121,13 @@ def pack(chunk: Chunk, workers: NDArray[np.integer[Any]]) -> Packed:
     n_items = bucket(chunk.n_items, 16)
     edges = np.searchsorted(chunk.item, np.arange(chunk.n_items + 1)).astype(np.int32)
     return Packed(
-        item=_pad(chunk.item, n_labels, n_items - 1),
-        worker=_pad(np.searchsorted(workers, chunk.worker).astype(np.int32), n_labels),
-        label=_pad(chunk.label, n_labels),
-        weight=_pad(chunk.weight, n_labels),
-        start=_pad(edges[:-1], n_items),
-        length=_pad(np.diff(edges), n_items),
-        worker_mask=_pad(np.ones(len(workers), np.float32), bucket(len(workers), 32)),
+        item=pad(chunk.item, n_labels, n_items - 1),
+        worker=pad(np.searchsorted(workers, chunk.worker).astype(np.int32), n_labels),
+        label=pad(chunk.label, n_labels),
+        weight=pad(chunk.weight, n_labels),
+        start=pad(edges[:-1], n_items),
+        length=pad(np.diff(edges), n_items),
+        worker_mask=pad(np.ones(len(workers), np.float32), bucket(len(workers), 32)),
         n_items=np.int32(chunk.n_items),
     )
 
@@ -145,32 +154,15 @@ def pack_counted(
     )
 
 
-def pad_counted(batch: CountedBatch) -> CountedBatch:
-    """The same batch for compiled code, padded to a power of two of labels and of items."""
-    n_labels, n_items = bucket(len(batch.item), 128), bucket(len(batch.gold), 16)
-    share, first = batch.worker_share, batch.first_vote
-    return CountedBatch(
-        item=_pad(batch.item, n_labels, n_items - 1),
-        worker=_pad(batch.worker, n_labels),
-        label=_pad(batch.label, n_labels),
-        weight=_pad(batch.weight, n_labels),
-        counted_weight=_pad(batch.counted_weight, n_labels),
-        counted_item=_pad(batch.counted_item.astype(np.float32), n_items),
-        # An item that is only padding has a truth: its q is the same in each round.
-        gold=_pad(batch.gold, n_items),
-        worker_share=None if share is None else _pad(share, n_labels),
-        first_vote=None if first is None else _pad(first, n_labels, n_labels - 1),
-    )
-
-
-def workers_last(rows: Floats, room: int, kind: type = np.float32) -> NDArray[Any]:
+def workers_last(rows: Floats, room: int) -> Floats:
     """Rows (K, …) with the workers last: (…, room), padded with zeros."""
-    padded = np.zeros((*rows.shape[1:], room), kind)
+    padded = np.zeros((*rows.shape[1:], room))
     padded[..., : len(rows)] = np.moveaxis(rows, 0, -1)
     return padded
 
 
-def _pad(values: NDArray[Any], length: int, filler: int = 0) -> NDArray[Any]:
+def pad(values: NDArray[Any], length: int, filler: int = 0) -> NDArray[Any]:
+    """Rows, and then more of one number up to this length."""
     padded = np.full((length, *values.shape[1:]), filler, values.dtype)
     padded[: len(values)] = values
     return padded

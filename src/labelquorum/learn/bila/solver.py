@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.errors import StateError
-from labelquorum.learn.bila import array_solver, kernel, sparse_solver
+from labelquorum.ingest.chunks import Chunk
+from labelquorum.learn.aggregator import vote_shares
+from labelquorum.learn.bila import array_solver, identification, kernel, sparse_solver
 from labelquorum.learn.bila.hierarchical import Recipe
 from labelquorum.learn.bila.minibatch import CountedBatch
 from labelquorum.learn.bila.sparse_counts import SparseCounts, count_sparsely, is_sparse
@@ -29,7 +31,9 @@ __all__ = [
     "Engine",
     "count",
     "engine",
+    "expected_errors",
     "fit_each",
+    "label_shares",
     "past_unexplained",
     "pool",
     "score",
@@ -67,6 +71,13 @@ def engine() -> Engine:
     return cast("Engine", chosen)
 
 
+def label_shares(chunk: Chunk, batch: CountedBatch, items: Floats) -> Floats:
+    """What counted items, (N,), add to f: the sum of their shares of labels by class, (C,)."""
+    if engine() == "jax":
+        return array_solver.label_shares_compiled(batch, items, chunk.n_classes)
+    return np.asarray(items @ vote_shares(chunk))
+
+
 def fit_each(
     batch: CountedBatch, known: Mapping[str, Known], label_shares: Floats, recipe: Recipe
 ) -> dict[str, Fitted]:
@@ -86,7 +97,7 @@ def fit_each(
             return sparse_solver.fit(batch, known[name], label_shares, recipe)
         return fit(name, batch, known[name], label_shares, recipe)
 
-    few = len(known) == 1 or len(batch.item) < MIN_THREADED_LABELS
+    few = len(known) == 1 or len(batch.item) < MIN_THREADED_LABELS or engine() == "jax"
     # Of many classes, what two models hold at a time would be the most memory.
     if few or any(isinstance(each.counts, SparseCounts) for each in known.values()):
         return {name: one(name) for name in known}
@@ -104,6 +115,21 @@ def score(
         return array_solver.score_compiled(name, batch, settled, recipe)
     chosen = kernel.score if _in_c() else array_solver.score
     return chosen(name, batch, settled, recipe)
+
+
+def expected_errors(
+    name: str,
+    batch: CountedBatch,
+    settled: Settled,
+    n_workers: Floats,
+    given: NDArray[np.bool_],
+    recipe: Recipe,
+) -> Floats:
+    """What a worker model adds to the sums of `identification` by a batch, (7,)."""
+    if engine() == "jax" and not isinstance(settled.counts, SparseCounts):
+        return array_solver.expected_errors_compiled(name, batch, settled, n_workers, given, recipe)
+    log_scores, _ = score(name, batch, settled, recipe)
+    return np.asarray(identification.expected_errors(log_scores, n_workers, given))
 
 
 def past_unexplained(

@@ -7,10 +7,8 @@ that only the workers of the chunk bring along.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 
 from labelquorum.learn.bila.encoder import Encoder
 from labelquorum.learn.bila.generative import GenerativeModel, Newcomers
-from labelquorum.learn.bila.lazy_jax import jax, jnp
+from labelquorum.learn.bila.lazy_jax import jax, jnp, keep_compiled_code
 from labelquorum.learn.bila.minibatch import Batch, Leaf, Packed, minibatch, minibatch_order, whole
 from labelquorum.learn.bila.optimizer import Optimizer
 
@@ -323,23 +321,3 @@ def _layout(
         )
 
     return join, split
-
-
-def keep_compiled_code() -> None:
-    """Let JAX keep what it compiles in the user's cache folder, so the next process starts warm.
-
-    `LABELQUORUM_CACHE` names another folder, or nothing for none; a cache the user already set up
-    is left alone.
-    """
-    if jax.config.values["jax_compilation_cache_dir"] is not None:
-        return
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = os.environ.get("LABELQUORUM_CACHE", str(Path(base) / "labelquorum" / "compiled"))
-    if not folder:
-        return
-    for setting, value in (
-        ("jax_compilation_cache_dir", folder),
-        ("jax_persistent_cache_min_compile_time_secs", 0.05),
-        ("jax_persistent_cache_min_entry_size_bytes", 0),
-    ):
-        jax.config.update(setting, value)  # type: ignore[no-untyped-call]

@@ -28,9 +28,8 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, softmax, vote_shares
-from labelquorum.learn.bila.lazy_jax import jax, jit, jnp, optax
+from labelquorum.learn.bila.lazy_jax import jax, jit, jnp, keep_compiled_code, optax
 from labelquorum.learn.bila.minibatch import Batch, Leaf, Packed, bucket, pack, sum_by_item, whole
-from labelquorum.learn.bila.training import keep_compiled_code
 from labelquorum.learn.methods._batch import check_at_least
 from labelquorum.learn.worker_table import WorkerRows
 
