@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from targets import ELSEWHERE
 from targets import rows as target_rows
 
 HERE = Path(__file__).parent
@@ -27,6 +28,8 @@ def page(result: dict[str, Any]) -> str:
         f"{machine['pandas']}, Crowd-Kit {machine['crowd-kit']}, labelquorum "
         f"{machine['labelquorum']}. Load before the start: {machine['load_before']}."
     )
+    if ELSEWHERE["gpu"].exists():
+        sections.append(gpu(json.loads(ELSEWHERE["gpu"].read_text(encoding="utf-8"))))
     return "\n\n".join(["# Performance", INTRO, targets(parts), *sections, made]) + "\n"
 
 
@@ -140,6 +143,33 @@ def refit(part: dict[str, Any]) -> str:
         "on either side. The emitted error is of answers given as their chunk arrived, the final "
         "error of all tasks at the end.\n\n"
         f"{table(header, lines)}"
+    )
+
+
+def gpu(part: dict[str, Any]) -> str:
+    """Each stage by itself, and what sets the pace."""
+    stages = {
+        "make a chunk and send it to the device, one thread": part["make_ns_per_label"],
+        "learn": part["learn_ns_per_label"],
+        "answer": part["answer_ns_per_label"],
+        "the device, of all three": part["device_ns_per_label"],
+    }
+    lines = [[stage, f"{ns:.1f}", f"{1e3 / ns:.0f}"] for stage, ns in stages.items()]
+    return (
+        f"## On a GPU\n\n{part['labels']:,} labels of {part['workers']:,} workers in "
+        f"{part['classes']} classes, in chunks of {part['chunk_labels']:,}, from arrays of integers "
+        f"to the class of every task: {part['seconds']:.2f} s, "
+        f"{part['labels_per_second'] / 1e6:.1f} M labels per second ({part['device']}, "
+        f"{part['machine']['cores']} cores). {part['threads']} threads make chunks ahead, one "
+        "answers, and one learns. The first chunk, which compiles, is not counted: "
+        f"{part['first_chunk_s']:.0f} s.\n\n"
+        f"{table(['stage, by itself', 'ns per label', 'M labels per second'], lines)}\n\n"
+        "The device is idle most of the time. The rest of the way is the processor's: rows would "
+        "have to be sorted on the device, from columns as they come, and probabilities to stay "
+        "there until they are asked for. Of 100,000 labels learned in chunks of 5,000, "
+        f"{part['labels_that_differ_from_the_default_engine']} answers differ from the C engine's, "
+        "and probabilities by at most "
+        f"{part['largest_difference_of_a_probability']:.0e}.\n\nMade by `{part['command']} --save`."
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["rows"]
+__all__ = ["ELSEWHERE", "rows"]
 
 HERE = Path(__file__).parent
 ELSEWHERE = {
