@@ -157,7 +157,7 @@ def gpu(part: dict[str, Any]) -> str:
     lines = [[stage, f"{ns:.1f}", f"{1e3 / ns:.0f}"] for stage, ns in stages.items()]
     return (
         f"## On a GPU\n\n{part['labels']:,} labels of {part['workers']:,} workers in "
-        f"{part['classes']} classes, in chunks of {part['chunk_labels']:,}, from arrays of integers "
+        f"{part['classes']} classes, in chunks of {part['chunk_labels']:,}, from integer arrays "
         f"to the class of every task: {part['seconds']:.2f} s, "
         f"{part['labels_per_second'] / 1e6:.1f} M labels per second ({part['device']}, "
         f"{part['machine']['cores']} cores). {part['threads']} threads make chunks ahead, one "
