@@ -166,13 +166,13 @@ def test_a_table_may_start_without_workers():
 
 def test_a_scatter_among_very_many_workers_copies_only_its_rows():
     rows = WorkerRows({"skill": np.zeros((1_000_000, 4))})
-    table = rows._table.blocks["<f8"]
+    table = rows._table.block
     newer = rows.scatter(np.array([5, 70]), {"skill": np.ones((2, 4))})
-    assert newer._table.blocks["<f8"] is table
-    assert rows._version.undo["<f8"].shape == (2, 4)
+    assert newer._table.block is table
+    assert rows._version.undo["skill"].shape == (2, 4)
     np.testing.assert_array_equal(rows.gather(np.array([5]))["skill"], 0)
     np.testing.assert_array_equal(newer.gather(np.array([5]))["skill"], 1)
-    assert rows._table.blocks["<f8"] is table
+    assert rows._table.block is table
 
 
 @pytest.mark.slow

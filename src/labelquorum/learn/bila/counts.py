@@ -75,7 +75,7 @@ from labelquorum.learn.bila.worker_models import (
     select_worker_model,
 )
 from labelquorum.learn.reports import NO_DOUBT, Doubt
-from labelquorum.learn.worker_table import WorkerRows, forget_row
+from labelquorum.learn.worker_table import Leaves, WorkerRows, forget_row
 
 __all__ = [
     "Info",
@@ -189,9 +189,11 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
         packed, {name: past.known for name, past in before.items()}, label_shares, recipe
     )
     # (4) commit, and drop the labels
-    following, counted = _commit(state, tally, before, fitted, recipe)
+    rows = _rows_fitted(fitted)
+    following, counted = _commit(state, tally, before, fitted, rows)
     following = following._replace(label_shares=label_shares)
-    following = _reselected(_with_expected_errors(state, following, tally, recipe), recipe)
+    following = _with_expected_errors(state, known, following, rows, tally, recipe)
+    following = _reselected(following, recipe)
     following = with_gold(following, chunk, recipe)
     model = selected(following, recipe)
     loss, rounds = fitted[model].numbers
@@ -221,7 +223,8 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
         # q(y = c | l_i) ∝ π_c Π_k m_k[c, l_ik]
         log_scores, evidence = _scored(state, chunk, selected(state, recipe), recipe)
     # (5) labels of one item lean on each other: q^(1 / temperature), normalised
-    divisor = _temperature(state, chunk.workers_by_item, chunk.weight_by_item, recipe)
+    n_workers, n_labels = chunk.workers_by_item, chunk.weight_by_item
+    divisor = _temperature(state, n_workers, n_labels, recipe, in_doubt)
     stack = stacking.Stack.read(state.stack)
     if stack is not None and not in_doubt:
         log_prior = np.log(np.maximum(_class_prior(state, recipe), 1e-30))
@@ -237,6 +240,7 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
         probs=softmax(log_scores / divisor[:, None]),
         log_evidence=evidence,
         temperature=divisor,
+        in_doubt=in_doubt,
     )
 
 
@@ -516,11 +520,10 @@ def _commit(
     tally: _Tally,
     before: Mapping[str, _Before],
     fitted: Mapping[str, Fitted],
-    recipe: Recipe,
+    rows: Leaves,
 ) -> tuple[State, NDArray[np.float32]]:
     """The state once a chunk is counted, and by what each item was, (N, A, C)."""
     chunk, counted, all_count = tally.labels, [], bool(tally.items.all())
-    rows: dict[str, NDArray[Any]] = {}
     pooled, class_counts, unexplained = {}, {}, {}
     for name, past in before.items():
         fit = fitted[name]
@@ -529,7 +532,6 @@ def _commit(
                 "Learning from this chunk gave no finite numbers, so it was not learned from. "
                 "Look for extreme weights, or for settings far from their defaults."
             )
-        rows |= leaves_of(name, fit.counts) | {f"{name}_theta": fit.theta}
         probs = fit.class_probs if all_count else fit.class_probs * tally.items[:, None]
         pooled[name] = fit.pooled
         class_counts[name] = past.known.class_counts + probs.sum(axis=0)
@@ -544,26 +546,39 @@ def _commit(
     return following, np.stack(counted, axis=1)
 
 
-def _with_expected_errors(state: State, following: State, tally: _Tally, recipe: Recipe) -> State:
-    """Count how sure answers are; of open items, what was counted is taken back."""
+def _rows_fitted(fitted: Mapping[str, Fitted]) -> dict[str, NDArray[Any]]:
+    """The rows of a chunk's workers as they were fitted."""
+    rows: dict[str, NDArray[Any]] = {}
+    for name, fit in fitted.items():
+        rows |= leaves_of(name, fit.counts) | {f"{name}_theta": fit.theta}
+    return rows
+
+
+def _with_expected_errors(
+    state: State, rows: Leaves, following: State, rows_now: Leaves, tally: _Tally, recipe: Recipe
+) -> State:
+    """Count how sure answers are; of open items, what was counted is taken back.
+
+    `rows` and `rows_now` are those of the chunk's workers in the two states.
+    """
     if recipe.dependence != "learned":
         return following
     chunk, past, sums = tally.labels, tally.past, dict(state.expected_errors)
     given = np.zeros(chunk.n_items, bool) if chunk.gold is None else chunk.gold != MISSING
-    steps = [(following, chunk, tally.items > 0, given, 1.0)]
+    steps = [(following, rows_now, chunk, tally.items > 0, given, 1.0)]
     if past is not None:
         counted = tally.past_probs > 0
         # Only a truth that was given leaves no other class any probability.
         given_then = (counted.sum(axis=2) == 1).all(axis=1)
         was_counted = np.asarray(counted.any(axis=(1, 2)))
-        steps.append((state, past, was_counted, given_then, -1.0))
-    for seen_by, labels, counts, known, sign in steps:
+        steps.append((state, rows, past, was_counted, given_then, -1.0))
+    for seen_by, known, labels, counts, truths, sign in steps:
         n_workers = np.where(counts, labels.workers_by_item, 0.0)
         if n_workers.max(initial=0) < MIN_WORKERS:
             continue
         for name in recipe.worker_models:
-            log_scores, _ = _scored(seen_by, labels, name, recipe)
-            more = sign * expected_errors(log_scores, n_workers, known)
+            log_scores, _ = _scored(seen_by, labels, name, recipe, known)
+            more = sign * expected_errors(log_scores, n_workers, truths)
             sums[name] = np.maximum(sums.get(name, 0.0) + more, 0)
     return following._replace(expected_errors=sums)
 
@@ -577,10 +592,16 @@ def _settled(state: State, counts: Floats, theta: Floats, name: str) -> Settled:
 
 
 def _scored(
-    state: State, chunk: Chunk, name: str, recipe: Recipe
+    state: State, chunk: Chunk, name: str, recipe: Recipe, rows: Leaves | None = None
 ) -> tuple[Floats, NDArray[np.float32]]:
-    """Log scores of items by a worker model, (N, C), and what each label says, (B, C)."""
-    theta, counts = _rows_of(state, chunk.workers, name)
+    """Log scores of items by a worker model, (N, C), and what each label says, (B, C).
+
+    `rows` are those of the chunk's workers, where they are at hand.
+    """
+    if rows is None:
+        theta, counts = _rows_of(state, chunk.workers, name)
+    else:
+        theta, counts = rows[f"{name}_theta"], counts_of(rows, name)
     packed = pack_counted(chunk, chunk.weight, np.zeros(chunk.n_items))
     return score(name, packed, _settled(state, counts, theta, name), recipe)
 
@@ -595,9 +616,16 @@ def _votes(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, NDArray[
     return log_odds * chunk.weight_by_item[:, None] * vote_shares(chunk), evidence
 
 
-def _temperature(state: State, n_workers: Floats, n_labels: Floats, recipe: Recipe) -> Floats:
+def _temperature(
+    state: State,
+    n_workers: Floats,
+    n_labels: Floats,
+    recipe: Recipe,
+    in_doubt: bool | None = None,
+) -> Floats:
     """What log scores are divided by, by the items' numbers of workers and of labels, (N,)."""
-    if doubt(state, recipe).in_doubt:  # all labels of an item count as one
+    if doubt(state, recipe).in_doubt if in_doubt is None else in_doubt:
+        # all labels of an item count as one
         return np.maximum(np.asarray(n_labels, np.float64), 1.0)
     sums = state.unexplained[selected(state, recipe)]
     return temperature(n_workers, n_labels, recipe.dependence, sums)

@@ -100,10 +100,12 @@ def score(
     """Log scores of items, (N, C), and what each label says for each class, weighted, (B, C)."""
     if isinstance(settled.counts, SparseCounts):
         return sparse_solver.score(batch, settled, recipe)
-    if engine() == "jax":
-        return array_solver.score_compiled(name, batch, settled, recipe)
-    chosen = kernel.score if _in_c() else array_solver.score
-    return chosen(name, batch, settled, recipe)
+    by_engine = {
+        "c": kernel.score,
+        "numpy": array_solver.score,
+        "jax": array_solver.score_compiled,
+    }
+    return by_engine[engine()](name, batch, settled, recipe)
 
 
 def past_unexplained(
