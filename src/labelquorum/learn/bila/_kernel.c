@@ -889,6 +889,8 @@ static int find_unexplained(Work *w, const double *log_prior, const double *prob
     return 1;
 }
 
+static void score_items(const Work *w, const double *log_prior, double *scores, float *evidence);
+
 static int fit_batch(Work *w, const double *before, const double *others, const double *class_counts,
                      const double *label_shares, const Fitted *out)
 {
@@ -944,6 +946,12 @@ static int fit_batch(Work *w, const double *before, const double *others, const 
         add_pooled(now, K, C, w->kind, w->recipe, pooled, spare);
         memcpy(counts, now, sizeof(double) * (size_t)cells);
     }
+    if (out->scores) {
+        find_crowd(w, w->kind == HIERARCHICAL ? sum : pooled);
+        log_class_prior(label_shares, inferred, C, w->recipe, log_prior);
+        fill_table(w, 0, NULL);
+        score_items(w, log_prior, out->scores, NULL);
+    }
     out->numbers[0] = -evidence / fmax(items, 1);
     out->numbers[1] = rounds;
     return 1;
@@ -975,7 +983,7 @@ static int settle(Work *w, const Settled *settled, double *log_prior)
     return 1;
 }
 
-/* log pi + sum_k w log m, (N, C), and what each label says times its weight, (B, C) float32 */
+/* log pi + sum_k w log m, (N, C), and what each label says times its weight, (B, C) float32 or NULL */
 INLINED void score_each(const Work *w, const double *log_prior, double *scores, float *evidence,
                         int kind, size C)
 {
@@ -988,7 +996,7 @@ INLINED void score_each(const Work *w, const double *log_prior, double *scores, 
         for (; b < batch->n_labels && batch->item[b] == i; b++) {
             double weight = batch->weight[b];
             add_label(w, b, weight, row, &common, kind, C);
-            for (size c = 0; c < C; c++) {
+            for (size c = 0; evidence && c < C; c++) {
                 double said = kind == HIERARCHICAL
                                   ? w->table[(size)w->cell[b] * C + c]
                                   : w->table[2 * (size)batch->worker[b] + (batch->label[b] != c)];

@@ -185,14 +185,20 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
         for position, name in enumerate(recipe.worker_models)
     }
     packed = pack_counted(chunk, tally.labels.weight, tally.items)
-    fitted = fit_each(
-        packed, {name: past.known for name, past in before.items()}, label_shares, recipe
-    )
+    n_workers = chunk.workers_by_item * (tally.items > 0)
+    scored = recipe.dependence == "learned" and bool((n_workers >= MIN_WORKERS).any())
+    ways = {name: past.known for name, past in before.items()}
+    fitted = fit_each(packed, ways, label_shares, recipe, scored)
     # (4) commit, and drop the labels
-    rows = _rows_fitted(fitted)
-    following, counted = _commit(state, tally, before, fitted, rows)
+    following, counted = _commit(state, tally, before, fitted)
     following = following._replace(label_shares=label_shares)
-    following = _with_expected_errors(state, known, following, rows, tally, recipe)
+    if recipe.dependence == "learned":
+        sums = dict(state.expected_errors)
+        for name, fit in fitted.items() if scored else ():
+            more = expected_errors(fit.log_scores, n_workers, packed.gold != MISSING)
+            sums[name] = sums.get(name, 0.0) + more
+        sums = _without_past(sums, state, known, tally, recipe)
+        following = following._replace(expected_errors=sums)
     following = _reselected(following, recipe)
     following = with_gold(following, chunk, recipe)
     model = selected(following, recipe)
@@ -251,8 +257,12 @@ def doubt(state: State, recipe: Recipe) -> Doubt:
     name = selected(state, recipe)
     if (sums := state.expected_errors.get(name)) is None:
         return NO_DOUBT
-    skill = np.exp(log_skill(WORKER_MODELS[name].hits(state.pooled[name])[None], recipe))
     gamma, n_items = exponent(state.unexplained[name]), float(state.label_shares.sum())
+    # Most often it is clear without the skill: there is no doubt even if the crowd had none.
+    found = doubt_of(sums, gamma, 0.0, n_items)
+    if not found.in_doubt:
+        return found
+    skill = np.exp(log_skill(WORKER_MODELS[name].hits(state.pooled[name])[None], recipe))
     return doubt_of(sums, gamma, float(skill[0]), n_items)
 
 
@@ -520,10 +530,10 @@ def _commit(
     tally: _Tally,
     before: Mapping[str, _Before],
     fitted: Mapping[str, Fitted],
-    rows: Leaves,
 ) -> tuple[State, NDArray[np.float32]]:
     """The state once a chunk is counted, and by what each item was, (N, A, C)."""
     chunk, counted, all_count = tally.labels, [], bool(tally.items.all())
+    rows: dict[str, NDArray[Any]] = {}
     pooled, class_counts, unexplained = {}, {}, {}
     for name, past in before.items():
         fit = fitted[name]
@@ -532,6 +542,7 @@ def _commit(
                 "Learning from this chunk gave no finite numbers, so it was not learned from. "
                 "Look for extreme weights, or for settings far from their defaults."
             )
+        rows |= leaves_of(name, fit.counts) | {f"{name}_theta": fit.theta}
         probs = fit.class_probs if all_count else fit.class_probs * tally.items[:, None]
         pooled[name] = fit.pooled
         class_counts[name] = past.known.class_counts + probs.sum(axis=0)
@@ -546,41 +557,27 @@ def _commit(
     return following, np.stack(counted, axis=1)
 
 
-def _rows_fitted(fitted: Mapping[str, Fitted]) -> dict[str, NDArray[Any]]:
-    """The rows of a chunk's workers as they were fitted."""
-    rows: dict[str, NDArray[Any]] = {}
-    for name, fit in fitted.items():
-        rows |= leaves_of(name, fit.counts) | {f"{name}_theta": fit.theta}
-    return rows
+def _without_past(
+    sums: dict[str, Floats], state: State, rows: Leaves, tally: _Tally, recipe: Recipe
+) -> dict[str, Floats]:
+    """How sure answers are, without those of open items as they were counted before.
 
-
-def _with_expected_errors(
-    state: State, rows: Leaves, following: State, rows_now: Leaves, tally: _Tally, recipe: Recipe
-) -> State:
-    """Count how sure answers are; of open items, what was counted is taken back.
-
-    `rows` and `rows_now` are those of the chunk's workers in the two states.
+    `rows` are those of the chunk's workers in the state.
     """
-    if recipe.dependence != "learned":
-        return following
-    chunk, past, sums = tally.labels, tally.past, dict(state.expected_errors)
-    given = np.zeros(chunk.n_items, bool) if chunk.gold is None else chunk.gold != MISSING
-    steps = [(following, rows_now, chunk, tally.items > 0, given, 1.0)]
-    if past is not None:
-        counted = tally.past_probs > 0
-        # Only a truth that was given leaves no other class any probability.
-        given_then = (counted.sum(axis=2) == 1).all(axis=1)
-        was_counted = np.asarray(counted.any(axis=(1, 2)))
-        steps.append((state, rows, past, was_counted, given_then, -1.0))
-    for seen_by, known, labels, counts, truths, sign in steps:
-        n_workers = np.where(counts, labels.workers_by_item, 0.0)
-        if n_workers.max(initial=0) < MIN_WORKERS:
-            continue
-        for name in recipe.worker_models:
-            log_scores, _ = _scored(seen_by, labels, name, recipe, known)
-            more = sign * expected_errors(log_scores, n_workers, truths)
-            sums[name] = np.maximum(sums.get(name, 0.0) + more, 0)
-    return following._replace(expected_errors=sums)
+    chunk = tally.past
+    if chunk is None:
+        return sums
+    counted = tally.past_probs > 0
+    n_workers = np.where(counted.any(axis=(1, 2)), chunk.workers_by_item, 0.0)
+    if n_workers.max(initial=0) < MIN_WORKERS:
+        return sums
+    # Only a truth that was given leaves no other class any probability.
+    given = (counted.sum(axis=2) == 1).all(axis=1)
+    less = {}
+    for name in recipe.worker_models:
+        log_scores, _ = _scored(state, chunk, name, recipe, rows)
+        less[name] = expected_errors(log_scores, n_workers, given)
+    return {name: np.maximum(sums.get(name, 0.0) - less[name], 0) for name in less}
 
 
 # ── looking at the state ─────────────────────────────────────────────────────────────────
