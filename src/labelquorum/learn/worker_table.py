@@ -55,10 +55,10 @@ class _Table:
         kinds = [(name, leaf.dtype, leaf.shape[1:]) for name, leaf in leaves.items()]
         self.block = np.empty(len(next(iter(leaves.values()))), np.dtype(kinds))
         self.places: dict[str, _Place] = {}
+        fields: Any = self.block.dtype.fields
         for name, leaf in leaves.items():
             self.block[name] = leaf
-            field = self.block.dtype.fields[name]
-            self.places[name] = _Place(int(field[1]), leaf.dtype, leaf.shape[1:])
+            self.places[name] = _Place(fields[name][1], leaf.dtype, leaf.shape[1:])
         # Objects are counted by NumPy when they are copied.
         self.in_c = _worker_table is not None and not self.block.dtype.hasobject
 
@@ -192,24 +192,24 @@ class WorkerRows:
         """Copy out the rows of some workers, (P, …) each; all leaves unless named."""
         if len(workers) and workers.max() >= self.n_workers:
             raise IndexError(f"there are {self.n_workers} workers, none with index {workers.max()}")
-        workers = np.ascontiguousarray(workers, np.int32)
+        index = np.ascontiguousarray(workers, np.int32)
         with self._table.lock:
             self._table.reroot(self._version)
-            return self._table.take(workers, names)
+            return self._table.take(index, names)
 
     def scatter(self, workers: NDArray[np.integer[Any]], rows: Leaves) -> "WorkerRows":
         """A version in which these workers have these rows; workers beyond the last are added.
 
         The workers are different ones; added ones must follow on the last without a gap.
         """
-        workers = np.array(workers, np.int32)  # the caller may change theirs
-        highest = int(workers.max()) + 1 if len(workers) else 0
+        index = np.array(workers, np.int32)  # the caller may change theirs
+        highest = int(index.max()) + 1 if len(index) else 0
         newer = object.__new__(WorkerRows)
         newer._table, newer.n_workers = self._table, max(self.n_workers, highest)
         with self._table.lock:
             self._table.reroot(self._version)
             self._table.reserve(newer.n_workers)
-            self._table.change(workers, rows)
+            self._table.change(index, rows)
             newer._version = self._table.root
         return newer
 

@@ -195,6 +195,7 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     if recipe.dependence == "learned":
         sums = dict(state.expected_errors)
         for name, fit in fitted.items() if scored else ():
+            assert fit.log_scores is not None
             more = expected_errors(fit.log_scores, n_workers, packed.gold != MISSING)
             sums[name] = sums.get(name, 0.0) + more
         sums = _without_past(sums, state, known, tally, recipe)
