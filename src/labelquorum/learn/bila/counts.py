@@ -194,10 +194,11 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     following = following._replace(label_shares=label_shares)
     if recipe.dependence == "learned":
         sums = dict(state.expected_errors)
-        for name, fit in fitted.items() if scored else ():
-            assert fit.log_scores is not None
-            more = expected_errors(fit.log_scores, n_workers, packed.gold != MISSING)
-            sums[name] = sums.get(name, 0.0) + more
+        if scored:
+            log_scores = np.array([fit.log_scores for fit in fitted.values()])
+            more = expected_errors(log_scores, n_workers, packed.gold != MISSING)
+            for name, own in zip(fitted, more, strict=True):
+                sums[name] = sums.get(name, 0.0) + own
         sums = _without_past(sums, state, known, tally, recipe)
         following = following._replace(expected_errors=sums)
     following = _reselected(following, recipe)

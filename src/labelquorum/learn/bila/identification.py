@@ -59,31 +59,33 @@ the vote is then followed, with next to no confidence."""
 
 
 def expected_errors(log_scores: Floats, n_workers: Floats, given: NDArray[np.bool_]) -> Floats:
-    """What tasks add to the sums behind `doubt_of`, (7,).
+    """What tasks add to the sums behind `doubt_of`, (…, 7).
 
     Parameters
     ----------
     log_scores
-        (N, C).
+        (…, N, C), of several models at once.
     n_workers
         (N,); a task with 0 does not count.
     given
         (N,) whether the truth of a task was given.
     """
-    many, n_classes = n_workers >= MIN_WORKERS, log_scores.shape[1]
+    many, (*models, _, n_classes) = n_workers >= MIN_WORKERS, log_scores.shape
     unknown = np.flatnonzero(many & ~given)
-    errors = np.zeros(len(GAMMAS))
+    sums = np.zeros((*models, N_EXPECTED))
+    sums[..., 0] = np.count_nonzero(many & given)
+    sums[..., 1] = len(unknown)
     for start in range(0, len(unknown), BLOCK_ITEMS):
         items = unknown[start : start + BLOCK_ITEMS]
         # γ by class by item: NumPy takes few long rows several times faster than many short ones.
-        behind = np.ascontiguousarray(log_scores[items].T)
-        behind -= behind.max(axis=0)
+        behind = np.ascontiguousarray(log_scores[..., items, :].swapaxes(-1, -2))[..., None, :, :]
+        behind -= behind.max(axis=-2, keepdims=True)
         independent = np.exp(-GAMMAS[:, None] * np.log(n_workers[items]))  # n^−γ
         # max_c softmax(s)_c = 1 / Σ_c e^(s_c − max s)
-        surest = 1 / np.exp(behind * independent[:, None]).sum(axis=1)
-        errors += (1 - surest).sum(axis=1)
-    errors /= max(1 - 1 / n_classes, 1e-12)
-    return np.array([np.count_nonzero(many & given), len(unknown), *errors])
+        surest = 1 / np.exp(behind * independent[:, None]).sum(axis=-2)
+        sums[..., 2:] += (1 - surest).sum(axis=-1)
+    sums[..., 2:] /= max(1 - 1 / n_classes, 1e-12)
+    return sums
 
 
 def doubt_of(sums: Floats, gamma: float, skill: float, n_items: float) -> Doubt:
