@@ -108,12 +108,20 @@ def workers(part: dict[str, Any]) -> str:
 
 
 def start(part: dict[str, Any]) -> str:
+    ways = {"a DataFrame, `labels_`": part}
+    if "records" in part:
+        ways["records, `answers_`"] = part["records"]
     lines = [
-        [name, *(f"{part[kind][key]:.2f}" for key in START_KEYS)]
+        [way, name, *(f"{found[kind][key]:.2f}" for key in START_KEYS)]
+        for way, found in ways.items()
         for name, kind in (("empty", "cold"), ("filled", "warm"))
     ]
-    header = ["compilation cache", "process to first answer, s", "imports, s", "first chunk, s"]
-    return f"## Start\n\n{table(header, lines)}"
+    header = ["labels, answers", "compilation cache", "process to first answer, s"]
+    text = (
+        "Records are tuples (task, worker, label) and their answers a dict, for which the process "
+        "does not import pandas."
+    )
+    return f"## Start\n\n{text}\n\n{table([*header, 'imports, s', 'first chunk, s'], lines)}"
 
 
 START_KEYS = ("to_first_answer_s", "imports_s", "first_chunk_s")

@@ -94,6 +94,13 @@ def frame(labels: Labels) -> Any:
     )
 
 
+def records(labels: Labels) -> list[tuple[str, str, int]]:
+    """A chunk as it comes from a queue or a socket: rows (task, worker, label)."""
+    task = [f"task{i}" for i in labels.item.tolist()]
+    worker = [f"worker{k}" for k in labels.worker.tolist()]
+    return list(zip(task, worker, labels.label.tolist(), strict=True))
+
+
 def integer_chunk(labels: Labels, n_workers: int, n_classes: int = N_CLASSES) -> Any:
     from labelquorum.ingest.chunks import make_chunk
 

@@ -34,7 +34,14 @@ def rows(parts: Parts) -> list[list[str]]:
 
 
 def _start(parts: Parts) -> str:
-    return " / ".join(f"{parts['start'][kind]['to_first_answer_s']:.2f} s" for kind in KINDS)
+    ways = {"from a DataFrame to `labels_`": parts["start"]}
+    if "records" in parts["start"]:  # of the engine before, pandas alone
+        ways = {"from records to `answers_`": parts["start"]["records"]} | ways
+    found = []
+    for way, part in ways.items():
+        seconds = (f"{part[kind]['to_first_answer_s']:.2f} s" for kind in KINDS)
+        found.append(f"{way} {' / '.join(seconds)}")
+    return "; ".join(found)
 
 
 KINDS = ("cold", "warm")

@@ -1,7 +1,6 @@
 """LabelQuorum: the consensus of many noisy workers, online."""
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from labelquorum.errors import LabelError, LabelQuorumError, StateError, StoreError
@@ -95,7 +94,8 @@ __all__ = [
     "sum_by_item",
 ]
 
-__version__ = version("labelquorum")
+if TYPE_CHECKING:
+    __version__: str
 
 # What needs pandas or httpx is imported when first used, so `labelquorum --help` answers at once.
 _LATER = {
@@ -145,6 +145,8 @@ _MODULES = {"spark": "labelquorum.spark"}
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(_MODULES[name])
+    if name == "__version__":  # to read it takes a tenth of the whole import
+        return import_module("importlib.metadata").version("labelquorum")
     if name not in _LATER:
         raise AttributeError(f"module 'labelquorum' has no attribute {name!r}")
     return getattr(import_module(_LATER[name]), name)

@@ -105,6 +105,7 @@ def test_labels_and_probas_cover_the_tasks_of_the_chunk_in_order_of_appearance(k
     model = kind().partial_fit(chunk)
     assert model.labels_.index.tolist() == list(dict.fromkeys(chunk.task))
     assert model.labels_.index.tolist() == model.probas_.index.tolist()
+    assert list(model.answers_.items()) == list(model.labels_.items())
     assert model.probas_.columns.tolist() == ["cat", "dog", "fox"]
     np.testing.assert_allclose(model.probas_.sum(axis=1), 1, rtol=1e-5)
     best = model.probas_.max(axis=1)
@@ -137,7 +138,7 @@ def test_partial_fit_returns_the_model(kind, chunks):
 @both
 def test_before_learning_there_is_nothing_to_see(kind):
     model = kind()
-    assert model.labels_.empty and model.probas_.empty
+    assert model.labels_.empty and model.probas_.empty and model.answers_ == {}
     assert model.labels_.name == "agg_label"
     assert model.loss_history_ == []
     for look in (

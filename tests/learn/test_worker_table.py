@@ -7,10 +7,17 @@ import weakref
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule
 
-from labelquorum.learn.worker_table import WorkerRows
+from labelquorum.learn import worker_table
+from labelquorum.learn.worker_table import (
+    WorkerRows,
+    put_in_c,
+    put_in_numpy,
+    take_in_c,
+    take_in_numpy,
+)
 
 
 def made_rows(rng, n):
@@ -109,6 +116,52 @@ TestVersions.settings = settings(
 )
 
 
+@pytest.mark.skipif(worker_table._worker_table is None, reason="no C compiler was here")
+@given(seed=st.integers(0, 2**32 - 1), n_rows=st.integers(1, 90), wide=st.booleans())
+def test_rows_are_copied_in_c_as_in_numpy(seed, n_rows, wide):
+    rng = np.random.default_rng(seed)
+    leaves = made_rows(rng, n_rows)
+    if wide:
+        leaves["track"] = rng.normal(size=(n_rows, 16, 5))
+    tables = [WorkerRows(leaves)._table for _ in range(2)]
+    workers = rng.permutation(n_rows).astype(np.int32)[: rng.integers(n_rows + 1)]
+    places = tables[0].places
+    news = {name: leaf[rng.permutation(n_rows)][: len(workers)] for name, leaf in leaves.items()}
+    undo = [
+        put(table.block, workers, {n: np.ascontiguousarray(a) for n, a in news.items()}, places)
+        for put, table in zip((put_in_c, put_in_numpy), tables, strict=True)
+    ]
+    np.testing.assert_array_equal(*undo)
+    np.testing.assert_array_equal(tables[0].block, tables[1].block)
+    some = {name: places[name] for name in list(places)[::2]}
+    again = rng.integers(n_rows, size=40).astype(np.int32)
+    taken, expected = (
+        take(table.block, again, some)
+        for take, table in zip((take_in_c, take_in_numpy), tables, strict=True)
+    )
+    assert taken.keys() == expected.keys()
+    for name in some:
+        np.testing.assert_array_equal(taken[name], expected[name])
+
+
+@pytest.mark.skipif(worker_table._worker_table is None, reason="no C compiler was here")
+@pytest.mark.parametrize("workers", [[-1], [3]])
+def test_a_row_that_is_not_there_is_an_error_in_c(workers):
+    table = WorkerRows({"skill": np.zeros(3)})._table
+    with pytest.raises(ValueError, match="not among those of the table"):
+        take_in_c(table.block, np.array(workers, np.int32), table.places)
+    with pytest.raises(ValueError, match="not among those of the table"):
+        put_in_c(table.block, np.array(workers, np.int32), {"skill": np.ones(1)}, table.places)
+
+
+def test_rows_with_objects_are_counted_by_numpy():
+    cells = np.array([b"one", b"two", None], object)
+    rows = WorkerRows({"cells": cells, "step": np.arange(3)})
+    newer = rows.scatter(np.array([2]), {"cells": np.array([b"three"]), "step": np.array([9])})
+    assert newer.to_arrays()["cells"].tolist() == [b"one", b"two", b"three"]
+    assert rows.gather(np.array([2, 0]))["cells"].tolist() == [None, b"one"]
+
+
 def test_what_was_handed_in_can_be_changed_afterwards():
     leaves = {"skill": np.arange(3.0)}
     rows = WorkerRows(leaves)
@@ -166,13 +219,13 @@ def test_a_table_may_start_without_workers():
 
 def test_a_scatter_among_very_many_workers_copies_only_its_rows():
     rows = WorkerRows({"skill": np.zeros((1_000_000, 4))})
-    table = rows._table.blocks["<f8"]
+    table = rows._table.block
     newer = rows.scatter(np.array([5, 70]), {"skill": np.ones((2, 4))})
-    assert newer._table.blocks["<f8"] is table
-    assert rows._version.undo["<f8"].shape == (2, 4)
+    assert newer._table.block is table
+    assert rows._version.undo["skill"].shape == (2, 4)
     np.testing.assert_array_equal(rows.gather(np.array([5]))["skill"], 0)
     np.testing.assert_array_equal(newer.gather(np.array([5]))["skill"], 1)
-    assert rows._table.blocks["<f8"] is table
+    assert rows._table.block is table
 
 
 @pytest.mark.slow

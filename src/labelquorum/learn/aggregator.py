@@ -59,6 +59,7 @@ class Aggregation(NamedTuple):
     probs: NDArray[np.float32]  # (N, C)
     log_evidence: NDArray[np.float32]  # (B, C) what each label said for each class
     temperature: NDArray[np.float64] | None = None  # (N,) divides log scores; None for 1
+    in_doubt: bool = False  # answers are votes, because the labels do not identify them
 
 
 class Part(NamedTuple):

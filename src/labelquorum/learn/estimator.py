@@ -262,6 +262,12 @@ class Estimator(ABC):
         return self.model_.last_answer().labels
 
     @property
+    def answers_(self) -> dict[Hashable, Hashable]:
+        """The same as a dict {task: label}; it takes no pandas, which is half of a start."""
+        answer = self.model_.last_answer()
+        return dict(zip(answer.task_ids, answer.chosen, strict=True))
+
+    @property
     def probas_(self) -> pd.DataFrame:
         """The probabilities of the last chunk's tasks, task × class."""
         return self.model_.last_answer().probas

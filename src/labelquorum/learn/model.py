@@ -174,8 +174,10 @@ class Model:
             learned.vocabulary.attributes.update(intake.attributes)
             self._skip_answer(Tally(rows=tally.rows, skipped=tally.skipped))
         elif intake.chunk.n_labels:
-            self._commit(learn_chunk(learned, self.aggregator, intake, self.seed), tally)
-            self._warn_of_doubt()
+            step = learn_chunk(learned, self.aggregator, intake, self.seed)
+            self._commit(step, tally)
+            if step.result.in_doubt:
+                self._warn_of_doubt()
         else:
             learned.vocabulary.attributes.update(intake.attributes)
             self._skip_answer(intake.tally)
@@ -216,9 +218,9 @@ class Model:
 
     def _warn_of_doubt(self) -> None:
         """Warn once when answers have become votes, because the labels do not identify them."""
-        if not self._warned_of_doubt and (says := self.doubt().says):
+        if not self._warned_of_doubt:
             self._warned_of_doubt = True
-            warnings.warn(says, stacklevel=4)
+            warnings.warn(self.doubt().says, stacklevel=4)
 
     def predict(self, table: LabelTable) -> Answer:
         """Answer a table's tasks from its labels alone, learning nothing."""

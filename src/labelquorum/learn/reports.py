@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from html import escape
 from typing import Any, NamedTuple
 
@@ -256,7 +256,7 @@ class Answer:
             kind = _dtype(values)
             if set(map(type, values)) == {int} and max(map(abs, values)) < 2**63:
                 values = np.array(values, np.int64)  # which pandas need not find out
-            return pd.Series(values, index=self._tasks, name="agg_label", dtype=kind)
+            return pd.Series(values, self._tasks, kind, "agg_label", copy=False)
         occurs = np.bincount(codes, minlength=len(self.classes)) > 0
         labels = [self.classes[c] for c in np.flatnonzero(occurs).tolist()]
         each = pd.Series(labels, dtype=_dtype(labels)).array  # pandas chooses a type for these
@@ -278,12 +278,19 @@ def id_index(ids: Iterable[Hashable], name: str) -> pd.Index:
     return index
 
 
-def _dtype(values: list[Any]) -> type | None:
+def _dtype(values: list[Any]) -> Any:
     """Let pandas choose a type, unless it would lose something: digits, or what is empty."""
-    if len(set(map(type, values))) == 1:
-        return None
+    kinds = set(map(type, values))
+    if len(kinds) == 1:
+        # What pandas chooses for text it need not find out again.
+        return _dtype_of_text() if kinds == {str} else None
     exact = all(abs(value) <= 2**53 for value in values if isinstance(value, int))
     return None if values and exact else object
+
+
+@cache
+def _dtype_of_text() -> Any:
+    return pd.Index(["text"]).dtype
 
 
 def item_report(

@@ -8,11 +8,16 @@ rerooting, 1978). A version that is no longer referenced costs nothing.
 
 import threading
 from collections.abc import Iterable, Mapping
-from math import prod
+from contextlib import suppress
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+_worker_table: Any = None
+with suppress(ImportError):  # no compiler was there when the package was installed
+    _worker_table = import_module("labelquorum.learn._worker_table")
 
 __all__ = ["Leaves", "WorkerRows", "forget_row"]
 
@@ -21,10 +26,10 @@ Leaves = Mapping[str, NDArray[Any]]
 
 
 class _Place(NamedTuple):
-    """Where a leaf stands in the block of its type."""
+    """Where a leaf stands in a row."""
 
-    kind: str
-    columns: slice
+    offset: int  # bytes
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]  # of one worker's part
 
 
@@ -33,71 +38,55 @@ class _Version:
 
     def __init__(self) -> None:
         self.newer: _Version | None = None  # towards the root
-        self.changed: NDArray[Any] = np.zeros(0, np.intp)  # rows in which that one differs
-        self.undo: Leaves = {}  # those rows in this version, of each block
+        self.changed: NDArray[np.int32] = np.zeros(0, np.int32)  # rows in which that one differs
+        self.undo: NDArray[Any] | None = None  # those rows in this version
 
 
 class _Table:
     """The rows behind all versions.
 
-    Leaves of one type stand side by side in one block, so that a worker among a million is one
-    place in memory and not as many as there are leaves.
+    The leaves of a worker stand side by side in one record, so that a worker among a million is
+    one place in memory and not as many as there are leaves.
     """
 
     def __init__(self, leaves: Leaves) -> None:
         self.lock = threading.RLock()
         self.root = _Version()
+        kinds = [(name, leaf.dtype, leaf.shape[1:]) for name, leaf in leaves.items()]
+        self.block = np.empty(len(next(iter(leaves.values()))), np.dtype(kinds))
         self.places: dict[str, _Place] = {}
-        self.blocks: dict[str, NDArray[Any]] = {}
-        widths: dict[str, int] = {}
+        fields: Any = self.block.dtype.fields
         for name, leaf in leaves.items():
-            kind, width = leaf.dtype.str, prod(leaf.shape[1:])
-            start = widths.get(kind, 0)
-            widths[kind] = start + width
-            self.places[name] = _Place(kind, slice(start, start + width), leaf.shape[1:])
-        n_workers = len(next(iter(leaves.values())))
-        for kind, width in widths.items():
-            self.blocks[kind] = np.empty((n_workers, width), kind)
-        for name, leaf in leaves.items():
-            place = self.places[name]
-            self.blocks[place.kind][:, place.columns] = leaf.reshape(n_workers, prod(place.shape))
+            self.block[name] = leaf
+            self.places[name] = _Place(fields[name][1], leaf.dtype, leaf.shape[1:])
+        # Objects are counted by NumPy when they are copied.
+        self.in_c = _worker_table is not None and not self.block.dtype.hasobject
 
     def reserve(self, n_workers: int) -> None:
-        for kind, block in self.blocks.items():
-            if len(block) < n_workers:
-                room = max(n_workers, len(block) * 3 // 2)
-                self.blocks[kind] = np.empty((room, block.shape[1]), kind)
-                self.blocks[kind][: len(block)] = block
+        n_before = len(self.block)
+        if n_before < n_workers:
+            block = np.empty(max(n_workers, n_before * 3 // 2), self.block.dtype)
+            block[:n_before] = self.block
+            self.block = block
 
     def take(
-        self, workers: NDArray[np.integer[Any]], names: Iterable[str] | None = None
+        self, workers: NDArray[np.int32], names: Iterable[str] | None = None
     ) -> dict[str, NDArray[Any]]:
-        n_rows, rows, leaves = len(workers), {}, {}
-        for name in names or self.places:
-            kind, columns, shape = self.places[name]
-            if kind not in rows:
-                rows[kind] = self.blocks[kind].take(workers, axis=0)
-            leaves[name] = rows[kind][:, columns].reshape(n_rows, *shape)
-        return leaves
+        """The rows of some workers, by leaf."""
+        chosen = self.places if names is None else {name: self.places[name] for name in names}
+        return (take_in_c if self.in_c else take_in_numpy)(self.block, workers, chosen)
 
-    def rows(self, workers: NDArray[np.integer[Any]]) -> dict[str, NDArray[Any]]:
-        """Rows of each block."""
-        return {kind: block.take(workers, axis=0) for kind, block in self.blocks.items()}
-
-    def put(self, workers: NDArray[np.integer[Any]], rows: Leaves) -> None:
-        for kind, block in self.blocks.items():
-            block[workers] = rows[kind]
-
-    def change(self, workers: NDArray[np.integer[Any]], leaves: Leaves) -> None:
+    def change(self, workers: NDArray[np.int32], leaves: Leaves) -> None:
         """Make a new version the root, in which these workers have these rows."""
-        parts: dict[str, list[NDArray[Any]]] = {kind: [] for kind in self.blocks}
-        for name, place in self.places.items():  # in the order of their columns
-            width = place.columns.stop - place.columns.start
-            parts[place.kind].append(np.asarray(leaves[name]).reshape(len(workers), width))
-        rows = {kind: np.concatenate(some, axis=1) for kind, some in parts.items()}
+        shaped = {
+            name: np.ascontiguousarray(leaves[name], place.dtype).reshape(-1, *place.shape)
+            for name, place in self.places.items()
+        }
+        if any(len(leaf) != len(workers) for leaf in shaped.values()):
+            raise ValueError(f"each leaf must have {len(workers)} rows, one per worker")
+        before = (put_in_c if self.in_c else put_in_numpy)(self.block, workers, shaped, self.places)
         older, self.root = self.root, _Version()
-        older.newer, older.changed, older.undo = self.root, workers, self.rows(workers)
-        self.put(workers, rows)
+        older.newer, older.changed, older.undo = self.root, workers, before
 
     def reroot(self, version: _Version) -> None:
         """Make the table show a version; those on the way remember their difference to it."""
@@ -107,11 +96,63 @@ class _Table:
         while (newer := path[-1].newer) is not None:
             path.append(newer)
         for owner, heir in zip(path[:0:-1], path[-2::-1], strict=True):
-            mine = self.rows(heir.changed)
-            self.put(heir.changed, heir.undo)
+            mine = self.block[heir.changed]
+            self.block[heir.changed] = heir.undo
             owner.newer, owner.changed, owner.undo = heir, heir.changed, mine
-            heir.newer, heir.changed, heir.undo = None, np.zeros(0, np.intp), {}
+            heir.newer, heir.changed, heir.undo = None, np.zeros(0, np.int32), None
         self.root = version
+
+
+def take_in_numpy(
+    block: NDArray[Any], workers: NDArray[np.int32], places: Mapping[str, _Place]
+) -> dict[str, NDArray[Any]]:
+    """Copy out the leaves of some rows."""
+    rows = block.take(workers)
+    return {name: rows[name] for name in places}
+
+
+def take_in_c(
+    block: NDArray[Any], workers: NDArray[np.int32], places: Mapping[str, _Place]
+) -> dict[str, NDArray[Any]]:
+    """`take_in_numpy`, each leaf as one run of memory."""
+    leaves = {
+        name: np.empty((len(workers), *place.shape), place.dtype) for name, place in places.items()
+    }
+    offsets = tuple(place.offset for place in places.values())
+    _worker_table.take(
+        block.view(np.uint8), block.itemsize, workers, offsets, tuple(leaves.values())
+    )
+    return leaves
+
+
+def put_in_numpy(
+    block: NDArray[Any],
+    workers: NDArray[np.int32],
+    leaves: Leaves,
+    places: Mapping[str, _Place],
+) -> NDArray[Any]:
+    """Replace the rows of different workers, and give them as they were."""
+    before = block.take(workers)
+    rows = np.empty_like(before)
+    for name in places:
+        rows[name] = leaves[name]
+    block[workers] = rows
+    return before
+
+
+def put_in_c(
+    block: NDArray[Any],
+    workers: NDArray[np.int32],
+    leaves: Leaves,
+    places: Mapping[str, _Place],
+) -> NDArray[Any]:
+    """The same as `put_in_numpy`."""
+    before = np.empty(len(workers), block.dtype)
+    offsets = tuple(place.offset for place in places.values())
+    given = tuple(leaves[name] for name in places)
+    raw = block.view(np.uint8), block.itemsize
+    _worker_table.put(*raw, workers, offsets, given, before.view(np.uint8))
+    return before
 
 
 class WorkerRows:
@@ -151,23 +192,24 @@ class WorkerRows:
         """Copy out the rows of some workers, (P, …) each; all leaves unless named."""
         if len(workers) and workers.max() >= self.n_workers:
             raise IndexError(f"there are {self.n_workers} workers, none with index {workers.max()}")
+        index = np.ascontiguousarray(workers, np.int32)
         with self._table.lock:
             self._table.reroot(self._version)
-            return self._table.take(workers, names)
+            return self._table.take(index, names)
 
     def scatter(self, workers: NDArray[np.integer[Any]], rows: Leaves) -> "WorkerRows":
         """A version in which these workers have these rows; workers beyond the last are added.
 
-        Added workers must follow on the last one without a gap.
+        The workers are different ones; added ones must follow on the last without a gap.
         """
-        workers = np.array(workers)  # the caller may change theirs
-        highest = int(workers.max()) + 1 if len(workers) else 0
+        index = np.array(workers, np.int32)  # the caller may change theirs
+        highest = int(index.max()) + 1 if len(index) else 0
         newer = object.__new__(WorkerRows)
         newer._table, newer.n_workers = self._table, max(self.n_workers, highest)
         with self._table.lock:
             self._table.reroot(self._version)
             self._table.reserve(newer.n_workers)
-            self._table.change(workers, rows)
+            self._table.change(index, rows)
             newer._version = self._table.root
         return newer
 
@@ -195,14 +237,14 @@ class WorkerRows:
 
     def _zeros(self, n_rows: int) -> dict[str, NDArray[Any]]:
         places = self._table.places.items()
-        return {name: np.zeros((n_rows, *place.shape), place.kind) for name, place in places}
+        return {name: np.zeros((n_rows, *place.shape), place.dtype) for name, place in places}
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Copy out all rows."""
         with self._table.lock:
             self._table.reroot(self._version)
-            rows = self._table.take(np.arange(self.n_workers))
-            return {name: np.ascontiguousarray(leaf) for name, leaf in rows.items()}
+            rows = self._table.block[: self.n_workers]
+            return {name: np.array(rows[name], order="C") for name in self.names}
 
 
 def forget_row(state: Any, worker: int) -> Any:

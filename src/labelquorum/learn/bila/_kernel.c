@@ -174,12 +174,12 @@ static double crowd_odds(const double *pooled, size C, const Recipe *r)
 }
 
 /* ── workers of the hierarchical model, LANES at a time ─────────────────────────────────── */
-/* The same numbers of LANES workers lie side by side, so that every loop over them is vector code,
-   however few classes there are. Where fewer are left, the last one fills the lanes. */
+/* The same numbers of LANES workers lie side by side in a vector, of GCC and Clang, however few
+   classes there are. Where fewer workers are left, the last one fills the lanes. */
 
 #define LANES 8
 #define EACH for (int l = 0; l < LANES; l++)
-typedef double Lanes[LANES];
+typedef double Lanes __attribute__((vector_size(LANES * sizeof(double))));
 
 typedef struct {
     size worker[LANES];
@@ -195,8 +195,9 @@ typedef struct {
 static int start_block(Block *block, size C, int newton)
 {
     size D = C + 1, n = C * C + 2 * C + D + (newton ? D * D : 0);
-    block->memory = malloc(sizeof(Lanes) * (size_t)n);
-    block->m = block->memory;
+    block->memory = malloc(sizeof(Lanes) * (size_t)(n + 1));
+    /* where a line of memory begins: a vector over two lines takes twice as long */
+    block->m = (Lanes *)(((uintptr_t)block->memory + sizeof(Lanes) - 1) & ~(sizeof(Lanes) - 1));
     block->totals = block->m + C * C;
     block->room = block->totals + C;
     block->move = block->room + C;
@@ -215,23 +216,24 @@ VECTORISED
 static void find_matrices(Block *block, const double *crowd, const double *factors, size C)
 {
     size D = C + 1;
-    Lanes *restrict rows = block->room, *restrict matrix = block->m, bias;
+    Lanes *restrict rows = block->room, *restrict matrix = block->m, bias, tilt;
+    EACH tilt[l] = factors[block->worker[l] * D];
     for (size c = 0; c < C; c++)
-        EACH rows[c][l] = 0;
+        rows[c] = (Lanes){0};
     for (size z = 0; z < C; z++) {
         EACH bias[l] = factors[block->worker[l] * D + 1 + z];
         Lanes *restrict m = matrix + z * C;
         for (size c = 0; c < C; c++)
-            EACH m[c][l] = crowd[z * C + c] * bias[l];
-        EACH m[z][l] *= factors[block->worker[l] * D];
+            m[c] = crowd[z * C + c] * bias;
+        m[z] *= tilt;
         for (size c = 0; c < C; c++)
-            EACH rows[c][l] += m[c][l];
+            rows[c] += m[c];
     }
     for (size c = 0; c < C; c++)
-        EACH rows[c][l] = 1 / rows[c][l];
+        rows[c] = 1 / rows[c];
     for (size z = 0; z < C; z++)
         for (size c = 0; c < C; c++)
-            EACH matrix[z * C + c][l] *= rows[c][l];
+            matrix[z * C + c] *= rows[c];
 }
 
 VECTORISED
@@ -240,33 +242,33 @@ static void find_totals(Block *block, const double *counts, size C)
     Lanes *restrict totals = block->totals;
     const double *restrict own[LANES];
     EACH own[l] = counts + block->worker[l] * C * C;
-    for (size c = 0; c < C; c++)
-        EACH totals[c][l] = 0;
-    for (size z = 0; z < C; z++)
-        for (size c = 0; c < C; c++)
-            EACH totals[c][l] += own[l][z * C + c];
+    for (size c = 0; c < C; c++) {
+        Lanes total = {0}, counted;
+        for (size z = 0; z < C; z++) {
+            EACH counted[l] = own[l][z * C + c];
+            total += counted;
+        }
+        totals[c] = total;
+    }
 }
 
 /* Gauss: symmetric positive definite systems (D, D); the solutions replace v */
 INLINED void solve(Lanes *a, Lanes *v, size D)
 {
-    Lanes factor;
     for (size i = 0; i < D; i++) {
-        Lanes pivot;
-        EACH pivot[l] = 1 / a[i * D + i][l];
+        Lanes pivot = 1 / a[i * D + i];
         for (size j = i + 1; j < D; j++) {
-            EACH factor[l] = a[j * D + i][l] * pivot[l];
-            Lanes *restrict row = a + j * D;
-            const Lanes *restrict top = (const Lanes *)a + i * D;
+            Lanes factor = a[j * D + i] * pivot;
             for (size k = i + 1; k < D; k++)
-                EACH row[k][l] -= factor[l] * top[k][l];
-            EACH v[j][l] -= factor[l] * v[i][l];
+                a[j * D + k] -= factor * a[i * D + k];
+            v[j] -= factor * v[i];
         }
     }
     for (size i = D; i-- > 0;) {
+        Lanes rest = v[i];
         for (size j = i + 1; j < D; j++)
-            EACH v[i][l] -= a[i * D + j][l] * v[j][l];
-        EACH v[i][l] /= a[i * D + i][l];
+            rest -= a[i * D + j] * v[j];
+        v[i] = rest / a[i * D + i];
     }
 }
 
@@ -287,61 +289,57 @@ static double step_block(Block *block, double *theta, const double *counts, size
     const size *k = block->worker;
     Lanes *restrict n = block->totals, *restrict m = block->m;
     Lanes *restrict move = block->move, *restrict hessian = block->hessian;
-    Lanes slope, curve, mean;
+    Lanes own, slope, curve = {0}, mean = {0};
     /* g_a = sum_c E[c, c] - a/s^2,  g_b[z] = sum_c E[c, z] - b_z/s^2,  E = N - n m */
     EACH slope[l] = -theta[k[l] * D] * tilt_precision;
-    EACH curve[l] = tilt_precision;
-    for (size c = 0; c < C; c++)
-        EACH {
-            double right = m[c * C + c][l];
-            slope[l] += counts[k[l] * shared + c * C + c] - n[c][l] * right;
-            curve[l] += n[c][l] * right * (1 - right);
-        }
-    EACH move[0][l] = slope[l];
+    curve += tilt_precision;
+    for (size c = 0; c < C; c++) {
+        Lanes right = m[c * C + c];
+        EACH own[l] = counts[k[l] * shared + c * C + c];
+        slope += own - n[c] * right;
+        curve += n[c] * right * (1 - right);
+    }
+    move[0] = slope;
     for (size z = 0; z < C; z++) {
-        Lanes error, diagonal;
+        Lanes error, diagonal = {0};
         EACH error[l] = -theta[k[l] * D + 1 + z] * bias_precision;
-        EACH diagonal[l] = bias_precision;
-        for (size c = 0; c < C; c++)
-            EACH {
-                double expected = n[c][l] * m[z * C + c][l];
-                error[l] += counts[k[l] * shared + z * C + c] - expected;
-                diagonal[l] += expected * (1 - m[z * C + c][l]);
-            }
-        EACH move[1 + z][l] = newton ? error[l] : error[l] / (2 * diagonal[l]);
+        diagonal += bias_precision;
+        for (size c = 0; c < C; c++) {
+            Lanes expected = n[c] * m[z * C + c];
+            EACH own[l] = counts[k[l] * shared + z * C + c];
+            error += own - expected;
+            diagonal += expected * (1 - m[z * C + c]);
+        }
+        move[1 + z] = newton ? error : error / (2 * diagonal);
     }
     if (newton) {
-        EACH hessian[0][l] = curve[l] * (1 + DAMPING);
+        hessian[0] = curve * (1 + DAMPING);
         for (size z = 0; z < C; z++) {
-            Lanes both, column;
-            EACH both[l] = n[z][l] * m[z * C + z][l];
-            EACH column[l] = bias_precision;
-            for (size c = 0; c < C; c++)
-                EACH {
-                    both[l] -= n[c][l] * m[c * C + c][l] * m[z * C + c][l];
-                    column[l] += n[c][l] * m[z * C + c][l];
-                }
-            EACH hessian[1 + z][l] = hessian[(1 + z) * D][l] = both[l];
+            Lanes both = n[z] * m[z * C + z], column = {0};
+            column += bias_precision;
+            for (size c = 0; c < C; c++) {
+                both -= n[c] * m[c * C + c] * m[z * C + c];
+                column += n[c] * m[z * C + c];
+            }
+            hessian[1 + z] = hessian[(1 + z) * D] = both;
             for (size y = 0; y <= z; y++) {
-                Lanes cross;
-                EACH cross[l] = 0;
+                Lanes cross = {0};
                 for (size c = 0; c < C; c++)
-                    EACH cross[l] += n[c][l] * m[z * C + c][l] * m[y * C + c][l];
+                    cross += n[c] * m[z * C + c] * m[y * C + c];
                 if (y == z)
-                    EACH cross[l] = (cross[l] - column[l]) * (1 + DAMPING);
-                EACH hessian[(1 + z) * D + 1 + y][l] = hessian[(1 + y) * D + 1 + z][l] = -cross[l];
+                    cross = (cross - column) * (1 + DAMPING);
+                hessian[(1 + z) * D + 1 + y] = hessian[(1 + y) * D + 1 + z] = -cross;
             }
         }
         solve(hessian, move, D);
     } else {
-        EACH move[0][l] /= 2 * curve[l];
+        move[0] /= 2 * curve;
     }
     for (size d = 0; d < D; d++)
         EACH move[d][l] = theta[k[l] * D + d] + clipped(move[d][l], r->step_limit);
     /* the same number added to all b changes no m, and the prior wants their sum to be 0 */
-    EACH mean[l] = 0;
     for (size z = 0; z < C; z++)
-        EACH mean[l] += move[1 + z][l] / (double)C;
+        mean += move[1 + z] / (double)C;
     for (size d = 0; d < D; d++)
         EACH {
             double reached = d ? move[d][l] - mean[l] : move[d][l];
@@ -485,6 +483,7 @@ INLINED void add_pooled_of(const double *counts, size K, int kind, const Recipe 
     }
 }
 
+VECTORISED
 static void add_pooled(const double *restrict counts, size K, size C, int kind, const Recipe *r,
                        double *restrict pooled, double *restrict weight)
 {
@@ -699,6 +698,7 @@ INLINED double encode(const Work *w, const double *log_prior, double *probs, dou
     return moved;
 }
 
+VECTORISED
 static double encode_items(const Work *w, const double *log_prior, double *probs, double *counts,
                            double *inferred, double *evidence, double *room)
 {
@@ -858,6 +858,7 @@ INLINED void add_unexplained(const Work *w, const double *log_prior, const doubl
     }
 }
 
+VECTORISED
 static void unexplained_sums(const Work *w, const double *log_prior, const double *probs,
                              const double *tables, double *sums, double *room)
 {
@@ -888,6 +889,8 @@ static int find_unexplained(Work *w, const double *log_prior, const double *prob
     free(room);
     return 1;
 }
+
+static void score_items(const Work *w, const double *log_prior, double *scores, float *evidence);
 
 static int fit_batch(Work *w, const double *before, const double *others, const double *class_counts,
                      const double *label_shares, const Fitted *out)
@@ -944,6 +947,12 @@ static int fit_batch(Work *w, const double *before, const double *others, const 
         add_pooled(now, K, C, w->kind, w->recipe, pooled, spare);
         memcpy(counts, now, sizeof(double) * (size_t)cells);
     }
+    if (out->scores) {
+        find_crowd(w, w->kind == HIERARCHICAL ? sum : pooled);
+        log_class_prior(label_shares, inferred, C, w->recipe, log_prior);
+        fill_table(w, 0, NULL);
+        score_items(w, log_prior, out->scores, NULL);
+    }
     out->numbers[0] = -evidence / fmax(items, 1);
     out->numbers[1] = rounds;
     return 1;
@@ -975,7 +984,7 @@ static int settle(Work *w, const Settled *settled, double *log_prior)
     return 1;
 }
 
-/* log pi + sum_k w log m, (N, C), and what each label says times its weight, (B, C) float32 */
+/* log pi + sum_k w log m, (N, C), and what each label says times its weight, (B, C) float32 or NULL */
 INLINED void score_each(const Work *w, const double *log_prior, double *scores, float *evidence,
                         int kind, size C)
 {
@@ -988,7 +997,7 @@ INLINED void score_each(const Work *w, const double *log_prior, double *scores, 
         for (; b < batch->n_labels && batch->item[b] == i; b++) {
             double weight = batch->weight[b];
             add_label(w, b, weight, row, &common, kind, C);
-            for (size c = 0; c < C; c++) {
+            for (size c = 0; evidence && c < C; c++) {
                 double said = kind == HIERARCHICAL
                                   ? w->table[(size)w->cell[b] * C + c]
                                   : w->table[2 * (size)batch->worker[b] + (batch->label[b] != c)];

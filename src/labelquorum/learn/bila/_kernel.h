@@ -45,9 +45,10 @@ typedef struct {
     const double *counts, *theta, *pooled, *label_shares, *class_counts;
 } Settled;
 
-/* What comes of a chunk: counts, theta (given where it starts), q (N, C), P, sums, loss and rounds */
+/* What comes of a chunk: counts, theta (given where it starts), q (N, C), P, sums, loss and rounds,
+   and the log scores of its items (N, C), or NULL where they are not asked for */
 typedef struct {
-    double *counts, *theta, *probs, *pooled, *sums, *numbers;
+    double *counts, *theta, *probs, *pooled, *sums, *numbers, *scores;
 } Fitted;
 
 /* Each returns 0 where there is no memory. */

@@ -66,7 +66,7 @@ static int read_batch(PyObject *tuple, size n_workers, size n_classes, Buffers *
 }
 
 /* what a public function is given besides a batch, released together */
-#define MAX_ARRAYS 10
+#define MAX_ARRAYS 11
 typedef struct {
     Py_buffer buffers[MAX_ARRAYS];
     int n;
@@ -108,13 +108,13 @@ static int read_recipe(Py_buffer *given, Recipe *recipe)
 
 static PyObject *fit(PyObject *self, PyObject *args)
 {
-    int kind;
+    int kind, scoring;
     size K, C;
     PyObject *tuple, *rest;
     Py_buffer constants;
     (void)self;
-    if (!PyArg_ParseTuple(args, "inny*O!O!", &kind, &K, &C, &constants, &PyTuple_Type, &tuple,
-                          &PyTuple_Type, &rest))
+    if (!PyArg_ParseTuple(args, "inny*iO!O!", &kind, &K, &C, &constants, &scoring, &PyTuple_Type,
+                          &tuple, &PyTuple_Type, &rest))
         return NULL;
     Recipe recipe;
     Buffers given;
@@ -123,17 +123,19 @@ static PyObject *fit(PyObject *self, PyObject *args)
     int done = read_recipe(&constants, &recipe) & read_batch(tuple, K, C, &given, &batch);
     if (done) {
         size stride = stride_of(kind, C), shared = stride;
-        /* before, others, class counts, label shares; then counts, theta, q, P, sums, numbers */
+        /* before, others, class counts, label shares; then counts, theta, q, P, sums, numbers,
+           log scores or nothing */
         const size counts[] = {K * stride, shared, C, C, K * stride, K * params_of(kind, C),
-                               batch.n_items * C, shared, n_sums(&batch) * C, 2};
-        done = read_arrays(rest, &arrays, 4, counts, 10);
+                               batch.n_items * C, shared, n_sums(&batch) * C, 2,
+                               scoring ? batch.n_items * C : 0};
+        done = read_arrays(rest, &arrays, 4, counts, 11);
     }
     if (done) {
         double *a[MAX_ARRAYS];
-        for (int n = 0; n < 10; n++)
+        for (int n = 0; n < 11; n++)
             a[n] = arrays.buffers[n].buf;
         Py_BEGIN_ALLOW_THREADS
-        const Fitted out = {a[4], a[5], a[6], a[7], a[8], a[9]};
+        const Fitted out = {a[4], a[5], a[6], a[7], a[8], a[9], scoring ? a[10] : NULL};
         done = fit_chunk(&batch, &recipe, kind, a[0], a[1], a[2], a[3], &out);
         Py_END_ALLOW_THREADS
         if (!done)

@@ -35,18 +35,21 @@ from labelquorum.learn.bila import stacking
 from labelquorum.learn.bila.dependence import N_SUMS, exponent, temperature
 from labelquorum.learn.bila.gold import GoldTasks, gold_items, join, remember
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, class_prior
-from labelquorum.learn.bila.identification import MIN_WORKERS, doubt_of, vote_log_odds
-from labelquorum.learn.bila.minibatch import CountedBatch, pack_counted
+from labelquorum.learn.bila.identification import (
+    MIN_WORKERS,
+    doubt_of,
+    expected_errors,
+    vote_log_odds,
+)
+from labelquorum.learn.bila.minibatch import pack_counted
 from labelquorum.learn.bila.solver import (
     count,
-    expected_errors,
     fit_each,
     past_unexplained,
     pool,
     score,
     solve_workers,
 )
-from labelquorum.learn.bila.solver import label_shares as shares_of
 from labelquorum.learn.bila.sparse_counts import (
     SparseCounts,
     added,
@@ -72,7 +75,7 @@ from labelquorum.learn.bila.worker_models import (
     select_worker_model,
 )
 from labelquorum.learn.reports import NO_DOUBT, Doubt
-from labelquorum.learn.worker_table import WorkerRows, forget_row
+from labelquorum.learn.worker_table import Leaves, WorkerRows, forget_row
 
 __all__ = [
     "Info",
@@ -175,20 +178,30 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     label_shares = state.label_shares
     if tally.past is not None:
         label_shares = np.maximum(label_shares - vote_shares(tally.past).sum(axis=0), 0)
-    packed = pack_counted(chunk, tally.labels.weight, tally.items)
     # (1) f' = f + label shares
-    label_shares = label_shares + shares_of(chunk, packed, tally.share_items)
+    label_shares = label_shares + tally.share_items @ vote_shares(chunk)
     before = {
         name: _before(state, known, tally, position, recipe)
         for position, name in enumerate(recipe.worker_models)
     }
-    fitted = fit_each(
-        packed, {name: past.known for name, past in before.items()}, label_shares, recipe
-    )
+    packed = pack_counted(chunk, tally.labels.weight, tally.items)
+    n_workers = chunk.workers_by_item * (tally.items > 0)
+    scored = recipe.dependence == "learned" and bool((n_workers >= MIN_WORKERS).any())
+    ways = {name: past.known for name, past in before.items()}
+    fitted = fit_each(packed, ways, label_shares, recipe, scored)
     # (4) commit, and drop the labels
-    following, counted = _commit(state, tally, before, fitted, recipe)
+    following, counted = _commit(state, tally, before, fitted)
     following = following._replace(label_shares=label_shares)
-    following = _reselected(_with_expected_errors(state, following, tally, recipe), recipe)
+    if recipe.dependence == "learned":
+        sums = dict(state.expected_errors)
+        if scored:
+            log_scores = np.array([fit.log_scores for fit in fitted.values()])
+            more = expected_errors(log_scores, n_workers, packed.gold != MISSING)
+            for name, own in zip(fitted, more, strict=True):
+                sums[name] = sums.get(name, 0.0) + own
+        sums = _without_past(sums, state, known, tally, recipe)
+        following = following._replace(expected_errors=sums)
+    following = _reselected(following, recipe)
     following = with_gold(following, chunk, recipe)
     model = selected(following, recipe)
     loss, rounds = fitted[model].numbers
@@ -218,7 +231,8 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
         # q(y = c | l_i) ∝ π_c Π_k m_k[c, l_ik]
         log_scores, evidence = _scored(state, chunk, selected(state, recipe), recipe)
     # (5) labels of one item lean on each other: q^(1 / temperature), normalised
-    divisor = _temperature(state, chunk.workers_by_item, chunk.weight_by_item, recipe)
+    n_workers, n_labels = chunk.workers_by_item, chunk.weight_by_item
+    divisor = _temperature(state, n_workers, n_labels, recipe, in_doubt)
     stack = stacking.Stack.read(state.stack)
     if stack is not None and not in_doubt:
         log_prior = np.log(np.maximum(_class_prior(state, recipe), 1e-30))
@@ -234,6 +248,7 @@ def aggregate(state: State, chunk: Chunk, recipe: Recipe) -> Aggregation:
         probs=softmax(log_scores / divisor[:, None]),
         log_evidence=evidence,
         temperature=divisor,
+        in_doubt=in_doubt,
     )
 
 
@@ -244,8 +259,12 @@ def doubt(state: State, recipe: Recipe) -> Doubt:
     name = selected(state, recipe)
     if (sums := state.expected_errors.get(name)) is None:
         return NO_DOUBT
-    skill = np.exp(log_skill(WORKER_MODELS[name].hits(state.pooled[name])[None], recipe))
     gamma, n_items = exponent(state.unexplained[name]), float(state.label_shares.sum())
+    # Most often it is clear without the skill: there is no doubt even if the crowd had none.
+    found = doubt_of(sums, gamma, 0.0, n_items)
+    if not found.in_doubt:
+        return found
+    skill = np.exp(log_skill(WORKER_MODELS[name].hits(state.pooled[name])[None], recipe))
     return doubt_of(sums, gamma, float(skill[0]), n_items)
 
 
@@ -513,7 +532,6 @@ def _commit(
     tally: _Tally,
     before: Mapping[str, _Before],
     fitted: Mapping[str, Fitted],
-    recipe: Recipe,
 ) -> tuple[State, NDArray[np.float32]]:
     """The state once a chunk is counted, and by what each item was, (N, A, C)."""
     chunk, counted, all_count = tally.labels, [], bool(tally.items.all())
@@ -529,9 +547,9 @@ def _commit(
         rows |= leaves_of(name, fit.counts) | {f"{name}_theta": fit.theta}
         probs = fit.class_probs if all_count else fit.class_probs * tally.items[:, None]
         pooled[name] = fit.pooled
-        class_counts[name] = past.known.class_counts + probs.sum(axis=0, dtype=np.float64)
+        class_counts[name] = past.known.class_counts + probs.sum(axis=0)
         unexplained[name] = with_more(past.unexplained, fit.unexplained)
-        counted.append(probs.astype(np.float32, copy=False))
+        counted.append(probs.astype(np.float32))
     following = state._replace(
         rows=state.rows.scatter(chunk.workers, rows),
         pooled=pooled,
@@ -541,28 +559,27 @@ def _commit(
     return following, np.stack(counted, axis=1)
 
 
-def _with_expected_errors(state: State, following: State, tally: _Tally, recipe: Recipe) -> State:
-    """Count how sure answers are; of open items, what was counted is taken back."""
-    if recipe.dependence != "learned":
-        return following
-    chunk, past, sums = tally.labels, tally.past, dict(state.expected_errors)
-    given = np.zeros(chunk.n_items, bool) if chunk.gold is None else chunk.gold != MISSING
-    steps = [(following, chunk, tally.items > 0, given, 1.0)]
-    if past is not None:
-        counted = tally.past_probs > 0
-        # Only a truth that was given leaves no other class any probability.
-        given_then = (counted.sum(axis=2) == 1).all(axis=1)
-        was_counted = np.asarray(counted.any(axis=(1, 2)))
-        steps.append((state, past, was_counted, given_then, -1.0))
-    for seen_by, labels, counts, known, sign in steps:
-        n_workers = np.where(counts, labels.workers_by_item, 0.0)
-        if n_workers.max(initial=0) < MIN_WORKERS:
-            continue
-        for name in recipe.worker_models:
-            packed, settled = _to_score(seen_by, labels, name)
-            more = expected_errors(name, packed, settled, n_workers, known, recipe)
-            sums[name] = np.maximum(sums.get(name, 0.0) + sign * more, 0)
-    return following._replace(expected_errors=sums)
+def _without_past(
+    sums: dict[str, Floats], state: State, rows: Leaves, tally: _Tally, recipe: Recipe
+) -> dict[str, Floats]:
+    """How sure answers are, without those of open items as they were counted before.
+
+    `rows` are those of the chunk's workers in the state.
+    """
+    chunk = tally.past
+    if chunk is None:
+        return sums
+    counted = tally.past_probs > 0
+    n_workers = np.where(counted.any(axis=(1, 2)), chunk.workers_by_item, 0.0)
+    if n_workers.max(initial=0) < MIN_WORKERS:
+        return sums
+    # Only a truth that was given leaves no other class any probability.
+    given = (counted.sum(axis=2) == 1).all(axis=1)
+    less = {}
+    for name in recipe.worker_models:
+        log_scores, _ = _scored(state, chunk, name, recipe, rows)
+        less[name] = expected_errors(log_scores, n_workers, given)
+    return {name: np.maximum(sums.get(name, 0.0) - less[name], 0) for name in less}
 
 
 # ── looking at the state ─────────────────────────────────────────────────────────────────
@@ -574,16 +591,18 @@ def _settled(state: State, counts: Floats, theta: Floats, name: str) -> Settled:
 
 
 def _scored(
-    state: State, chunk: Chunk, name: str, recipe: Recipe
+    state: State, chunk: Chunk, name: str, recipe: Recipe, rows: Leaves | None = None
 ) -> tuple[Floats, NDArray[np.float32]]:
-    """Log scores of items by a worker model, (N, C), and what each label says, (B, C)."""
-    return score(name, *_to_score(state, chunk, name), recipe)
+    """Log scores of items by a worker model, (N, C), and what each label says, (B, C).
 
-
-def _to_score(state: State, chunk: Chunk, name: str) -> tuple[CountedBatch, Settled]:
-    theta, counts = _rows_of(state, chunk.workers, name)
+    `rows` are those of the chunk's workers, where they are at hand.
+    """
+    if rows is None:
+        theta, counts = _rows_of(state, chunk.workers, name)
+    else:
+        theta, counts = rows[f"{name}_theta"], counts_of(rows, name)
     packed = pack_counted(chunk, chunk.weight, np.zeros(chunk.n_items))
-    return packed, _settled(state, counts, theta, name)
+    return score(name, packed, _settled(state, counts, theta, name), recipe)
 
 
 def _votes(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, NDArray[np.float32]]:
@@ -596,9 +615,16 @@ def _votes(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, NDArray[
     return log_odds * chunk.weight_by_item[:, None] * vote_shares(chunk), evidence
 
 
-def _temperature(state: State, n_workers: Floats, n_labels: Floats, recipe: Recipe) -> Floats:
+def _temperature(
+    state: State,
+    n_workers: Floats,
+    n_labels: Floats,
+    recipe: Recipe,
+    in_doubt: bool | None = None,
+) -> Floats:
     """What log scores are divided by, by the items' numbers of workers and of labels, (N,)."""
-    if doubt(state, recipe).in_doubt:  # all labels of an item count as one
+    if doubt(state, recipe).in_doubt if in_doubt is None else in_doubt:
+        # all labels of an item count as one
         return np.maximum(np.asarray(n_labels, np.float64), 1.0)
     sums = state.unexplained[selected(state, recipe)]
     return temperature(n_workers, n_labels, recipe.dependence, sums)

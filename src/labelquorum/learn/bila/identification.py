@@ -17,9 +17,9 @@ longer the labels alone, tell which answer is right.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelquorum._types import Floats
-from labelquorum.learn.bila.minibatch import Leaf, array_namespace
 from labelquorum.learn.reports import NO_DOUBT, Doubt
 
 __all__ = [
@@ -45,40 +45,47 @@ average worker, 1 for never wrong, from which on it is not: chosen on simulated 
 MIN_TRUTHS = 10
 """Given true labels of such tasks from which on nothing is in doubt by labels alone."""
 
-GAMMAS = (0.0, 0.25, 0.5, 0.75, 1.0)
+GAMMAS = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
 N_EXPECTED = 2 + len(GAMMAS)
 """What is kept of tasks with ten workers or more: how many have a given truth, how many have not,
 and of the latter the sum of Ē at each γ."""
+
+BLOCK_ITEMS = 1 << 12
+"""Tasks taken at once, to bound memory."""
 
 MIN_VOTE_LOG_ODDS = 0.05
 """What a label says for its class when all count alike, if the crowd seems no better than chance:
 the vote is then followed, with next to no confidence."""
 
 
-def expected_errors(log_scores: Leaf, n_workers: Leaf, given: Leaf) -> Leaf:
-    """What tasks add to the sums behind `doubt_of`, (7,).
+def expected_errors(log_scores: Floats, n_workers: Floats, given: NDArray[np.bool_]) -> Floats:
+    """What tasks add to the sums behind `doubt_of`, (…, 7).
 
     Parameters
     ----------
     log_scores
-        (N, C).
+        (…, N, C), of several models at once.
     n_workers
         (N,); a task with 0 does not count.
     given
         (N,) whether the truth of a task was given.
     """
-    xp, n_classes = array_namespace(log_scores), log_scores.shape[1]
-    many = n_workers >= MIN_WORKERS
-    unknown = many & ~given
-    by_class = xp.stack(list(log_scores.T))  # sums over few classes are then vector code
-    behind = by_class - by_class.max(axis=0)
-    many_workers = xp.maximum(n_workers, 1)
-    sums = [(many & given).sum(), unknown.sum()]
-    for gamma in GAMMAS:
-        # 1 − max_c p_c = 1 − 1 / Σ_c e^{(s_c − max s) / n^γ}
-        wrong = 1 - 1 / xp.exp(behind / many_workers**gamma).sum(axis=0)
-        sums.append(xp.where(unknown, wrong, 0).sum() / max(1 - 1 / n_classes, 1e-12))
-    return xp.stack(sums).astype(np.float64)
+    many, (*models, _, n_classes) = n_workers >= MIN_WORKERS, log_scores.shape
+    unknown = np.flatnonzero(many & ~given)
+    sums = np.zeros((*models, N_EXPECTED))
+    sums[..., 0] = np.count_nonzero(many & given)
+    sums[..., 1] = len(unknown)
+    for start in range(0, len(unknown), BLOCK_ITEMS):
+        items = unknown[start : start + BLOCK_ITEMS]
+        # γ by class by item: NumPy takes few long rows several times faster than many short ones.
+        behind = np.ascontiguousarray(log_scores[..., items, :].swapaxes(-1, -2))[..., None, :, :]
+        behind -= behind.max(axis=-2, keepdims=True)
+        independent = np.exp(-GAMMAS[:, None] * np.log(n_workers[items]))  # n^−γ
+        # max_c softmax(s)_c = 1 / Σ_c e^(s_c − max s)
+        surest = 1 / np.exp(behind * independent[:, None]).sum(axis=-2)
+        sums[..., 2:] += (1 - surest).sum(axis=-1)
+    sums[..., 2:] /= max(1 - 1 / n_classes, 1e-12)
+    return sums
 
 
 def doubt_of(sums: Floats, gamma: float, skill: float, n_items: float) -> Doubt:

@@ -33,9 +33,17 @@ def is_built() -> bool:
 
 
 def fit(
-    name: str, batch: CountedBatch, known: Known, label_shares: Floats, recipe: Recipe
+    name: str,
+    batch: CountedBatch,
+    known: Known,
+    label_shares: Floats,
+    recipe: Recipe,
+    scored: bool = False,
 ) -> Fitted:
-    """Solve a chunk by one worker model together with all that was counted before."""
+    """Solve a chunk by one worker model together with all that was counted before.
+
+    If `scored`, the log scores of its items are given too, for which C has everything at hand.
+    """
     n_workers, n_classes = len(known.theta), len(label_shares)
     result = Fitted(
         counts=np.empty_like(known.counts, order="C"),
@@ -44,12 +52,14 @@ def fit(
         pooled=np.empty_like(known.others, order="C"),
         unexplained=np.empty((_n_sums(batch), n_classes)),
         numbers=np.empty(2),
+        log_scores=np.empty((len(batch.gold) if scored else 0, n_classes)),
     )
     _kernel.fit(
         name != HIERARCHICAL,
         n_workers,
         n_classes,
         _constants(recipe),
+        scored,
         _arrays(batch),
         (*map(_float64, (known.counts, known.others, known.class_counts, label_shares)), *result),
     )

@@ -79,7 +79,11 @@ def label_shares(chunk: Chunk, batch: CountedBatch, items: Floats) -> Floats:
 
 
 def fit_each(
-    batch: CountedBatch, known: Mapping[str, Known], label_shares: Floats, recipe: Recipe
+    batch: CountedBatch,
+    known: Mapping[str, Known],
+    label_shares: Floats,
+    recipe: Recipe,
+    scored: bool = False,
 ) -> dict[str, Fitted]:
     """Steps (2) and (3) of the update by each worker model: θ and q in turn.
 
@@ -89,13 +93,26 @@ def fit_each(
         What was counted before, by worker model.
     label_shares
         f', this chunk's labels included, (C,).
+    scored
+        Whether the log scores of the chunk's items are asked for.
     """
-    fit = {"c": kernel.fit, "numpy": array_solver.fit, "jax": array_solver.fit_compiled}[engine()]
+    chosen = engine()
 
     def one(name: str) -> Fitted:
-        if isinstance(known[name].counts, SparseCounts):
-            return sparse_solver.fit(batch, known[name], label_shares, recipe)
-        return fit(name, batch, known[name], label_shares, recipe)
+        before = known[name]
+        if isinstance(before.counts, SparseCounts):
+            fitted = sparse_solver.fit(batch, before, label_shares, recipe)
+        elif chosen == "c":
+            return kernel.fit(name, batch, before, label_shares, recipe, scored)
+        else:
+            fit = array_solver.fit if chosen == "numpy" else array_solver.fit_compiled
+            fitted = fit(name, batch, before, label_shares, recipe)
+        if not scored:
+            return fitted
+        inferred = before.class_counts + batch.counted_item @ fitted.class_probs
+        shared = fitted.pooled, label_shares, inferred
+        settled = Settled(fitted.counts, fitted.theta, *shared)
+        return fitted._replace(log_scores=score(name, batch, settled, recipe)[0])
 
     few = len(known) == 1 or len(batch.item) < MIN_THREADED_LABELS or engine() == "jax"
     # Of many classes, what two models hold at a time would be the most memory.
@@ -111,10 +128,12 @@ def score(
     """Log scores of items, (N, C), and what each label says for each class, weighted, (B, C)."""
     if isinstance(settled.counts, SparseCounts):
         return sparse_solver.score(batch, settled, recipe)
-    if engine() == "jax":
-        return array_solver.score_compiled(name, batch, settled, recipe)
-    chosen = kernel.score if _in_c() else array_solver.score
-    return chosen(name, batch, settled, recipe)
+    by_engine = {
+        "c": kernel.score,
+        "numpy": array_solver.score,
+        "jax": array_solver.score_compiled,
+    }
+    return by_engine[engine()](name, batch, settled, recipe)
 
 
 def expected_errors(

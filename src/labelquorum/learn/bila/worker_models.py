@@ -92,6 +92,7 @@ class Fitted(NamedTuple):
     pooled: Floats  # P with this chunk
     unexplained: Floats  # `sums` of `dependence`
     numbers: Floats  # (2,) the mean of −log p(l_i), and the number of rounds
+    log_scores: Floats | None = None  # (N, C) by all of this, where they are asked for
 
 
 class Settled(NamedTuple):
@@ -154,7 +155,7 @@ def log_skill(hits: Floats, recipe: Recipe) -> Floats:
     crowd_accuracy = (odds / (1 + odds))[:, None]  # ā
     # J = (mean_c G¹[c, c] − 1/C) / (1 − 1/C),  G¹ = (P + S) with rows divided by their sums
     chance = 1 / hits.shape[2]
-    mean = ((hits[:, 0] + crowd_accuracy) / (hits[:, 1] + 1)).mean(axis=1)
+    mean = ((hits[:, 0] + crowd_accuracy) / (hits[:, 1] + 1)).sum(axis=1) / hits.shape[2]
     skill: Floats = (mean - chance) / max(1 - chance, 1e-12)
     return np.log(np.maximum(skill, 1e-12))
 
@@ -273,8 +274,10 @@ def _one_coin_logs(odds: Leaf, tilt_factor: Leaf, n_classes: int) -> tuple[Leaf,
 
 def _own_and_all(matrix: Floats) -> Floats:
     """The diagonal and the row sums of matrices (…, C, C), as (…, 2, C)."""
-    own = np.diagonal(matrix, axis1=-2, axis2=-1)
-    return np.stack([own, matrix.sum(axis=-1)], axis=-2)
+    both = np.empty((*matrix.shape[:-2], 2, matrix.shape[-1]))
+    both[..., 0, :] = np.einsum("...cc->...c", matrix)
+    both[..., 1, :] = matrix.sum(axis=-1)
+    return both
 
 
 WORKER_MODELS: Mapping[str, WorkerModel] = {
