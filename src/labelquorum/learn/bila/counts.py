@@ -37,9 +37,13 @@ from labelquorum.learn.bila.gold import GoldTasks, gold_items, join, remember
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, class_prior
 from labelquorum.learn.bila.identification import (
     MIN_WORKERS,
+    NO_ANSWERS,
     doubt_of,
     expected_errors,
+    merged_answers,
+    upgraded_answers,
     vote_log_odds,
+    with_answers,
 )
 from labelquorum.learn.bila.minibatch import pack_counted
 from labelquorum.learn.bila.solver import (
@@ -71,7 +75,6 @@ from labelquorum.learn.bila.worker_models import (
     Known,
     Settled,
     crowd_odds,
-    log_skill,
     select_worker_model,
 )
 from labelquorum.learn.reports import NO_DOUBT, Doubt
@@ -117,8 +120,8 @@ class State(NamedTuple):
     seed: int
     gold: dict[str, NDArray[Any]]  # `GoldTasks`; empty until there is a true label
     stack: dict[str, NDArray[Any]]  # `Stack`, what gold says of workers beyond all this
-    expected_errors: dict[str, Floats]  # (7,), the sums of `identification`, by worker model; empty
-    # until a task has ten workers
+    expected_errors: dict[str, Floats]  # (10,), the sums of `identification`, by worker model;
+    # empty until a task has ten workers
 
     @property
     def n_classes(self) -> int:
@@ -126,7 +129,7 @@ class State(NamedTuple):
         return len(self.label_shares)
 
     def upgraded(self) -> "State":
-        """Add the sums that models saved before the evidence was kept do not have.
+        """Add the sums that models saved by earlier versions do not have.
 
         Matrices that were saved before counts could be sparse become sparse.
         """
@@ -137,7 +140,8 @@ class State(NamedTuple):
         rows = self.rows
         if any(is_sparse(name, self.n_classes) for name in self.pooled):
             rows = WorkerRows(rows_with_classes(rows.to_arrays(), self.n_classes))
-        return self._replace(unexplained=sums, rows=rows)
+        expected = {n: upgraded_answers(kept) for n, kept in self.expected_errors.items()}
+        return self._replace(unexplained=sums, rows=rows, expected_errors=expected)
 
 
 class Info(NamedTuple):
@@ -191,7 +195,7 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     # (4) commit, and drop the labels
     following, counted = _commit(state, tally, before, fitted, recipe)
     following = following._replace(label_shares=label_shares)
-    following = _reselected(_with_expected_errors(state, following, tally, recipe), recipe)
+    following = _reselected(_with_expected_errors(following, tally, recipe), recipe)
     following = with_gold(following, chunk, recipe)
     model = selected(following, recipe)
     loss, rounds = fitted[model].numbers
@@ -247,9 +251,7 @@ def doubt(state: State, recipe: Recipe) -> Doubt:
     name = selected(state, recipe)
     if (sums := state.expected_errors.get(name)) is None:
         return NO_DOUBT
-    skill = np.exp(log_skill(WORKER_MODELS[name].hits(state.pooled[name])[None], recipe))
-    gamma, n_items = exponent(state.unexplained[name]), float(state.label_shares.sum())
-    return doubt_of(sums, gamma, float(skill[0]), n_items)
+    return doubt_of(sums, exponent(state.unexplained[name]), float(state.label_shares.sum()))
 
 
 def readings(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, Floats]:
@@ -354,13 +356,18 @@ def merge(
     label_shares = np.zeros(n_classes)
     class_counts = {name: np.zeros(n_classes) for name in recipe.worker_models}
     unexplained = {name: np.zeros((N_SUMS, n_classes)) for name in recipe.worker_models}
-    expected: dict[str, Floats] = {}
+    expected = {
+        name: merged_answers(
+            [part.state.expected_errors.get(name, NO_ANSWERS) for part in parts],
+            base.state.expected_errors.get(name, NO_ANSWERS) if base else NO_ANSWERS,
+        )
+        for name in recipe.worker_models
+        if any(name in part.state.expected_errors for part in parts)
+    }
     pooled: dict[str, Floats] = {}
     rows: dict[str, NDArray[Any]] = {}
     for (state, _, classes), times in terms:
         label_shares[classes] += times * state.label_shares
-        for name, sums in state.expected_errors.items():
-            expected[name] = expected.get(name, 0.0) + times * sums
     for name in recipe.worker_models:
         counts = total(
             name,
@@ -544,27 +551,27 @@ def _commit(
     return following, np.stack(counted, axis=1)
 
 
-def _with_expected_errors(state: State, following: State, tally: _Tally, recipe: Recipe) -> State:
-    """Count how sure answers are; of open items, what was counted is taken back."""
+def _with_expected_errors(following: State, tally: _Tally, recipe: Recipe) -> State:
+    """Count how sure answers are, and tasks once, also those whose labels come one by one."""
     if recipe.dependence != "learned":
         return following
-    chunk, past, sums = tally.labels, tally.past, dict(state.expected_errors)
-    given = np.zeros(chunk.n_items, bool) if chunk.gold is None else chunk.gold != MISSING
-    steps = [(following, chunk, tally.items > 0, given, 1.0)]
+    chunk, past, sums = tally.labels, tally.past, dict(following.expected_errors)
+    n_workers = np.where(tally.items > 0, chunk.workers_by_item, 0.0)
+    known = np.zeros(chunk.n_items, bool) if chunk.gold is None else chunk.gold != MISSING
+    before = (0, 0)
     if past is not None:
         counted = tally.past_probs > 0
         # Only a truth that was given leaves no other class any probability.
-        given_then = (counted.sum(axis=2) == 1).all(axis=1)
-        was_counted = np.asarray(counted.any(axis=(1, 2)))
-        steps.append((state, past, was_counted, given_then, -1.0))
-    for seen_by, labels, counts, known, sign in steps:
-        n_workers = np.where(counts, labels.workers_by_item, 0.0)
-        if n_workers.max(initial=0) < MIN_WORKERS:
-            continue
-        for name in recipe.worker_models:
-            log_scores, _ = _scored(seen_by, labels, name, recipe)
-            more = sign * expected_errors(log_scores, n_workers, known)
-            sums[name] = np.maximum(sums.get(name, 0.0) + more, 0)
+        known_then = (counted.sum(axis=2) == 1).all(axis=1)
+        many_then = counted.any(axis=(1, 2)) & (past.workers_by_item >= MIN_WORKERS)
+        before = int((many_then & known_then).sum()), int((many_then & ~known_then).sum())
+    if n_workers.max(initial=0) < MIN_WORKERS and not any(before):
+        return following
+    votes = vote_shares(chunk)
+    for name in recipe.worker_models:
+        log_scores, _ = _scored(following, chunk, name, recipe)
+        more = expected_errors(log_scores, votes, n_workers, known)
+        sums[name] = with_answers(sums.get(name, NO_ANSWERS), more, before)
     return following._replace(expected_errors=sums)
 
 
