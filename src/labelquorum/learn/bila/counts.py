@@ -32,7 +32,7 @@ from labelquorum.learn.aggregator import (
 )
 from labelquorum.learn.analysis import posterior  # which imports from this package: no names yet
 from labelquorum.learn.bila import stacking
-from labelquorum.learn.bila.dependence import N_SUMS, exponent, temperature
+from labelquorum.learn.bila.dependence import N_SUMS, class_shift_factor, exponent, temperature
 from labelquorum.learn.bila.gold import GoldTasks, gold_items, join, remember
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, class_prior
 from labelquorum.learn.bila.identification import (
@@ -258,8 +258,7 @@ def readings(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, Floats
     """What the vote and the selected worker model make of items, (N, C) probabilities each."""
     state = _grow(state, chunk)
     log_scores, _ = _scored(state, chunk, selected(state, recipe), recipe)
-    sums = state.unexplained[selected(state, recipe)]
-    divisor = temperature(chunk.workers_by_item, chunk.weight_by_item, recipe.dependence, sums)
+    divisor = _model_temperature(state, chunk.workers_by_item, chunk.weight_by_item, recipe)
     return vote_shares(chunk), softmax(log_scores / divisor[:, None]).astype(np.float64)
 
 
@@ -297,8 +296,7 @@ def _without_own_truth(state: State, items: Chunk, recipe: Recipe) -> Floats:
     alone = items._replace(worker=rows.astype(np.int32), workers=rows.astype(np.int32))
     packed = pack_counted(alone, items.weight, np.zeros(items.n_items))
     log_scores, _ = score(name, packed, _settled(state, left, theta, name), recipe)
-    sums = state.unexplained[name]
-    divisor = temperature(items.workers_by_item, items.weight_by_item, recipe.dependence, sums)
+    divisor = _model_temperature(state, items.workers_by_item, items.weight_by_item, recipe)
     return softmax(log_scores / divisor[:, None]).astype(np.float64)
 
 
@@ -606,8 +604,16 @@ def _temperature(state: State, n_workers: Floats, n_labels: Floats, recipe: Reci
     """What log scores are divided by, by the items' numbers of workers and of labels, (N,)."""
     if doubt(state, recipe).in_doubt:  # all labels of an item count as one
         return np.maximum(np.asarray(n_labels, np.float64), 1.0)
-    sums = state.unexplained[selected(state, recipe)]
-    return temperature(n_workers, n_labels, recipe.dependence, sums)
+    return _model_temperature(state, n_workers, n_labels, recipe)
+
+
+def _model_temperature(state: State, n_workers: Floats, n_labels: Floats, recipe: Recipe) -> Floats:
+    """The same for the selected worker model, whether or not it is in doubt."""
+    name = selected(state, recipe)
+    divisor = temperature(n_workers, n_labels, recipe.dependence, state.unexplained[name])
+    if recipe.dependence != "learned":
+        return divisor
+    return divisor * class_shift_factor(state.label_shares, state.class_counts[name])
 
 
 def _class_prior(state: State, recipe: Recipe) -> Floats:
