@@ -716,6 +716,12 @@ TABLES: dict[str, Callable[[], str]] = {
         )
         for part in ("targets", "calibration", "sets", "guard")
     },
+    "trust_temperature": partial(
+        reported,
+        TRUST,
+        "trust_temperature",
+        "python3 run.py python experiments/trust/temperature.py",
+    ),
     "benchmark_caps": benchmark_caps,
     "benchmark_scores": benchmark_scores,
     "benchmark_online": partial(benchmark_errors, "online"),

@@ -21,6 +21,8 @@ DROP, NOISE = 0.10, 4.0  # log skill may fall by 0.1 plus 4 / items before we di
 # gains by supposing that a share of the items is clear, their labels given by m ** CLARITY, normalised
 RHO_HALF, GAIN_HALF, CLARITY, CLEAR_SHARE = 0.04, 0.005, 3.0, 0.2
 RHO_OF_CLEAR = 0.01
+# x counts for more with many classes, and temper for more where answers and labels name other classes
+PER_CLASS, SHIFT, SHIFT_NOISE, PER_SHIFT = 0.5, 0.09, 0.5, 10.0
 
 
 def softmax(x):
@@ -176,7 +178,10 @@ class TwoAccounts:
         rho = max(chosen.dependence(), 0.0)
         surely = rho - np.sqrt(2 / max(chosen.tally[2].sum(), 1)) / 2
         x = rho / RHO_HALF + np.clip(surely / RHO_OF_CLEAR, 0, 1) * max(u, 0.0) / GAIN_HALF
-        temper = n ** (x / (1 + x))
+        x *= 1 + PER_CLASS * max(1 - 2 / self.C, 0)
+        shift = np.abs(chosen.nu / chosen.nu.sum() - self.f / self.n_items).sum() / 2
+        beyond = max(shift - SHIFT - SHIFT_NOISE / self.n_items, 0)
+        temper = n ** (x / (1 + x)) * (1 + PER_SHIFT * beyond)
         probs = softmax(np.log(np.maximum(q, 1e-300)) / temper[:, None])
         return items, q.argmax(1), probs
 

@@ -132,6 +132,15 @@ class Chunk(_ChunkColumns):
         return np.asarray(np.bincount(self.item, counts, self.n_items), np.float64)
 
     @cached_property
+    def vote_shares(self) -> NDArray[np.float64]:
+        """The share of each item's labels that each class got, (N, C); no labels, no shares."""
+        cell = self.item * self.n_classes + self.label
+        votes = np.bincount(cell, self.weight, self.n_items * self.n_classes)
+        votes = votes.reshape(self.n_items, self.n_classes)
+        total = self.weight_by_item[:, None]
+        return np.asarray(np.divide(votes, total, out=np.zeros(votes.shape), where=total > 0))
+
+    @cached_property
     def local_worker(self) -> NDArray[np.int32]:
         """The rows' workers as positions in `workers`, (B,)."""
         return positions_in(self.workers, self.worker)

@@ -35,7 +35,6 @@ __all__ = [
     "split_name",
     "sum_by_item",
     "vote_counts",
-    "vote_shares",
     "windowed",
 ]
 
@@ -116,23 +115,13 @@ class Aggregator(NamedTuple):
     readings: Callable[[State, Chunk], tuple[Floats, Floats]] | None = None
 
 
-def vote_shares(chunk: Chunk) -> NDArray[np.float64]:
-    """The share of each item's labels that each class got, (N, C); no labels, no shares."""
-    cell = chunk.item * chunk.n_classes + chunk.label
-    votes: NDArray[np.float64] = np.zeros(chunk.n_items * chunk.n_classes)
-    votes += np.bincount(cell, chunk.weight, len(votes))
-    votes = votes.reshape(chunk.n_items, chunk.n_classes)
-    total = _total(votes)
-    return np.asarray(np.divide(votes, total, out=np.zeros_like(votes), where=total > 0))
-
-
 def vote_counts(chunk: Chunk) -> NDArray[np.float64]:
     """How each present worker's labels z went with the vote c, (P, C, C).
 
     An item's vote is one for the class with most labels, shared by tied classes; labels of
     workers already counted on the item in an earlier chunk are left out.
     """
-    shares = vote_shares(chunk)
+    shares = chunk.vote_shares
     best = shares >= shares.max(axis=1, keepdims=True, initial=0) - TIE_TOLERANCE
     majority = np.where(best, 1.0, 0.0) / best.sum(axis=1, keepdims=True)
     n_classes, n_workers = chunk.n_classes, len(chunk.workers)

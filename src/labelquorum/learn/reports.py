@@ -79,8 +79,8 @@ class Doubt(NamedTuple):
     in_doubt: bool
     """Whether answers fall back to the vote."""
     expected_error: float
-    """Of tasks with ten workers or more, as a share of that of a guess; NaN where there are none.
-    Above 0.45 it is in doubt, unless the average worker is nearer to certainty than to chance."""
+    """Of the latest answers to tasks with ten workers or more, as a share of that of a guess; NaN
+    where there are none. Above 0.44, more where workers agree or tasks are few, it is in doubt."""
     tasks: int
     """How many such tasks there are."""
 

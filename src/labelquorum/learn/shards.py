@@ -19,11 +19,11 @@ from labelquorum._types import Floats
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk, take_items
 from labelquorum.ingest.vocabulary import Intake
-from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, vote_shares
+from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus
 from labelquorum.learn.bila.counts import Info, State, with_gold, with_more
 from labelquorum.learn.bila.dependence import N_SUMS, N_VOTE_SUMS
 from labelquorum.learn.bila.hierarchical import Recipe
-from labelquorum.learn.bila.identification import N_EXPECTED
+from labelquorum.learn.bila.identification import NO_ANSWERS, with_answers
 from labelquorum.learn.bila.solver import pool as pool_counts
 from labelquorum.learn.bila.solver import solve_workers
 from labelquorum.learn.bila.sparse_counts import (
@@ -210,8 +210,14 @@ def learn_in_shards(
         gained = counted = run(todo)
         known = together(sharding, counted, places, chunk.n_classes, base)
     reached = _state_of(known, recipe, seed)
+    expected = {}
+    for name, sums in reached.expected_errors.items():
+        before = base.sums[f"expected_errors/{name}"]
+        expected[name] = with_answers(before, sums - before)
     rows = start.rows.scatter(chunk.workers, reached.rows.to_arrays())
-    reached = reached._replace(rows=rows, gold=start.gold, stack=start.stack)
+    reached = reached._replace(
+        rows=rows, gold=start.gold, stack=start.stack, expected_errors=expected
+    )
     state = with_gold(reached, chunk, recipe)
     result = method.aggregate(state, chunk)
     nothing_open = np.zeros((chunk.n_items, len(recipe.worker_models), chunk.n_classes), np.float32)
@@ -238,6 +244,7 @@ def _counted(method: Aggregator, recipe: Recipe, seed: int) -> Sharding:
         if known is None:
             return _counted_by(method.update(method.init(chunk, seed), chunk)[0], names)
         before = _state_of(_less(known, own, pool, chunk.n_classes), recipe, seed)
+        before = before._replace(expected_errors={})  # those of the past are faded once, at the end
         past, now = _counted_by(before, names), method.update(before, chunk)[0]
         rows, sums = _counted_by(now, names)
         return Gained(rows - past.rows, {name: sums[name] - past.sums[name] for name in sums})
@@ -299,7 +306,7 @@ def _counted_by(state: State, names: Sequence[str]) -> Gained:
         # All shards alike, whether or not workers have several votes on an item there.
         room = np.zeros((N_SUMS + N_VOTE_SUMS, state.n_classes))
         sums[f"unexplained/{name}"] = with_more(state.unexplained[name], room)
-        sums[f"expected_errors/{name}"] = state.expected_errors.get(name, np.zeros(N_EXPECTED))
+        sums[f"expected_errors/{name}"] = state.expected_errors.get(name, NO_ANSWERS)
     return Gained(np.concatenate(rows, axis=1), sums)
 
 
@@ -345,7 +352,7 @@ def _dawid_skene(seed: int, smoothing: float, tolerance: float, iterations: int)
     def fit(chunk: Chunk, known: Known | None, own: Gained | None) -> Gained:
         labels, loss = incidence_of(chunk), 0.0
         if known is None:
-            probs = vote_shares(chunk)
+            probs = chunk.vote_shares
         else:
             class_prior, confusion, _ = params_of(known)
             probs, log_evidence = log_normalise(log_joint(class_prior, confusion, labels))

@@ -11,12 +11,17 @@ import labelquorum as lq
 from labelquorum.evaluation import class_conditional_crowd, label_table
 from labelquorum.learn.bila.identification import (
     GAMMAS,
+    HALF_LIFE,
     MAX_EXPECTED_ERROR,
     MIN_TRUTHS,
-    N_EXPECTED,
+    NO_ANSWERS,
+    answer_sums,
     doubt_of,
     expected_errors,
+    merged_answers,
+    upgraded_answers,
     vote_log_odds,
+    with_answers,
 )
 from labelquorum.learn.bila.solver import ENGINE
 from labelquorum.learn.model_file import state_arrays, state_from_arrays
@@ -127,14 +132,33 @@ def test_a_saved_model_keeps_the_doubt_and_an_old_one_has_none(misled, tmp_path)
     assert state_from_arrays(type(state), arrays).expected_errors == {}
 
 
-def test_a_label_taken_back_is_taken_back_from_the_sums(misled):
+def test_labels_that_come_one_by_one_do_not_count_a_task_twice(misled):
     model = fitted(misled, open_items=1000)
     before = model.model_.learned.state.expected_errors["rich"]
     task, worker, _ = misled[0]
     model.retract(task, worker)
     after = model.model_.learned.state.expected_errors["rich"]
-    assert after[1] == before[1]
-    assert np.abs(after[2:] - before[2:]).max() < 0.5
+    assert after[1] == before[1] and after[2] == before[2] + 1
+    assert after[3] == pytest.approx(before[3] * 0.5 ** (1 / HALF_LIFE) + 1)
+    np.testing.assert_allclose(after[4:] / after[3], before[4:] / before[3], atol=0.02)
+
+
+def test_a_stream_whose_tasks_begin_to_mislead_is_doubted_within_two_chunks():
+    sound, misled = (
+        jury_rows(seed, sound)[0] for seed, sound in ((SOUND_SEED, True), (MISLED_SEED, False))
+    )
+    model = lq.BiLA()
+    doubted = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for rows, name in ((sound, "sound"), (misled, "misled")):
+            tasks = list(dict.fromkeys(task for task, *_ in rows))
+            for start in range(0, 100, 50):
+                chosen = set(tasks[start : start + 50])
+                part = [(f"{name} {t}", w, label) for t, w, label in rows if t in chosen]
+                model.partial_fit(part)
+                doubted.append(model.doubt().in_doubt)
+    assert doubted == [False, False, False, True]
 
 
 def test_c_and_numpy_have_the_same_doubt(misled, monkeypatch):
@@ -159,14 +183,46 @@ def test_deciding_tasks_are_those_on_which_the_readings_differ(misled):
 
 def test_expected_errors_count_guesses_as_one_and_sure_answers_as_none():
     scores, workers = np.array([[0.0, 0.0], [500.0, 0.0], [0.0, 0.0]]), np.array([10.0, 12.0, 9.0])
-    sums = expected_errors(scores, workers, np.zeros(3, bool))
-    assert sums.shape == (N_EXPECTED,)
-    assert sums[:2].tolist() == [0, 2]
-    np.testing.assert_allclose(sums[2:], 1, atol=1e-6)  # a guess and a sure answer
-    assert doubt_of(sums, GAMMAS[2], 0.4, 2).in_doubt
-    assert not doubt_of(sums, GAMMAS[2], 0.4, 5).in_doubt  # most tasks have too few workers
-    assert not doubt_of(sums, GAMMAS[2], 0.6, 2).in_doubt  # a good crowd
-    assert not doubt_of(np.zeros(N_EXPECTED), 0.0, 0.4, 2).in_doubt
+    votes = np.array([[0.5, 0.5], [1.0, 0.0], [0.5, 0.5]])
+    errors = expected_errors(np.array([scores, 0 * scores]), np.where(workers < 10, 0, workers))
+    np.testing.assert_allclose(errors, [[1] * 5, [2] * 5])  # of two models
+    sums = answer_sums(errors[0], votes, workers, np.zeros(3, bool))
+    assert sums[:4].tolist() == [0, 2, 2, 2]
+    # Of ten workers, five on either side, 20 pairs of 45 agree: less than by chance.
+    assert sums[4] == pytest.approx(2 * (20 / 45 - 0.5) + 1)
+    np.testing.assert_allclose(sums[5:], 1, atol=1e-6)  # a guess and a sure answer
+
+
+def test_a_doubt_takes_an_unsure_crowd_that_disagrees_and_enough_tasks_of_ten_workers():
+    def sums(tasks, expected_error, skill):
+        return np.array([0, tasks, tasks, *tasks * np.array([1, skill**2, *[expected_error] * 5])])
+
+    assert doubt_of(sums(100, 0.5, 0.5), GAMMAS[2], 100).in_doubt
+    assert not doubt_of(sums(100, 0.5, 0.6), GAMMAS[2], 100).in_doubt  # workers agree
+    assert not doubt_of(sums(100, 0.4, 0.5), GAMMAS[2], 100).in_doubt  # a surer crowd
+    assert not doubt_of(sums(40, 0.5, 0.5), GAMMAS[2], 40).in_doubt  # few tasks
+    assert not doubt_of(sums(100, 0.5, 0.5), GAMMAS[2], 250).in_doubt  # most have fewer workers
+    assert not doubt_of(NO_ANSWERS, 0.0, 0).in_doubt
+
+
+def test_parts_that_went_on_from_a_base_fade_it_once():
+    rng = np.random.default_rng(0)
+    base, *more = (np.array([1, n, n, *n * rng.random(7)]) for n in (40, 25, 75))
+    parts = [with_answers(base, one) for one in more]
+    merged = merged_answers(parts, base)
+    np.testing.assert_allclose(merged[:3], [3, 140, 140])
+    # What is of the base has seen 100 answers pass, and what is of a part none.
+    np.testing.assert_allclose(merged[3:], base[3:] / 4 + more[0][3:] + more[1][3:])
+    np.testing.assert_allclose(merged_answers(parts[:1], base), parts[0])
+    np.testing.assert_allclose(merged_answers(more, NO_ANSWERS), more[0] + more[1])
+
+
+def test_sums_saved_before_agreement_was_kept_go_on_with_that_of_a_middling_crowd():
+    old = np.array([2, 100, 90, 80, 60, 40, 20.0])
+    now = upgraded_answers(old)
+    assert len(now) == len(NO_ANSWERS) and upgraded_answers(now) is now
+    assert doubt_of(now, GAMMAS[1], 102).in_doubt  # 0.8 > 0.44 + 5.5 / 100
+    assert not doubt_of(now, GAMMAS[3], 102).in_doubt  # 0.4
 
 
 def test_a_crowd_below_chance_still_votes_for_what_it_says():

@@ -20,7 +20,13 @@ from labelquorum.ingest.chunks import make_chunk, take_rows
 from labelquorum.learn.aggregator import Part
 from labelquorum.learn.bila import bila
 from labelquorum.learn.bila.counts import _reselected, selected
-from labelquorum.learn.bila.dependence import N_SUMS, correlation, temperature
+from labelquorum.learn.bila.dependence import (
+    N_SUMS,
+    class_shift_factor,
+    correlation,
+    exponent,
+    temperature,
+)
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe
 from labelquorum.learn.bila.minibatch import pack_counted
 from labelquorum.learn.bila.solver import count, pool, solve_workers
@@ -312,6 +318,25 @@ def test_heat_is_1_for_one_label_and_grows_with_labels_and_dependence():
 
 
 @pytest.mark.slow
+def test_dependence_counts_for_more_with_many_classes_because_shared_errors_do_not_show():
+    def sums(n_classes):
+        return np.array([[0.04], [1.0], [0.0], [10.0], [2e6], [-1.0]]) * np.full(n_classes, 1 / 2)
+
+    # x = 1 of two classes, and 1 + (1 − 2/C) / 2
+    assert exponent(sums(2)) == pytest.approx(1 / 2)
+    assert exponent(sums(4)) == pytest.approx(1.25 / 2.25)
+
+
+def test_confidence_falls_where_answers_name_other_classes_than_labels_do():
+    named = np.array([700.0, 300.0])
+    assert class_shift_factor(named, named / 2) == 1  # how much of each was counted is no shift
+    assert class_shift_factor(named, np.array([780.0, 220.0])) == 1
+    # D = 0.2
+    assert class_shift_factor(named, np.array([900.0, 100.0])) == pytest.approx(2.095)
+    assert class_shift_factor(named / 200, np.array([4.5, 0.5])) == pytest.approx(1.1)  # few tasks
+    assert class_shift_factor(np.zeros(2), np.zeros(2)) == 1
+
+
 def test_items_with_one_label_each_tell_nothing_of_dependence():
     crowd = one_coin_crowd(400, 20, 2, 1, seed=1)
     model = lq.BiLA().fit(label_table(crowd))

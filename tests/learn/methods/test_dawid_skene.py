@@ -15,7 +15,6 @@ from labelquorum.evaluation import class_conditional_crowd
 from labelquorum.evaluation.datasets.load import read_dataset
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.ingest.vocabulary import Roster
-from labelquorum.learn.aggregator import vote_shares
 from labelquorum.learn.methods import _sparse_em
 from labelquorum.learn.methods import dawid_skene as module
 from labelquorum.learn.methods._batch import has_settled, incidence_of, log_normalise
@@ -56,7 +55,7 @@ def test_the_likelihood_never_falls():
 
 def dense_fit(chunk, smoothing=1e-5, rounds=500):
     """EM by its equations, with all matrices (K, C, C) at once: probabilities and losses."""
-    probs, losses = vote_shares(chunk), []
+    probs, losses = chunk.vote_shares, []
     for _ in range(rounds):
         counts = np.zeros((chunk.n_workers, chunk.n_classes, chunk.n_classes))
         said = (chunk.weight[:, None] * probs[chunk.item]).astype(np.float64)
@@ -96,7 +95,7 @@ def test_candidates_and_sweeps_find_what_dense_matrices_find(chunk, links):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_sparse_em, "MAX_LINKS", links)  # never candidates, sometimes, always
         cells = cells_of(incidence_of(chunk))
-        probs, losses = _sparse_em.fit_probs(vote_shares(chunk), cells, 1e-5, 1e-7, 30)
+        probs, losses = _sparse_em.fit_probs(chunk.vote_shares, cells, 1e-5, 1e-7, 30)
     expected, expected_losses = dense_fit(chunk, rounds=30)
     if chunk.n_labels:
         np.testing.assert_allclose(losses, expected_losses, rtol=1e-9, atol=1e-9)

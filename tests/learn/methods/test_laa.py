@@ -14,7 +14,6 @@ from labelquorum.evaluation.datasets.load import DATA_VARIABLE, read_dataset
 from labelquorum.ingest.chunks import concatenate, cut_chunks, make_chunk
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.ingest.vocabulary import Roster
-from labelquorum.learn.aggregator import vote_shares
 from labelquorum.learn.bila.minibatch import pack, whole
 from labelquorum.learn.methods import laa as module
 from labelquorum.learn.methods.laa import laa
@@ -47,7 +46,7 @@ def padded(net, n_workers):
 
 def batch_of(chunk):
     packed = pack(chunk, chunk.workers)
-    votes = module._pad(vote_shares(chunk).astype(np.float32), len(packed.start))
+    votes = module._pad(chunk.vote_shares.astype(np.float32), len(packed.start))
     return whole(packed), votes, len(packed.worker_mask)
 
 
@@ -124,7 +123,7 @@ def test_draws_give_the_loss_and_its_gradient_on_average():
 def test_the_classifier_is_first_taught_to_vote():
     chunk = crowd_chunk(n_items=200)
     method = laa(vote_epochs=300, learning_rate=0.02, epochs=1)
-    shares = vote_shares(chunk)
+    shares = chunk.vote_shares
     clear = np.sort(shares, axis=1)[:, -1] > 0.5
     answer = learn(method, chunk)[2].aggregated
     agreement = np.mean(answer[clear] == shares[clear].argmax(axis=1))

@@ -13,7 +13,7 @@ from labelquorum.evaluation.datasets.load import DATA_VARIABLE, read_dataset
 from labelquorum.ingest.chunks import cut_chunks, make_chunk
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.ingest.vocabulary import Roster
-from labelquorum.learn.aggregator import vote_shares, windowed
+from labelquorum.learn.aggregator import windowed
 from labelquorum.learn.methods.minimax_entropy import minimax_entropy, mmce
 
 METHODS = {"minimax_entropy": minimax_entropy, "mmce": mmce}
@@ -103,7 +103,7 @@ def posterior(x, chunk, method):
 def test_the_gradient_of_the_reference_is_that_of_finite_differences(method):
     chunk, rng = small_chunk(), np.random.default_rng(0)
     x = rng.normal(size=n_parameters(chunk, method))
-    given = method, vote_shares(chunk), chunk, 0.7, 1.3
+    given = method, chunk.vote_shares, chunk, 0.7, 1.3
     off = check_grad(lambda x: dual(x, *given)[0], lambda x: dual(x, *given)[1], x)
     assert off < 1e-4
 
@@ -118,7 +118,7 @@ def test_a_round_finds_the_minimum_of_the_dual_that_scipy_finds(method, penaltie
         worker_penalty=alpha, item_penalty=beta, iterations=1, steps=5000, step_tolerance=1e-12
     )
     state, info, _ = learn(aggregator, chunk)
-    x = solve(method, vote_shares(chunk), chunk, alpha, beta)
+    x = solve(method, chunk.vote_shares, chunk, alpha, beta)
     sigma, tau = split(x, chunk, method)
     np.testing.assert_allclose(state.rows["worker_logits"], sigma, atol=1e-5)
     penalty = alpha / 2 * (sigma**2).sum() + beta / 2 * (tau**2).sum()
@@ -130,7 +130,7 @@ def test_the_released_settings_come_within_their_tolerance_of_that_minimum(metho
     state, _, _ = learn(method(iterations=1), chunk)
     alpha, beta = 0.25 * 9, 0.25 * 9 * chunk.n_items / chunk.n_workers
     assert state.shared["item_penalty"] == pytest.approx(beta)
-    sigma, _ = split(solve(method, vote_shares(chunk), chunk, alpha, beta), chunk, method)
+    sigma, _ = split(solve(method, chunk.vote_shares, chunk, alpha, beta), chunk, method)
     np.testing.assert_allclose(state.rows["worker_logits"], sigma, atol=5e-3)
 
 
@@ -141,7 +141,7 @@ def test_expected_counts_are_the_observed_ones_where_little_is_penalised(method)
         worker_penalty=alpha, item_penalty=10.0, iterations=1, steps=5000, step_tolerance=1e-8
     )
     sigma = learn(aggregator, chunk)[0].rows["worker_logits"]
-    probs = vote_shares(chunk)
+    probs = chunk.vote_shares
     _, tau = split(solve(method, probs, chunk, alpha, 10.0), chunk, method)
     said = np.eye(chunk.n_classes)[chunk.label][:, None, :]
     surplus = probs[chunk.item][:, :, None] * (said - np.exp(log_probs(sigma, tau, chunk)))
@@ -156,7 +156,7 @@ def test_rounds_end_where_those_of_the_reference_end(method):
     crowd = class_conditional_crowd(40, 8, 3, labels_per_item=5, seed=5)
     chunk = make_chunk(crowd.item, crowd.worker, crowd.label, n_classes=3)
     alpha, beta = 1.0, 4.0
-    probs, x = vote_shares(chunk), None
+    probs, x = chunk.vote_shares, None
     for _ in range(150):
         x = solve(method, probs, chunk, alpha, beta, x)
         before, (probs, _) = probs, posterior(x, chunk, method)
@@ -194,7 +194,7 @@ def test_items_that_were_not_fitted_are_answered_by_what_is_known_of_their_worke
     aggregator = method()
     state, _, _ = learn(aggregator, first)
     error = np.mean(aggregator.aggregate(state, later).aggregated != crowd.truth[300:])
-    assert error <= np.mean(vote_shares(later).argmax(axis=1) != crowd.truth[300:])
+    assert error <= np.mean(later.vote_shares.argmax(axis=1) != crowd.truth[300:])
 
 
 # ── laws, settings, real data ────────────────────────────────────────────────────────────

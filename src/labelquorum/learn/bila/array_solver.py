@@ -15,7 +15,7 @@ from labelquorum._types import Floats
 from labelquorum.ingest.labels import MISSING
 from labelquorum.learn.bila.dependence import CLARITY, gain_of_clear, log_sum_exp, sums
 from labelquorum.learn.bila.hierarchical import Recipe, class_prior
-from labelquorum.learn.bila.identification import expected_errors
+from labelquorum.learn.bila.identification import expected_error_of
 from labelquorum.learn.bila.lazy_jax import jax, jit, jnp
 from labelquorum.learn.bila.minibatch import (
     CountedBatch,
@@ -23,7 +23,6 @@ from labelquorum.learn.bila.minibatch import (
     array_namespace,
     bucket,
     pad,
-    segment_sum,
     sum_by_item,
     workers_last,
 )
@@ -40,7 +39,6 @@ __all__ = [
     "expected_errors_compiled",
     "fit",
     "fit_compiled",
-    "label_shares_compiled",
     "on_device",
     "past_unexplained",
     "pool",
@@ -231,26 +229,18 @@ def score_compiled(
         return np.asarray(scores)[: len(batch.gold)], np.asarray(evidence)[: len(batch.item)]
 
 
-def label_shares_compiled(batch: CountedBatch, items: Floats, n_classes: int) -> Floats:
-    """`items @ vote_shares(chunk)`, (C,), in JAX."""
-    with jax.enable_x64(True):
-        counted = pad(items, bucket(len(items), 16))
-        return np.asarray(_label_shares_jax(on_device(batch), counted, n_classes=n_classes))
-
-
 def expected_errors_compiled(
     name: str,
     batch: CountedBatch,
     settled: Settled,
     n_workers: Floats,
-    given: NDArray[np.bool_],
     recipe: Recipe,
 ) -> Floats:
     """`expected_errors` of `score`, in JAX: what is scored stays on the device."""
     with jax.enable_x64(True):
         room = bucket(len(batch.gold), 16)
         with_room = _last(settled, bucket(len(settled.theta), 32))
-        arguments = on_device(batch), with_room, pad(n_workers, room), pad(given, room)
+        arguments = on_device(batch), with_room, pad(n_workers, room)
         return np.asarray(_expected_errors_jax(*arguments, name=name, recipe=recipe))
 
 
@@ -266,15 +256,6 @@ def _score(
     return xp.log(prior) + sum_by_item(said, batch), said * batch.weight[:, None]
 
 
-@jit(static_argnames="n_classes")
-def _label_shares_jax(batch: CountedBatch, items: Leaf, *, n_classes: int) -> Leaf:
-    cell = batch.item * n_classes + batch.label
-    votes = segment_sum(batch.weight.astype(items.dtype), cell, len(items) * n_classes)
-    votes = votes.reshape(len(items), n_classes)
-    total = votes.sum(axis=1, keepdims=True)
-    return items @ jnp.where(total > 0, votes / total, 0)
-
-
 @jit(static_argnames=("name", "recipe"))
 def _score_jax(
     batch: CountedBatch, settled: Settled, *, name: str, recipe: Recipe
@@ -288,13 +269,13 @@ def _expected_errors_jax(
     batch: CountedBatch,
     settled: Settled,
     n_workers: Leaf,
-    given: Leaf,
     *,
     name: str,
     recipe: Recipe,
 ) -> Leaf:
     scores, _ = _score(batch, settled, name=name, recipe=recipe)
-    return expected_errors(scores, n_workers, given)
+    errors = expected_error_of(scores.T, jnp.maximum(n_workers, 1))
+    return jnp.where(n_workers > 0, errors, 0).sum(axis=-1)
 
 
 def past_unexplained(

@@ -28,18 +28,21 @@ from labelquorum.learn.aggregator import (
     Part,
     break_ties,
     softmax,
-    vote_shares,
 )
 from labelquorum.learn.analysis import posterior  # which imports from this package: no names yet
 from labelquorum.learn.bila import stacking
-from labelquorum.learn.bila.dependence import N_SUMS, exponent, temperature
+from labelquorum.learn.bila.dependence import N_SUMS, class_shift_factor, exponent, temperature
 from labelquorum.learn.bila.gold import GoldTasks, gold_items, join, remember
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, class_prior
 from labelquorum.learn.bila.identification import (
     MIN_WORKERS,
+    NO_ANSWERS,
+    answer_sums,
     doubt_of,
-    expected_errors,
+    merged_answers,
+    upgraded_answers,
     vote_log_odds,
+    with_answers,
 )
 from labelquorum.learn.bila.minibatch import pack_counted
 from labelquorum.learn.bila.solver import (
@@ -71,11 +74,10 @@ from labelquorum.learn.bila.worker_models import (
     Known,
     Settled,
     crowd_odds,
-    log_skill,
     select_worker_model,
 )
 from labelquorum.learn.reports import NO_DOUBT, Doubt
-from labelquorum.learn.worker_table import Leaves, WorkerRows, forget_row
+from labelquorum.learn.worker_table import WorkerRows, forget_row
 
 __all__ = [
     "Info",
@@ -117,8 +119,8 @@ class State(NamedTuple):
     seed: int
     gold: dict[str, NDArray[Any]]  # `GoldTasks`; empty until there is a true label
     stack: dict[str, NDArray[Any]]  # `Stack`, what gold says of workers beyond all this
-    expected_errors: dict[str, Floats]  # (7,), the sums of `identification`, by worker model; empty
-    # until a task has ten workers
+    expected_errors: dict[str, Floats]  # (10,), the sums of `identification`, by worker model;
+    # empty until a task has ten workers
 
     @property
     def n_classes(self) -> int:
@@ -126,7 +128,7 @@ class State(NamedTuple):
         return len(self.label_shares)
 
     def upgraded(self) -> "State":
-        """Add the sums that models saved before the evidence was kept do not have.
+        """Add the sums that models saved by earlier versions do not have.
 
         Matrices that were saved before counts could be sparse become sparse.
         """
@@ -137,7 +139,8 @@ class State(NamedTuple):
         rows = self.rows
         if any(is_sparse(name, self.n_classes) for name in self.pooled):
             rows = WorkerRows(rows_with_classes(rows.to_arrays(), self.n_classes))
-        return self._replace(unexplained=sums, rows=rows)
+        expected = {n: upgraded_answers(kept) for n, kept in self.expected_errors.items()}
+        return self._replace(unexplained=sums, rows=rows, expected_errors=expected)
 
 
 class Info(NamedTuple):
@@ -177,30 +180,24 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     known, tally = state.rows.gather(chunk.workers), _tally(chunk, len(recipe.worker_models))
     label_shares = state.label_shares
     if tally.past is not None:
-        label_shares = np.maximum(label_shares - vote_shares(tally.past).sum(axis=0), 0)
+        label_shares = np.maximum(label_shares - tally.past.vote_shares.sum(axis=0), 0)
     # (1) f' = f + label shares
-    label_shares = label_shares + tally.share_items @ vote_shares(chunk)
+    label_shares = label_shares + tally.share_items @ chunk.vote_shares
     before = {
         name: _before(state, known, tally, position, recipe)
         for position, name in enumerate(recipe.worker_models)
     }
     packed = pack_counted(chunk, tally.labels.weight, tally.items)
     n_workers = chunk.workers_by_item * (tally.items > 0)
-    scored = recipe.dependence == "learned" and bool((n_workers >= MIN_WORKERS).any())
+    unknown = (n_workers >= MIN_WORKERS) & (packed.gold == MISSING)
+    asked = recipe.dependence == "learned" and bool(unknown.any())
     ways = {name: past.known for name, past in before.items()}
-    fitted = fit_each(packed, ways, label_shares, recipe, scored)
+    fitted = fit_each(packed, ways, label_shares, recipe, n_workers * unknown if asked else None)
     # (4) commit, and drop the labels
     following, counted = _commit(state, tally, before, fitted)
     following = following._replace(label_shares=label_shares)
     if recipe.dependence == "learned":
-        sums = dict(state.expected_errors)
-        if scored:
-            log_scores = np.array([fit.log_scores for fit in fitted.values()])
-            more = expected_errors(log_scores, n_workers, packed.gold != MISSING)
-            for name, own in zip(fitted, more, strict=True):
-                sums[name] = sums.get(name, 0.0) + own
-        sums = _without_past(sums, state, known, tally, recipe)
-        following = following._replace(expected_errors=sums)
+        following = _with_answers(following, tally, fitted, n_workers)
     following = _reselected(following, recipe)
     following = with_gold(following, chunk, recipe)
     model = selected(following, recipe)
@@ -259,22 +256,15 @@ def doubt(state: State, recipe: Recipe) -> Doubt:
     name = selected(state, recipe)
     if (sums := state.expected_errors.get(name)) is None:
         return NO_DOUBT
-    gamma, n_items = exponent(state.unexplained[name]), float(state.label_shares.sum())
-    # Most often it is clear without the skill: there is no doubt even if the crowd had none.
-    found = doubt_of(sums, gamma, 0.0, n_items)
-    if not found.in_doubt:
-        return found
-    skill = np.exp(log_skill(WORKER_MODELS[name].hits(state.pooled[name])[None], recipe))
-    return doubt_of(sums, gamma, float(skill[0]), n_items)
+    return doubt_of(sums, exponent(state.unexplained[name]), float(state.label_shares.sum()))
 
 
 def readings(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, Floats]:
     """What the vote and the selected worker model make of items, (N, C) probabilities each."""
     state = _grow(state, chunk)
     log_scores, _ = _scored(state, chunk, selected(state, recipe), recipe)
-    sums = state.unexplained[selected(state, recipe)]
-    divisor = temperature(chunk.workers_by_item, chunk.weight_by_item, recipe.dependence, sums)
-    return vote_shares(chunk), softmax(log_scores / divisor[:, None]).astype(np.float64)
+    divisor = _model_temperature(state, chunk.workers_by_item, chunk.weight_by_item, recipe)
+    return chunk.vote_shares, softmax(log_scores / divisor[:, None]).astype(np.float64)
 
 
 def with_gold(state: State, chunk: Chunk, recipe: Recipe) -> State:
@@ -311,8 +301,7 @@ def _without_own_truth(state: State, items: Chunk, recipe: Recipe) -> Floats:
     alone = items._replace(worker=rows.astype(np.int32), workers=rows.astype(np.int32))
     packed = pack_counted(alone, items.weight, np.zeros(items.n_items))
     log_scores, _ = score(name, packed, _settled(state, left, theta, name), recipe)
-    sums = state.unexplained[name]
-    divisor = temperature(items.workers_by_item, items.weight_by_item, recipe.dependence, sums)
+    divisor = _model_temperature(state, items.workers_by_item, items.weight_by_item, recipe)
     return softmax(log_scores / divisor[:, None]).astype(np.float64)
 
 
@@ -370,13 +359,18 @@ def merge(
     label_shares = np.zeros(n_classes)
     class_counts = {name: np.zeros(n_classes) for name in recipe.worker_models}
     unexplained = {name: np.zeros((N_SUMS, n_classes)) for name in recipe.worker_models}
-    expected: dict[str, Floats] = {}
+    expected = {
+        name: merged_answers(
+            [part.state.expected_errors.get(name, NO_ANSWERS) for part in parts],
+            base.state.expected_errors.get(name, NO_ANSWERS) if base else NO_ANSWERS,
+        )
+        for name in recipe.worker_models
+        if any(name in part.state.expected_errors for part in parts)
+    }
     pooled: dict[str, Floats] = {}
     rows: dict[str, NDArray[Any]] = {}
     for (state, _, classes), times in terms:
         label_shares[classes] += times * state.label_shares
-        for name, sums in state.expected_errors.items():
-            expected[name] = expected.get(name, 0.0) + times * sums
     for name in recipe.worker_models:
         counts = total(
             name,
@@ -547,9 +541,9 @@ def _commit(
         rows |= leaves_of(name, fit.counts) | {f"{name}_theta": fit.theta}
         probs = fit.class_probs if all_count else fit.class_probs * tally.items[:, None]
         pooled[name] = fit.pooled
-        class_counts[name] = past.known.class_counts + probs.sum(axis=0)
+        class_counts[name] = past.known.class_counts + probs.sum(axis=0, dtype=np.float64)
         unexplained[name] = with_more(past.unexplained, fit.unexplained)
-        counted.append(probs.astype(np.float32))
+        counted.append(probs.astype(np.float32, copy=False))
     following = state._replace(
         rows=state.rows.scatter(chunk.workers, rows),
         pooled=pooled,
@@ -559,27 +553,25 @@ def _commit(
     return following, np.stack(counted, axis=1)
 
 
-def _without_past(
-    sums: dict[str, Floats], state: State, rows: Leaves, tally: _Tally, recipe: Recipe
-) -> dict[str, Floats]:
-    """How sure answers are, without those of open items as they were counted before.
-
-    `rows` are those of the chunk's workers in the state.
-    """
-    chunk = tally.past
-    if chunk is None:
-        return sums
-    counted = tally.past_probs > 0
-    n_workers = np.where(counted.any(axis=(1, 2)), chunk.workers_by_item, 0.0)
-    if n_workers.max(initial=0) < MIN_WORKERS:
-        return sums
-    # Only a truth that was given leaves no other class any probability.
-    given = (counted.sum(axis=2) == 1).all(axis=1)
-    less = {}
-    for name in recipe.worker_models:
-        log_scores, _ = _scored(state, chunk, name, recipe, rows)
-        less[name] = expected_errors(log_scores, n_workers, given)
-    return {name: np.maximum(sums.get(name, 0.0) - less[name], 0) for name in less}
+def _with_answers(
+    following: State, tally: _Tally, fitted: Mapping[str, Fitted], n_workers: Floats
+) -> State:
+    """Count how sure answers are, and tasks once, also those whose labels come one by one."""
+    chunk, past, sums = tally.labels, tally.past, dict(following.expected_errors)
+    before = (0, 0)
+    if past is not None:
+        counted = tally.past_probs > 0
+        # Only a truth that was given leaves no other class any probability.
+        known_then = (counted.sum(axis=2) == 1).all(axis=1)
+        many_then = counted.any(axis=(1, 2)) & (past.workers_by_item >= MIN_WORKERS)
+        before = int((many_then & known_then).sum()), int((many_then & ~known_then).sum())
+    if n_workers.max(initial=0) < MIN_WORKERS and not any(before):
+        return following
+    given = np.zeros(chunk.n_items, bool) if chunk.gold is None else chunk.gold != MISSING
+    for name, fit in fitted.items():
+        more = answer_sums(fit.expected_errors, chunk.vote_shares, n_workers, given)
+        sums[name] = with_answers(sums.get(name, NO_ANSWERS), more, before)
+    return following._replace(expected_errors=sums)
 
 
 # ── looking at the state ─────────────────────────────────────────────────────────────────
@@ -591,16 +583,10 @@ def _settled(state: State, counts: Floats, theta: Floats, name: str) -> Settled:
 
 
 def _scored(
-    state: State, chunk: Chunk, name: str, recipe: Recipe, rows: Leaves | None = None
+    state: State, chunk: Chunk, name: str, recipe: Recipe
 ) -> tuple[Floats, NDArray[np.float32]]:
-    """Log scores of items by a worker model, (N, C), and what each label says, (B, C).
-
-    `rows` are those of the chunk's workers, where they are at hand.
-    """
-    if rows is None:
-        theta, counts = _rows_of(state, chunk.workers, name)
-    else:
-        theta, counts = rows[f"{name}_theta"], counts_of(rows, name)
+    """Log scores of items by a worker model, (N, C), and what each label says, (B, C)."""
+    theta, counts = _rows_of(state, chunk.workers, name)
     packed = pack_counted(chunk, chunk.weight, np.zeros(chunk.n_items))
     return score(name, packed, _settled(state, counts, theta, name), recipe)
 
@@ -612,7 +598,7 @@ def _votes(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, NDArray[
     log_odds = vote_log_odds(float(odds), chunk.n_classes)
     said = chunk.label[:, None] == np.arange(chunk.n_classes)
     evidence = np.where(said, log_odds * chunk.weight[:, None], 0).astype(np.float32)
-    return log_odds * chunk.weight_by_item[:, None] * vote_shares(chunk), evidence
+    return log_odds * chunk.weight_by_item[:, None] * chunk.vote_shares, evidence
 
 
 def _temperature(
@@ -626,8 +612,16 @@ def _temperature(
     if doubt(state, recipe).in_doubt if in_doubt is None else in_doubt:
         # all labels of an item count as one
         return np.maximum(np.asarray(n_labels, np.float64), 1.0)
-    sums = state.unexplained[selected(state, recipe)]
-    return temperature(n_workers, n_labels, recipe.dependence, sums)
+    return _model_temperature(state, n_workers, n_labels, recipe)
+
+
+def _model_temperature(state: State, n_workers: Floats, n_labels: Floats, recipe: Recipe) -> Floats:
+    """The same for the selected worker model, whether or not it is in doubt."""
+    name = selected(state, recipe)
+    divisor = temperature(n_workers, n_labels, recipe.dependence, state.unexplained[name])
+    if recipe.dependence != "learned":
+        return divisor
+    return divisor * class_shift_factor(state.label_shares, state.class_counts[name])
 
 
 def _class_prior(state: State, recipe: Recipe) -> Floats:

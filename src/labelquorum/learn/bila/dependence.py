@@ -26,6 +26,7 @@ __all__ = [
     "CLARITY",
     "N_SUMS",
     "N_VOTE_SUMS",
+    "class_shift_factor",
     "clear_gain",
     "correlation",
     "evidence_gain",
@@ -52,6 +53,14 @@ RHO_OF_CLEAR, STANDARD_ERRORS = 0.01, 0.5
 """The ρ̂, less half a standard error, from which on u counts in full. Where items are clear or hard
 for all, residuals of an item go together; a u above 0 without that is taken for workers who
 differ more than is known yet. Chosen as `docs/trust.md` says."""
+
+PER_CLASS = 0.5
+"""How far ρ̂ and u count for more with many classes, at most: residuals tell whether workers err
+together, and not whether they then say the same. With two classes these are one."""
+
+SHIFT, SHIFT_NOISE, PER_SHIFT = 0.09, 0.5, 10.0
+"""The share of tasks that a model may move between classes, more by so much / items, and how the
+temperature rises beyond it: these and the one above chosen as `docs/doubt.md` says."""
 
 
 def sums(
@@ -199,10 +208,32 @@ def exponent(sums: NDArray[np.float64]) -> float:
     rho, gain = max(correlation(sums), 0.0), max(clear_gain(sums), 0.0)
     # Of B pairs whose residuals are independent, ρ̂ has the standard error √(2 / B).
     surely = rho - STANDARD_ERRORS * float(np.sqrt(2 / max(sums[4].sum(), 1.0)))
-    # γ = x / (1 + x),  x = ρ̂ / 0.04 + w u / 0.005,  w = (ρ̂ − se / 2) / 0.01 between 0 and 1
+    # γ = x / (1 + x),  x = (ρ̂ / 0.04 + w u / 0.005) (1 + (1 − 2 / C) / 2),
+    # w = (ρ̂ − se / 2) / 0.01 between 0 and 1
     share = min(max(surely / RHO_OF_CLEAR, 0.0), 1.0)
-    beyond = rho / RHO_HALF + share * gain / GAIN_HALF
+    unseen = 1 + PER_CLASS * max(1 - 2 / sums.shape[1], 0.0)
+    beyond: float = (rho / RHO_HALF + share * gain / GAIN_HALF) * unseen
     return beyond / (1 + beyond)
+
+
+def class_shift_factor(
+    label_shares: NDArray[np.float64], class_counts: NDArray[np.float64]
+) -> float:
+    """By what the temperature is multiplied because answers name other classes than labels do.
+
+    Either workers lean to some labels, or the model took tasks of one class for another. Labels
+    do not tell which.
+
+    Parameters
+    ----------
+    label_shares, class_counts
+        f and ν, (C,).
+    """
+    n_items = max(float(label_shares.sum()), 1e-12)
+    # 1 + 10 (D − 0.09 − 0.5 / n)₊,  D = Σ_c |ν_c / Σ ν − f_c / Σ f| / 2
+    named, inferred = label_shares / n_items, class_counts / max(class_counts.sum(), 1e-12)
+    shift = float(np.abs(inferred - named).sum()) / 2
+    return 1 + PER_SHIFT * max(shift - SHIFT - SHIFT_NOISE / n_items, 0.0)
 
 
 def temperature(
@@ -211,7 +242,7 @@ def temperature(
     dependence: float | str,
     sums: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """By what an item's log scores are divided, (N,): 1 for one label, at most n for n of them."""
+    """By what an item's log scores are divided for dependence, (N,): 1 to n for n labels."""
     if dependence == "learned":
         many = np.maximum(n_workers, 1.0)
         by_workers = np.asarray(many ** exponent(sums))

@@ -45,14 +45,14 @@ def fit(
     If `scored`, the log scores of its items are given too, for which C has everything at hand.
     """
     n_workers, n_classes = len(known.theta), len(label_shares)
-    result = Fitted(
-        counts=np.empty_like(known.counts, order="C"),
-        theta=np.array(known.theta, order="C"),  # where it starts, and what it becomes
-        class_probs=np.empty((len(batch.gold), n_classes)),
-        pooled=np.empty_like(known.others, order="C"),
-        unexplained=np.empty((_n_sums(batch), n_classes)),
-        numbers=np.empty(2),
-        log_scores=np.empty((len(batch.gold) if scored else 0, n_classes)),
+    filled = (  # the fields of `Fitted`
+        np.empty_like(known.counts, order="C"),
+        np.array(known.theta, order="C"),  # where it starts, and what it becomes
+        np.empty((len(batch.gold), n_classes)),
+        np.empty_like(known.others, order="C"),
+        np.empty((_n_sums(batch), n_classes)),
+        np.empty(2),
+        np.empty((len(batch.gold) if scored else 0, n_classes)),
     )
     _kernel.fit(
         name != HIERARCHICAL,
@@ -61,9 +61,9 @@ def fit(
         _constants(recipe),
         scored,
         _arrays(batch),
-        (*map(_float64, (known.counts, known.others, known.class_counts, label_shares)), *result),
+        (*map(_float64, (known.counts, known.others, known.class_counts, label_shares)), *filled),
     )
-    return result
+    return Fitted(*filled)
 
 
 def score(

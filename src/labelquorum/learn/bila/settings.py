@@ -165,9 +165,10 @@ class Settings(TypedDict, total=False):
         w, the weight of a worker's own counts per label: (m + w N) / (1 + w n). 0.005 lets 200
         labels per class weigh as much as the model, 0 leaves the model alone.
     dependence
-        How far n labels of a task are taken for fewer. "learned": probabilities are q^(1/n^γ), a
-        temperature estimated from how far labels of a task go together beyond what p explains. A
-        number ρ: they are q^(1/(1 + ρ(n − 1))), and 0 gives q itself.
+        How far n labels of a task are taken for fewer. "learned": probabilities are q^(1/(s n^γ)),
+        a temperature estimated from how far labels of a task go together beyond what p explains,
+        and from how far answers name other classes. A number ρ: they are q^(1/(1 + ρ(n − 1))), and
+        0 gives q itself.
     gold_sampling
         How tasks with a true label are drawn: "random" among all, or "selected" by what they are,
         such as disputed ones. Selected gold teaches about workers, and is no measure of the error.

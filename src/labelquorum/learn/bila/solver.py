@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.errors import StateError
-from labelquorum.ingest.chunks import Chunk
-from labelquorum.learn.aggregator import vote_shares
-from labelquorum.learn.bila import array_solver, identification, kernel, sparse_solver
+from labelquorum.learn.bila import array_solver, kernel, sparse_solver
 from labelquorum.learn.bila.hierarchical import Recipe
+from labelquorum.learn.bila.identification import expected_errors
 from labelquorum.learn.bila.minibatch import CountedBatch
 from labelquorum.learn.bila.sparse_counts import SparseCounts, count_sparsely, is_sparse
 from labelquorum.learn.bila.worker_models import Fitted, Known, Settled
@@ -31,9 +30,7 @@ __all__ = [
     "Engine",
     "count",
     "engine",
-    "expected_errors",
     "fit_each",
-    "label_shares",
     "past_unexplained",
     "pool",
     "score",
@@ -71,19 +68,12 @@ def engine() -> Engine:
     return cast("Engine", chosen)
 
 
-def label_shares(chunk: Chunk, batch: CountedBatch, items: Floats) -> Floats:
-    """What counted items, (N,), add to f: the sum of their shares of labels by class, (C,)."""
-    if engine() == "jax":
-        return array_solver.label_shares_compiled(batch, items, chunk.n_classes)
-    return np.asarray(items @ vote_shares(chunk))
-
-
 def fit_each(
     batch: CountedBatch,
     known: Mapping[str, Known],
     label_shares: Floats,
     recipe: Recipe,
-    scored: bool = False,
+    n_workers: Floats | None = None,
 ) -> dict[str, Fitted]:
     """Steps (2) and (3) of the update by each worker model: θ and q in turn.
 
@@ -93,33 +83,44 @@ def fit_each(
         What was counted before, by worker model.
     label_shares
         f', this chunk's labels included, (C,).
-    scored
-        Whether the log scores of the chunk's items are asked for.
+    n_workers
+        The workers of items whose expected errors are asked for, and 0 for others, (N,).
     """
-    chosen = engine()
+    chosen, asked = engine(), n_workers is not None
 
     def one(name: str) -> Fitted:
         before = known[name]
-        if isinstance(before.counts, SparseCounts):
+        is_sparse = isinstance(before.counts, SparseCounts)
+        if is_sparse:
             fitted = sparse_solver.fit(batch, before, label_shares, recipe)
         elif chosen == "c":
-            return kernel.fit(name, batch, before, label_shares, recipe, scored)
+            return kernel.fit(name, batch, before, label_shares, recipe, asked)
         else:
             fit = array_solver.fit if chosen == "numpy" else array_solver.fit_compiled
             fitted = fit(name, batch, before, label_shares, recipe)
-        if not scored:
+        if n_workers is None:
             return fitted
         inferred = before.class_counts + batch.counted_item @ fitted.class_probs
         shared = fitted.pooled, label_shares, inferred
         settled = Settled(fitted.counts, fitted.theta, *shared)
+        if chosen == "jax" and not is_sparse:
+            errors = array_solver.expected_errors_compiled(name, batch, settled, n_workers, recipe)
+            return fitted._replace(expected_errors=errors)
         return fitted._replace(log_scores=score(name, batch, settled, recipe)[0])
 
-    few = len(known) == 1 or len(batch.item) < MIN_THREADED_LABELS or engine() == "jax"
+    few = len(known) == 1 or len(batch.item) < MIN_THREADED_LABELS or chosen == "jax"
     # Of many classes, what two models hold at a time would be the most memory.
     if few or any(isinstance(each.counts, SparseCounts) for each in known.values()):
-        return {name: one(name) for name in known}
-    with ThreadPoolExecutor(len(known)) as threads:
-        return dict(zip(known, threads.map(one, known), strict=True))
+        found = {name: one(name) for name in known}
+    else:
+        with ThreadPoolExecutor(len(known)) as threads:
+            found = dict(zip(known, threads.map(one, known), strict=True))
+    scored = [name for name, fitted in found.items() if fitted.log_scores is not None]
+    if n_workers is not None and scored:
+        errors = expected_errors(np.array([found[name].log_scores for name in scored]), n_workers)
+        for name, own in zip(scored, errors, strict=True):
+            found[name] = found[name]._replace(log_scores=None, expected_errors=own)
+    return found
 
 
 def score(
@@ -134,21 +135,6 @@ def score(
         "jax": array_solver.score_compiled,
     }
     return by_engine[engine()](name, batch, settled, recipe)
-
-
-def expected_errors(
-    name: str,
-    batch: CountedBatch,
-    settled: Settled,
-    n_workers: Floats,
-    given: NDArray[np.bool_],
-    recipe: Recipe,
-) -> Floats:
-    """What a worker model adds to the sums of `identification` by a batch, (7,)."""
-    if engine() == "jax" and not isinstance(settled.counts, SparseCounts):
-        return array_solver.expected_errors_compiled(name, batch, settled, n_workers, given, recipe)
-    log_scores, _ = score(name, batch, settled, recipe)
-    return np.asarray(identification.expected_errors(log_scores, n_workers, given))
 
 
 def past_unexplained(

@@ -93,6 +93,7 @@ class Fitted(NamedTuple):
     unexplained: Floats  # `sums` of `dependence`
     numbers: Floats  # (2,) the mean of −log p(l_i), and the number of rounds
     log_scores: Floats | None = None  # (N, C) by all of this, where they are asked for
+    expected_errors: Floats = np.zeros(5)  # of `identification`, where they are asked for
 
 
 class Settled(NamedTuple):

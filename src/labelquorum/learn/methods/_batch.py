@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from labelquorum._types import Floats
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk, take_items
-from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, consensus, vote_shares
+from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, consensus
 
 __all__ = [
     "Fit",
@@ -144,7 +144,7 @@ def with_unknown_classes(
     strange = np.bincount(chunk.item, chunk.label >= n_classes, chunk.n_items) > 0
     familiar = take_items(chunk, ~strange)._replace(n_classes=n_classes)
     known = aggregate(state, familiar)
-    votes = vote_shares(chunk)
+    votes = chunk.vote_shares
     more = ((0, 0), (0, chunk.n_classes - n_classes))
     probs = votes.astype(np.float32)
     probs[~strange] = np.pad(known.probs, more)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import LabelSpace
-from labelquorum.learn.aggregator import Aggregator, vote_shares
+from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.methods._batch import (
     Fit,
     Incidence,
@@ -72,7 +72,7 @@ def bcc(
 
     def fit(chunk: Chunk, seed: int) -> Fit:
         rng = np.random.default_rng(seed % 2**63)
-        shares, prior = vote_shares(chunk), worker_prior(chunk.n_classes, right, wrong)
+        shares, prior = chunk.vote_shares, worker_prior(chunk.n_classes, right, wrong)
         # In here the classes stand in an order that hangs on their votes, not on their names.
         order = np.argsort(rng.random(chunk.n_items) @ shares)
         place = np.argsort(order).astype(np.int32)

@@ -12,7 +12,7 @@ import numpy as np
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import LabelSpace
-from labelquorum.learn.aggregator import Aggregator, vote_shares
+from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.methods._batch import (
     Fit,
     Incidence,
@@ -68,7 +68,7 @@ def bwa(
     check_at_least("bwa", tolerance=(tolerance, 0), iterations=(iterations, 1))
 
     def fit(chunk: Chunk, seed: int) -> Fit:
-        labels, numbers = incidence_of(chunk), vote_shares(chunk)  # (N, C) z
+        labels, numbers = incidence_of(chunk), chunk.vote_shares  # (N, C) z
         rate = strength * _prior_variance(numbers, chunk)  # (C,) b
         numbers[numbers.sum(axis=1) == 0] = 1 / max(chunk.n_classes, 1)  # no label counts
         weight = strength + labels.total(labels.worker, None, labels.n_workers)[:, None]  # a + N

@@ -17,7 +17,6 @@ from labelquorum.learn.aggregator import (
     Aggregator,
     break_ties,
     softmax,
-    vote_shares,
 )
 from labelquorum.learn.methods._batch import (
     Fit,
@@ -86,7 +85,7 @@ def dawid_skene(
 
     def climb(chunk: Chunk) -> tuple[Cells, Floats, list[float]]:
         cells = cells_of(incidence_of(chunk))
-        return (cells, *fit_probs(vote_shares(chunk), cells, smoothing, tolerance, iterations))
+        return (cells, *fit_probs(chunk.vote_shares, cells, smoothing, tolerance, iterations))
 
     def fit(chunk: Chunk, seed: int) -> Fit:
         cells, probs, losses = climb(chunk)

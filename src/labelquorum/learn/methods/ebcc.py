@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import LabelSpace
-from labelquorum.learn.aggregator import Aggregator, vote_shares
+from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.methods._batch import (
     Fit,
     Incidence,
@@ -86,7 +86,7 @@ def ebcc(
 
     def fit(chunk: Chunk, seed: int) -> Fit:
         rng = np.random.default_rng(seed % 2**63)
-        shares, labels = vote_shares(chunk), incidence_of(chunk)
+        shares, labels = chunk.vote_shares, incidence_of(chunk)
         # A class that got less than one vote counts one, as every class does in the paper's other
         # choice: a count of 0 would rule it out.
         votes = np.maximum(shares.sum(axis=0), 1.0)

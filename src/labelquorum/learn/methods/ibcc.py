@@ -12,7 +12,7 @@ import numpy as np
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import LabelSpace
-from labelquorum.learn.aggregator import Aggregator, vote_shares
+from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.methods._batch import (
     Fit,
     Incidence,
@@ -75,7 +75,7 @@ def ibcc(
             # ν_c = ν0 + Σ_i q_i(c);  α_k[c, z] = α0[c, z] + Σ_i q_i(c) 1[l_ik = z]
             return _Counts(class_strength + probs.sum(axis=0), prior + soft_counts(probs, labels))
 
-        probs = vote_shares(chunk)
+        probs = chunk.vote_shares
         losses: list[float] = []
         for _ in range(iterations):
             counts = count(probs)

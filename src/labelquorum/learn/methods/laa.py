@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import LabelSpace
-from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, softmax, vote_shares
+from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, softmax
 from labelquorum.learn.bila.lazy_jax import jax, jit, jnp, keep_compiled_code, optax
 from labelquorum.learn.bila.minibatch import Batch, Leaf, Packed, bucket, pack, sum_by_item, whole
 from labelquorum.learn.methods._batch import check_at_least
@@ -142,7 +142,7 @@ def laa(
         said = np.zeros(rows["met"].shape, np.bool_)
         heard = chunk.weight > 0
         said[chunk.local_worker[heard], chunk.label[heard]] = True
-        votes = vote_shares(chunk)
+        votes = chunk.vote_shares
         new = votes[chunk.is_new].sum(axis=0)
         shares = state.shares + new
         # A step of Adam is as long on a few items as on many: a chunk gets its share of them.

@@ -15,7 +15,6 @@ from labelquorum.learn.aggregator import (
     Aggregator,
     break_ties,
     vote_counts,
-    vote_shares,
 )
 from labelquorum.learn.worker_table import WorkerRows, forget_row
 
@@ -51,13 +50,13 @@ def update(state: State, chunk: Chunk) -> tuple[State, Info]:
     rows = state.rows.scatter(chunk.workers, {"votes": votes})
     # An item that was counted when it first came is not counted again.
     again = np.bincount(chunk.item, chunk.counted_weight < chunk.weight, chunk.n_items) > 0
-    shares = state.shares + vote_shares(chunk)[~again].sum(axis=0)
+    shares = state.shares + chunk.vote_shares[~again].sum(axis=0)
     return State(rows, shares, state.seed), Info(chunk.n_labels)
 
 
 def aggregate(state: State, chunk: Chunk) -> Aggregation:
     """Give each item the class with most votes; ties fall by seed and item."""
-    shares = vote_shares(chunk)
+    shares = chunk.vote_shares
     # An item without a counted label gets every class alike.
     shares[shares.sum(axis=1) == 0] = 1 / max(chunk.n_classes, 1)
     evidence = np.eye(chunk.n_classes, dtype=np.float32)[chunk.label] * chunk.weight[:, None]

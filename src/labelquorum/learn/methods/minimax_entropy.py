@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import LabelSpace
-from labelquorum.learn.aggregator import Aggregator, vote_shares
+from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.methods._batch import (
     Fit,
     Incidence,
@@ -240,7 +240,7 @@ def _build(
         beta = settings.item_penalty or alpha * (N / P if P else 1)
         groups = group(C)
         logits = [Logits(np.zeros((len(each), C, P)), np.zeros((C, N))) for each in groups]
-        probs = vote_shares(chunk)
+        probs = chunk.vote_shares
         losses: list[float] = []
         for _ in range(settings.iterations if chunk.n_labels else 0):
             shares = _shares(probs, labels)
@@ -274,7 +274,7 @@ def _build(
         Every item is done when it has settled itself, so nothing depends on the items beside it.
         """
         beta = float(shared["item_penalty"])
-        labels, probs = incidence_of(chunk), vote_shares(chunk)
+        labels, probs = incidence_of(chunk), chunk.vote_shares
         N, C = labels.n_items, labels.n_classes
         groups = group(C)
         workers = np.ascontiguousarray(rows["worker_logits"].transpose(1, 2, 0))

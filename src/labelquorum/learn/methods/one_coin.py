@@ -20,7 +20,7 @@ from labelquorum._types import Floats
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import LabelSpace
-from labelquorum.learn.aggregator import Aggregator, vote_shares
+from labelquorum.learn.aggregator import Aggregator
 from labelquorum.learn.methods._batch import (
     Fit,
     Incidence,
@@ -87,7 +87,7 @@ def one_coin(
 
     def fit(chunk: Chunk, seed: int) -> Fit:
         labels = incidence_of(chunk)
-        params = maximise(vote_shares(chunk), labels, smoothing, learned=learned)
+        params = maximise(chunk.vote_shares, labels, smoothing, learned=learned)
         losses: list[float] = []
         for found in islice(rounds(labels, params, smoothing, learned=learned), iterations):
             params = found.params

@@ -21,7 +21,6 @@ from labelquorum.learn.aggregator import (
     Aggregator,
     consensus,
     sum_by_item,
-    vote_shares,
 )
 from labelquorum.learn.methods._batch import check_at_least, log_normalise, sum_by_worker
 from labelquorum.learn.methods._dirichlet import divergence, expected_log, worker_prior
@@ -73,7 +72,7 @@ def update(state: State, chunk: Chunk, settings: Settings) -> tuple[State, Info]
     before = state.rows.gather(chunk.workers)["counts"]
     class_prior = settings.class_strength + state.class_counts
     prior = worker_prior(chunk.n_classes, settings.right, settings.wrong) + before
-    probs, rounds = vote_shares(chunk), 0
+    probs, rounds = chunk.vote_shares, 0
     for _ in range(settings.iterations):
         rounds += 1
         # ν_c = ν0_c + Σ_i q_i(c);  α_k[c, z] = α0_k[c, z] + Σ_i q_i(c) 1[l_ik = z]
