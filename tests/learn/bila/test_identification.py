@@ -186,7 +186,8 @@ def test_expected_errors_count_guesses_as_one_and_sure_answers_as_none():
     votes = np.array([[0.5, 0.5], [1.0, 0.0], [0.5, 0.5]])
     errors = expected_errors(np.array([scores, 0 * scores]), np.where(workers < 10, 0, workers))
     np.testing.assert_allclose(errors, [[1] * 5, [2] * 5])  # of two models
-    sums = answer_sums(errors[0], votes, workers, np.zeros(3, bool))
+    sums, other = answer_sums(errors, votes, workers, np.zeros(3, bool))
+    assert sums[:5].tolist() == other[:5].tolist()
     assert sums[:4].tolist() == [0, 2, 2, 2]
     # Of ten workers, five on either side, 20 pairs of 45 agree: less than by chance.
     assert sums[4] == pytest.approx(2 * (20 / 45 - 0.5) + 1)

@@ -568,8 +568,9 @@ def _with_answers(
     if n_workers.max(initial=0) < MIN_WORKERS and not any(before):
         return following
     given = np.zeros(chunk.n_items, bool) if chunk.gold is None else chunk.gold != MISSING
-    for name, fit in fitted.items():
-        more = answer_sums(fit.expected_errors, chunk.vote_shares, n_workers, given)
+    errors = np.array([fit.expected_errors for fit in fitted.values()])
+    all_sums = answer_sums(errors, chunk.vote_shares, n_workers, given)
+    for name, more in zip(fitted, all_sums, strict=True):
         sums[name] = with_answers(sums.get(name, NO_ANSWERS), more, before)
     return following._replace(expected_errors=sums)
 

@@ -109,12 +109,12 @@ def expected_error_of(by_class: Leaf, n_workers: Leaf) -> Leaf:
 def answer_sums(
     errors: Floats, votes: Floats, n_workers: Floats, given: NDArray[np.bool_]
 ) -> Floats:
-    """What answers add to the sums behind `doubt_of`, (10,).
+    """What answers add to the sums behind `doubt_of`, (A, 10).
 
     Parameters
     ----------
     errors
-        `expected_errors` of the tasks whose truth is not given, (5,).
+        `expected_errors` of the tasks whose truth is not given, of A models, (A, 5).
     votes
         v, the shares of votes, (N, C).
     n_workers
@@ -124,10 +124,12 @@ def answer_sums(
     """
     many, n_classes = n_workers >= MIN_WORKERS, votes.shape[1]
     unknown = np.flatnonzero(many & ~given)
-    n, squares = n_workers[unknown], np.einsum("ic,ic->i", votes[unknown], votes[unknown])
-    agreement = ((n * squares - 1) / (n - 1) - 1 / n_classes).sum()
-    counts = [np.count_nonzero(many & given), len(unknown), len(unknown), len(unknown)]
-    return np.array([*counts, agreement / max(1 - 1 / n_classes, 1e-12), *errors])
+    n, squares = n_workers[unknown], np.einsum("ic,ic->i", votes, votes)[unknown]
+    agreement = ((n * squares - 1) / (n - 1) - 1 / n_classes).sum() / max(1 - 1 / n_classes, 1e-12)
+    sums = np.empty((len(errors), len(NO_ANSWERS)))
+    sums[:, : N_COUNTS + 2] = np.count_nonzero(many & given), *[len(n)] * N_COUNTS, agreement
+    sums[:, N_COUNTS + 2 :] = errors
+    return sums
 
 
 def with_answers(sums: Floats, more: Floats, before: tuple[int, int] = (0, 0)) -> Floats:
