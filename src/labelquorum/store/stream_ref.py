@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +175,17 @@ class StreamRef:
         """Insert rows of the stream, or replace those with the same key; see `sql.put`."""
         own = [(self.key, *row) for row in rows]
         put(connection, table, ("stream", *columns), own, ("stream", key), changes)
+
+    def put_columns(
+        self,
+        connection: sa.Connection,
+        table: sa.Table,
+        key: str,
+        columns: Mapping[str, Iterable[Any]],
+    ) -> None:
+        """The same for rows that are given by column, of which some may be `repeat(value)`."""
+        own = zip(repeat(self.key), *columns.values(), strict=False)
+        put(connection, table, ("stream", *columns), own, ("stream", key))
 
     def release(self, connection: sa.Connection, n_labels: int) -> None:
         """Hold this many raw labels less: they were deleted."""

@@ -17,7 +17,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
-__all__ = ["CACHED_STATEMENTS", "among", "any_row", "fetch_columns", "pick", "put"]
+__all__ = [
+    "CACHED_STATEMENTS",
+    "among",
+    "among_given",
+    "any_row",
+    "as_parameter",
+    "fetch_columns",
+    "pick",
+    "put",
+]
 
 MAX_ROWS_PER_STEP, ROW_MULTIPLE = 256, 16
 """Rows per step to SQLite: the first, or a multiple of the second, or fewer than that: so few
@@ -31,11 +40,29 @@ def among(
     connection: sa.Connection, column: sa.Column[Any], values: Collection[Any]
 ) -> sa.ColumnElement[bool]:
     """That a column has one of these values."""
+    return _among(connection.dialect.name, column, None, as_parameter(connection, values))
+
+
+def among_given(dialect: str, column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[bool]:
+    """The same, of a statement that is built once: its parameter is made by `as_parameter`."""
+    return _among(dialect, column, name)
+
+
+def as_parameter(connection: sa.Connection, values: Collection[Any]) -> Any:
+    """These values as one parameter of a statement."""
     listed = list(values)
-    if connection.dialect.name == "postgresql":
-        return column == sa.any_(sa.bindparam(None, listed, ARRAY(column.type), unique=True))
-    given = sa.func.json_each(sa.bindparam(None, json.dumps(listed), sa.Text, unique=True))
-    return column.in_(sa.select(given.table_valued("value").c.value))
+    return listed if connection.dialect.name == "postgresql" else json.dumps(listed)
+
+
+def _among(
+    dialect: str, column: sa.ColumnElement[Any], name: str | None, value: Any = None
+) -> sa.ColumnElement[bool]:
+    kind = ARRAY(column.type) if dialect == "postgresql" else sa.Text()
+    parameter = sa.bindparam(name, value, kind, unique=name is None)
+    if dialect == "postgresql":
+        return column == sa.any_(parameter)
+    listed = sa.func.json_each(parameter).table_valued("value")
+    return column.in_(sa.select(listed.c.value))
 
 
 def pick(
@@ -61,13 +88,12 @@ def _fetch(
     """What `pick` gives, as plain tuples or lists."""
     if not values:
         return []
-    names, listed = tuple(columns), list(values)
+    names = tuple(columns)
     in_one = connection.dialect.name == "sqlite" and _is_plain(table, names)
     text = _select(connection.dialect.name, table, names, key, in_one)
-    given = listed if connection.dialect.name == "postgresql" else json.dumps(listed)
     cursor = connection.connection.cursor()
     try:
-        cursor.execute(text, (stream, given))
+        cursor.execute(text, (stream, as_parameter(connection, values)))
         rows = cursor.fetchall()
     finally:
         cursor.close()
@@ -136,8 +162,8 @@ def put(
     changes
         What is written of a row that is there already; all of it unless given.
     """
-    given, dialect = list(rows), connection.dialect.name
-    if not given:
+    listed, dialect = list(rows), connection.dialect.name
+    if not listed:
         return
     shape = (
         dialect,
@@ -149,12 +175,12 @@ def put(
     cursor = connection.connection.cursor()
     try:
         if dialect == "postgresql" or _has_bytes(table, shape[2]):
-            cursor.executemany(_insert(*shape, 1), given)
+            cursor.executemany(_insert(*shape, 1), listed)
             return
         start = 0
-        while left := len(given) - start:
+        while left := len(listed) - start:
             size = min(left - left % ROW_MULTIPLE or left, MAX_ROWS_PER_STEP)
-            block = given[start : start + size]
+            block = listed[start : start + size]
             cursor.execute(_insert(*shape, size), list(chain.from_iterable(block)))
             start += size
     finally:
