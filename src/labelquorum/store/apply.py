@@ -57,12 +57,7 @@ class Applier:
                 raise StateError(
                     f"Chunk {number} of stream {self._ref.name!r} is quarantined: {row.error}"
                 )
-            chunks = schema.chunks.c
-            first = connection.scalar(
-                sa.select(sa.func.min(chunks.id)).where(
-                    chunks.stream == self._ref.key, chunks.state == "cut"
-                )
-            )
+            first = self._ref.first_cut_chunk(connection)
             if first != number:
                 raise ConflictError(
                     f"Chunk {number} of stream {self._ref.name!r} has to wait: chunks are applied "

@@ -88,22 +88,10 @@ class Chunker:
                 self._ref.settings["seed"],
                 self._ref.configuration.configuration,
             )
-            connection.execute(
-                schema.chunks.insert().values(
-                    stream=self._ref.key,
-                    **cut._asdict(),
-                    state="cut",
-                    cut_at=now,
-                    open_until=rules_of(stream.rules).open_until(now),
-                    attempts=0,
-                    labels_kept=1,
-                )
-            )
-            connection.execute(
-                schema.streams.update()
-                .where(schema.streams.c.id == self._ref.key)
-                .values(next_chunk=stream.next_chunk + 1, moment=now)
-            )
+            row = {"stream": self._ref.key, **cut._asdict(), "state": "cut", "cut_at": now}
+            row |= {"open_until": rules_of(stream.rules).open_until(now)}
+            connection.execute(schema.chunks.insert(), {**row, "attempts": 0, "labels_kept": 1})
+            connection.execute(_NEXT, {**here, "now": now})
             fault("before_cut_commit")
         fault("after_cut")
         return cut
@@ -210,6 +198,11 @@ _SPAN = sa.select(  # each by an index; both in one query would read every row o
         .scalar_subquery()
         for end in (sa.func.min, sa.func.max)
     )
+)
+_NEXT = (
+    schema.streams.update()
+    .where(schema.streams.c.id == sa.bindparam("key"))
+    .values(next_chunk=sa.bindparam("number") + 1, moment=sa.bindparam("now"))
 )
 _COUNT_READY = {}  # by whether items are ready by waiting, too
 for _waited_too in (False, True):

@@ -72,9 +72,14 @@ def pick(
     stream: int,
     key: str,
     values: Collection[Any],
+    make: Callable[[Sequence[Any]], Any] | None = None,
 ) -> Sequence[Any]:
-    """These columns of the rows of a stream whose key is one of these values."""
-    return list(map(_row(tuple(columns)), _fetch(connection, table, columns, stream, key, values)))
+    """These columns of the rows of a stream whose key is one of these values.
+
+    `make` gives each row its type; a named tuple of the columns unless given.
+    """
+    found = _fetch(connection, table, columns, stream, key, values)
+    return list(map(make or _row(tuple(columns)), found))
 
 
 def _fetch(
@@ -225,10 +230,14 @@ def _select(dialect: str, table: sa.Table, columns: tuple[str, ...], key: str, i
 @lru_cache(maxsize=128)
 def _joined(table: sa.Table, columns: tuple[str, ...], key: str) -> str:
     """How many rows there are; of each column how many are not NULL, and all of these."""
-    names = [f'"{table.c[name].name}"' for name in columns]
-    parts = ", ".join(f"count({name}), group_concat({name}, '\n')" for name in names)
+    parts = []
+    for name in columns:
+        column, quoted = table.c[name], f'"{table.c[name].name}"'
+        is_text = not isinstance(column.type, sa.Double)  # of which SQLite makes other numbers
+        parts.append(f"count({quoted if column.nullable else '*'})")
+        parts.append(f"group_concat({quoted}, '\n')" if is_text else "NULL")
     return (
-        f'SELECT count(*), {parts} FROM "{table.name}" '
+        f'SELECT count(*), {", ".join(parts)} FROM "{table.name}" '
         f'WHERE "stream" = ? AND "{table.c[key].name}" = ?'
     )
 
