@@ -291,9 +291,14 @@ def measure_load(
 
 
 def measure_limit(rate: float, seconds: float, warm: float, max_steps: int = 20) -> Result:
-    """Offer a quarter more each time, to a new service, until it breaks."""
+    """Offer a quarter more each time, to a new service, until it breaks; then hold what held.
+
+    The rates are found in steps of a third of the time. A rate counts as held once it was for all
+    of the time: the last that did not break, or the one before where it breaks then.
+    """
     steps: list[Result] = []
-    for _ in range(max_steps):
+
+    def holds(rate: float, seconds: float) -> bool:
         load = measure_load(rate, BATCH, seconds, 2000, warm)
         steps.append({name: load[name] for name in LIMIT_FIGURES})
         steps[-1] |= {
@@ -301,14 +306,23 @@ def measure_limit(rate: float, seconds: float, warm: float, max_steps: int = 20)
             "broken": broken(load, rate),
         }
         say(f"  {json.dumps(steps[-1])}")
-        if steps[-1]["broken"]:
-            break
+        return not steps[-1]["broken"]
+
+    while len(steps) < max_steps and holds(rate, seconds / 3):
         rate *= RATE_STEP
-    held = [step["labels_per_second"] for step in steps if not step["broken"]]
-    return {"seconds": seconds, "held_labels_per_second": max(held, default=0), "steps": steps}
+    while len(steps) < 2 * max_steps and not holds(rate := rate / RATE_STEP, seconds):
+        pass
+    offered = [step["offered_labels_per_second"] for step in steps if step["broken"]]
+    return {
+        "seconds": seconds,
+        "held_labels_per_second": 0 if steps[-1]["broken"] else steps[-1]["labels_per_second"],
+        "broken_labels_per_second": min(offered, default=None),
+        "steps": steps,
+    }
 
 
 LIMIT_FIGURES = (
+    "seconds",
     "labels_per_second",
     "refused",
     "p50_ms",
@@ -413,7 +427,9 @@ def parts(seconds: float, minutes: float, quick: bool) -> dict[str, Callable[[],
         "batches": lambda: measure_load(BATCH_RATE * scale, BATCH, seconds, 2000, warm),
         "steady": lambda: measure_load(BATCH_RATE * scale / 2, BATCH, 60 * minutes, 2000, warm),
         "restart": lambda: measure_restart(*full),
-        "limit": lambda: measure_limit(BATCH_RATE * scale, seconds, warm, 2 if quick else 20),
+        "limit": lambda: measure_limit(
+            RATE_STEP * BATCH_RATE * scale, seconds, warm, 2 if quick else 20
+        ),
     }
 
 

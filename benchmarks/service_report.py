@@ -82,24 +82,32 @@ def _loads(loads: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 
 
 def _limit(part: dict[str, Any]) -> str:
-    header = ["labels per second offered", "answered", "refused", "p50, ms", "p99, ms"]
-    header += ["chunks behind, most", "learner's CPU per request, ms", "not kept"]
+    header = ["labels per second offered", "seconds", "answered", "refused", "p50, ms", "p99, ms"]
+    header += ["chunks behind, most", "CPU per request, ms: service", "learner subprocess"]
+    header += ["not kept"]
     lines = [
         [
             f"{step['offered_labels_per_second']:,}",
+            f"{step['seconds']:g}",
             f"{step['labels_per_second']:,}",
             f"{step['refused']:,}",
             f"{step['p50_ms']:.1f}",
             f"{step['p99_ms']:.1f}",
             f"{step['chunks_behind_max']:g}",
+            f"{step['cpu_us_per_request'][0] / 1000:.2f}",
             f"{step['learner_cpu_ms_per_request']:.2f}",
             ", ".join(step["broken"]) or "–",
         ]
         for step in part["steps"]
     ]
+    broken = part["broken_labels_per_second"]
+    found = "no rate broke it" if broken is None else f"{broken:,} broke it"
     return (
-        f"## Until it breaks\n\nRequests of 100 labels, a quarter more each time, "
-        f"{part['seconds']:g} seconds each.\n\n{table(header, lines)}"
+        f"## Until it breaks\n\nThe service held {part['held_labels_per_second']:,} labels per "
+        f"second for {part['seconds']:g} seconds; {found}. Requests of 100 labels are sent at a "
+        "rate that rises by a quarter, to a new service each time, until a latency, a lag or the "
+        f"rate itself is not kept. The last rate that was kept is then offered for "
+        f"{part['seconds']:g} seconds.\n\n{table(header, lines)}"
     )
 
 

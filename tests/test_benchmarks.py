@@ -94,9 +94,9 @@ def test_the_service_benchmark_prints_one_json_object_and_its_report(tmp_path: P
     assert load["requests"] == 8 and load["refused"] == 0
     assert 0 < load["p50_ms"] <= load["p99_ms"] <= load["max_ms"]
     assert load["learner_cpu_ms_per_request"] == load["cpu_us_per_request"][-1] / 1000
-    assert [step["offered_labels_per_second"] for step in result["parts"]["limit"]["steps"]][
-        :1
-    ] == [400]
+    limit = result["parts"]["limit"]
+    assert [step["offered_labels_per_second"] for step in limit["steps"]][:1] == [500]
+    assert limit["held_labels_per_second"] == limit["steps"][-1]["labels_per_second"]
     assert restart["items"] == 5000 and restart["labels"] == 15_000
     assert len(result["verdicts"]) == 4
 

@@ -129,7 +129,7 @@ class Choking:
 
     def learn(self, work):
         outcome = LocalLearner().learn(work)
-        if not any("poison" in answer.item for answer in outcome.answers):
+        if not any("poison" in item for item in outcome.answers.item):
             return outcome
         self.tried += 1
         raise self.how

@@ -172,3 +172,20 @@ def test_what_decides_a_doubt_is_suggested_first(store):
     found, n_open = stream.suggestions(limit=12)
     assert n_open == n_items
     assert [one["decides"] for one in found] == [True] * 10 + [False] * 2
+
+
+def test_what_is_suggested_is_open_however_many_are_closed(store, monkeypatch, clock):
+    """The least sure are looked at first, and all that are open if too few of these are."""
+    monkeypatch.setattr(queries, "COUNTED_ITEMS", 2)
+    monkeypatch.setattr(queries, "GAIN_ITEMS", 1)
+    rules = replace(RULES, chunk_items=1, labels_per_item=2, grace=60)
+    stream = store.create("s", classes=["a", "b"], rules=rules)
+    for task in ("doubted 1", "doubted 2", "doubted 3", "doubted 4", "doubted 5"):
+        stream.accept({task: {"ann": "a", "bob": "b"}})
+        stream.settle()
+    clock.time += 100
+    for task in ("clear 1", "clear 2", "clear 3"):
+        stream.accept({task: {"ann": "a", "bob": "a"}})
+        stream.settle()
+    found, _ = stream.suggestions(limit=1)
+    assert [one["task"] for one in found] == ["clear 1"]

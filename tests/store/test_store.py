@@ -270,6 +270,7 @@ def test_tables_that_others_read_are_not_waited_for_without_end(database, monkey
 
 
 _DOWN = (  # from the tables of today to those of 0003
+    "CREATE INDEX answers_by_confidence ON answers (stream, confidence, item)",
     "DROP TABLE attributes",
     "ALTER TABLE labels DROP COLUMN score",
     "ALTER TABLE gold DROP COLUMN answered_confidence",
@@ -327,6 +328,7 @@ def test_labels_and_what_is_ready_are_found_without_looking_at_all_of_a_stream(t
         "SEARCH labels USING INDEX labels_of_chunk (stream=? AND chunk=?)",
         "SEARCH labels USING INDEX labels_of_item (stream=? AND item=?)",
         "SEARCH labels USING INDEX labels_of_item (stream=? AND item=?) LEFT-JOIN",
+        "SEARCH labels USING PRIMARY KEY (stream=? AND row>?)",  # those of a chunk, all near
         "SEARCH open_items USING INDEX open_items_until (stream=?)",  # whether there is any
         "SEARCH open_items USING INDEX open_items_until (stream=? AND open_until<?)",
         "SEARCH open_items USING INDEX open_items_until (stream=? AND open_until>?)",  # 10,000

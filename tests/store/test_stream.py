@@ -18,6 +18,7 @@ from labelquorum.errors import (
 from labelquorum.evaluation import class_conditional_crowd, label_table
 from labelquorum.learn.bila import sparse_counts
 from labelquorum.learn.model import snapshot_parts
+from labelquorum.store import chunker
 from labelquorum.store import model_rows as model_module
 from labelquorum.store.apply import MAX_ATTEMPTS
 from labelquorum.store.batch import Submission, decode, encode
@@ -393,6 +394,29 @@ def test_a_clock_set_back_over_a_restart_goes_on(where, clock):
 
 
 # ── late, corrected, retracted ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("rows_per_label", [0, 1e9], ids=["by item", "by row"])
+def test_a_chunk_has_the_labels_of_its_items_however_they_are_found(
+    store, rows_per_label, monkeypatch
+):
+    """Of items whose labels came apart, between those of others, some of which were cut before."""
+    monkeypatch.setattr(chunker, "MAX_ROWS_PER_LABEL", rows_per_label)
+    rules = Rules(labels_per_item=4, chunk_items=5, max_wait=None, max_chunk_wait=None, grace=0)
+    stream = store.create("s", rules=rules)
+    rows = shuffled(rows_of(crowd()))
+    for start in range(0, len(rows), 16):
+        stream.accept(as_frame(rows[start : start + 16]))
+        stream.settle()
+    stream.settle(flush=True)
+    chunks = recorded_chunks(store)
+    assert sum(map(len, chunks.values())) == len(rows) and len(chunks) == 5
+    for found in chunks.values():
+        items = {item for item, _, _ in found}
+        assert found == [row for row in rows if row[0] in items]
+    for chunk in stream.chunks():
+        of_chunk = [n for n, row in enumerate(rows, 1) if row in chunks[chunk["id"]]]
+        assert (chunk["first_row"], chunk["last_row"]) == (of_chunk[0], of_chunk[-1])
 
 
 def test_a_correction_before_the_cut_counts_once(store):

@@ -38,11 +38,12 @@ from labelquorum.errors import LabelError, LabelQuorumError, StoreError
 from labelquorum.ingest.frames import require_pyarrow
 from labelquorum.ingest.untrusted import decode_in_fork
 from labelquorum.store.learner import (
-    AnswerRow,
+    AnswerColumns,
     AttributeRow,
     Configuration,
     LabelColumns,
     LocalLearner,
+    OpenColumns,
     OpenRow,
     Outcome,
     Work,
@@ -132,8 +133,8 @@ def outcome_from(parts: list[Any]) -> Outcome:
     outcome = Outcome(*parts)
     return outcome._replace(
         workers=[WorkerRow(*row) for row in outcome.workers],
-        answers=[AnswerRow(*row) for row in outcome.answers],
-        open_items=[OpenRow(*row) for row in outcome.open_items],
+        answers=AnswerColumns(*outcome.answers),
+        open_items=OpenColumns(*outcome.open_items),
     )
 
 

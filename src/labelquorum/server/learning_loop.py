@@ -18,8 +18,9 @@ __all__ = ["LearningLoop", "SubprocessLoop"]
 
 log = logging.getLogger("labelquorum.learning")
 
-LOOK_INTERVAL_SECONDS = 0.03
-"""Between two looks at a stream for chunks to cut: labels that came until then go into one."""
+LOOK_INTERVAL_SECONDS = 0.1
+"""Between two looks at a stream for chunks to cut: labels that came until then go into one. A look
+costs what learning from ten tasks costs, and a busy stream has labels for every one."""
 
 POLL_SECONDS = 0.5
 """How often streams are searched for items that have waited long enough."""
@@ -174,8 +175,12 @@ class SubprocessLoop:
         """False while the store refuses writes."""
         self._behind: dict[str, int] = {}
         self._checkpoint_tries = 0  # left
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._count, name="labelquorum_lag", daemon=True)
+        self._stop, self._due = threading.Event(), threading.Event()
+        self._changed: set[str] = set()  # streams that the process is to look at
+        self._threads = [
+            threading.Thread(target=self._count, name="labelquorum_lag", daemon=True),
+            threading.Thread(target=self._notify, name="labelquorum_wake", daemon=True),
+        ]
         self._chunk: tuple[str, int] | None = None  # that is being learned from
         self._process = LearnerProcess(
             "loop",
@@ -197,18 +202,22 @@ class SubprocessLoop:
     def start(self) -> None:
         """Start the process."""
         self._process.start()
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
         """Let the process finish the chunk that is being learned from, and end."""
         self._stop.set()
+        self._due.set()
         self._process.close(seconds)
-        if self._thread.ident is not None:
-            self._thread.join(seconds)
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(seconds)
 
     def wake(self, stream: str) -> None:
         """Look at a stream soon: something came."""
-        self._process.notify("wake", stream)  # if the pipe is full, the loop is busy anyway
+        self._changed.add(stream)
+        self._due.set()
 
     def behind(self, stream: str) -> int:
         """How many chunks of a stream are due or cut, and not learned from yet."""
@@ -231,6 +240,16 @@ class SubprocessLoop:
         else:
             self.healthy = False
             log.warning("store refused", extra={"error": facts[-1]})
+
+    def _notify(self) -> None:
+        """Wake the process, no more often than it looks: a message per commit took it longer."""
+        while not self._stop.is_set():
+            self._due.wait()
+            self._due.clear()
+            names, self._changed = self._changed, set()
+            for name in sorted(names):
+                self._process.notify("wake", name)  # if the pipe is full, the loop is busy anyway
+            self._stop.wait(LOOK_INTERVAL_SECONDS)
 
     def _count(self) -> None:
         """Count the chunks that wait, and make WAL checkpoints for the subprocess."""

@@ -5,6 +5,7 @@ deletes the raw labels. So a chunk is applied once or not at all.
 """
 
 from collections.abc import Mapping
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -16,14 +17,7 @@ from labelquorum.store.database.sql import among, any_row, fetch_columns
 from labelquorum.store.evidence import worker_places
 from labelquorum.store.failpoints import fault
 from labelquorum.store.gold import GoldLabels
-from labelquorum.store.learner import (
-    AnswerRow,
-    LabelColumns,
-    OpenRow,
-    Outcome,
-    Work,
-    WorkerRow,
-)
+from labelquorum.store.learner import LabelColumns, Outcome, Work, WorkerRow
 from labelquorum.store.rules import DAY
 from labelquorum.store.stream_ref import StreamRef
 
@@ -63,12 +57,7 @@ class Applier:
                 raise StateError(
                     f"Chunk {number} of stream {self._ref.name!r} is quarantined: {row.error}"
                 )
-            chunks = schema.chunks.c
-            first = connection.scalar(
-                sa.select(sa.func.min(chunks.id)).where(
-                    chunks.stream == self._ref.key, chunks.state == "cut"
-                )
-            )
+            first = self._ref.first_cut_chunk(connection)
             if first != number:
                 raise ConflictError(
                     f"Chunk {number} of stream {self._ref.name!r} has to wait: chunks are applied "
@@ -156,9 +145,8 @@ class Applier:
             )
             fault("inside_apply")
             self._gold.keep_answers(connection, number)
-            answers = ((*row, number) for row in outcome.answers)
-            columns = (*AnswerRow._fields, "chunk")
-            self._ref.put(connection, schema.answers, "item", columns, answers)
+            answers = {**outcome.answers._asdict(), "chunk": repeat(number)}
+            self._ref.put_columns(connection, schema.answers, "item", answers)
             self._gold.apply(connection, number, outcome)
             self._close(connection, chunk, outcome)
             kept = self._discard(connection, chunk)
@@ -176,32 +164,19 @@ class Applier:
 
     def _close(self, connection: sa.Connection, chunk: Any, outcome: Outcome) -> None:
         """Open or close the chunk's items, and close those whose grace is over."""
-        items, waiting = schema.open_items.c, schema.waiting.c
-        labels, chunks = schema.labels.c, schema.chunks.c
-        opened = [(*row, chunk.open_until) for row in outcome.open_items]
-        if not opened and not any_row(connection, schema.open_items, self._ref.key):
-            return
-        columns = (*OpenRow._fields, "open_until")
-        self._ref.put(connection, schema.open_items, "item", columns, opened)
-        if not opened:
-            answered = among(connection, items.item, [row.item for row in outcome.answers])
+        items, opened = schema.open_items.c, outcome.open_items
+        if opened.item:
+            columns = {**opened._asdict(), "open_until": repeat(chunk.open_until)}
+            self._ref.put_columns(connection, schema.open_items, "item", columns)
+        elif any_row(connection, schema.open_items, self._ref.key):
+            answered = among(connection, items.item, outcome.answers.item)
             connection.execute(
                 schema.open_items.delete().where(items.stream == self._ref.key, answered)
             )
-        # A late label that was accepted in time finds its item open, however long it waits.
-        waits = sa.exists().where(waiting.stream == self._ref.key, waiting.item == items.item)
-        over = [items.stream == self._ref.key, items.open_until <= chunk.cut_at, ~waits]
-        for table in (labels, schema.gold.c):
-            is_cut = sa.exists().where(
-                table.stream == self._ref.key,
-                table.item == items.item,
-                chunks.stream == self._ref.key,
-                chunks.id == table.chunk,
-                chunks.state == "cut",
-                chunks.id != chunk.id,
-            )
-            over.append(~is_cut)
-        connection.execute(schema.open_items.delete().where(*over))
+        else:
+            return
+        over = {"key": self._ref.key, "number": chunk.id, "moment": chunk.cut_at}
+        connection.execute(_CLOSE, over)
 
     def _discard(self, connection: sa.Connection, chunk: Any) -> int:
         """Delete raw labels by the rule of retention; returns 1 if those of this chunk stay."""
@@ -258,7 +233,8 @@ class Applier:
 
 # Built once: building a statement takes longer than executing it.
 _labels, _models, _chunks = schema.labels.c, schema.models.c, schema.chunks.c
-_of_chunk = sa.and_(_labels.stream == sa.bindparam("key"), _labels.chunk == sa.bindparam("number"))
+_number: sa.BindParameter[int] = sa.bindparam("number")
+_of_chunk = sa.and_(_labels.stream == sa.bindparam("key"), _labels.chunk == _number)
 _DISCARD = schema.labels.delete().where(_of_chunk)
 _SWAP = (
     schema.models.update()
@@ -272,7 +248,7 @@ _SWAP = (
 )
 _APPLIED = (
     schema.chunks.update()
-    .where(_chunks.stream == sa.bindparam("key"), _chunks.id == sa.bindparam("number"))
+    .where(_chunks.stream == sa.bindparam("key"), _chunks.id == _number)
     .values(
         {
             name: sa.bindparam(name)
@@ -280,6 +256,25 @@ _APPLIED = (
         }
     )
 )
+
+
+def _is_over() -> sa.ColumnElement[bool]:
+    """Open items whose grace is over, and of which nothing waits or is cut.
+
+    A late label that was accepted in time finds its item open, however long it waits.
+    """
+    items, waiting = schema.open_items.c, schema.waiting.c
+    key: sa.BindParameter[int] = sa.bindparam("key")
+    here = [sa.exists().where(waiting.stream == key, waiting.item == items.item)]
+    for table in (_labels, schema.gold.c):
+        in_chunk = (table.stream == key, table.item == items.item, _chunks.id == table.chunk)
+        is_cut = (_chunks.stream == key, _chunks.state == "cut", _chunks.id != _number)
+        here.append(sa.exists().where(*in_chunk, *is_cut))
+    over = items.open_until <= sa.bindparam("moment", type_=sa.Double)
+    return sa.and_(items.stream == key, over, *(~one for one in here))
+
+
+_CLOSE = schema.open_items.delete().where(_is_over())
 
 
 def _applied(row: Any) -> Applied:

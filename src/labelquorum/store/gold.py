@@ -199,7 +199,10 @@ class GoldLabels:
         if not any_row(connection, schema.gold, self._ref.key):
             return
         gold = schema.gold.c
-        emitted = {row.item: (row.label, row.confidence) for row in outcome.answers}
+        given = outcome.answers
+        emitted = dict(
+            zip(given.item, zip(given.label, given.confidence, strict=True), strict=True)
+        )
         connection.execute(  # the statistics of this chunk have the present answers
             schema.gold.update()
             .where(

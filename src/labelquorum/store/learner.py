@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 __all__ = [
-    "AnswerRow",
+    "AnswerColumns",
     "AttributeRow",
     "Configuration",
     "LabelColumns",
     "Learner",
     "LocalLearner",
+    "OpenColumns",
     "OpenRow",
     "Outcome",
     "Work",
@@ -73,14 +74,22 @@ class OpenRow(NamedTuple):
     note: str
 
 
-class AnswerRow(NamedTuple):
-    """What is answered of an item."""
+class OpenColumns(NamedTuple):
+    """Open items as they are kept, by column; see `OpenRow`."""
 
-    item: str
-    label: str
-    confidence: float
-    probs: bytes
-    n_labels: int
+    item: Sequence[str] = ()
+    evidence: Sequence[bytes] = ()
+    note: Sequence[str] = ()
+
+
+class AnswerColumns(NamedTuple):
+    """What is answered of items."""
+
+    item: Sequence[str] = ()
+    label: Sequence[str] = ()
+    confidence: Sequence[float] = ()
+    probs: Sequence[bytes] = ()
+    n_labels: Sequence[int] = ()
 
 
 class Work(NamedTuple):
@@ -111,8 +120,8 @@ class Outcome(NamedTuple):
     n_chunks: int
     shared: bytes
     workers: list[WorkerRow]  # those whose rows are new or changed
-    answers: list[AnswerRow]
-    open_items: list[OpenRow]
+    answers: AnswerColumns
+    open_items: OpenColumns
     result: str  # for people, JSON
     summary: str  # its statistics, JSON
 

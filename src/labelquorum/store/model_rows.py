@@ -39,10 +39,11 @@ from labelquorum.learn.worker_table import WorkerRows
 from labelquorum.store.batch import decode, decode_all, encode
 from labelquorum.store.evidence import read_evidence, write_evidence
 from labelquorum.store.learner import (
-    AnswerRow,
+    AnswerColumns,
     AttributeRow,
     Configuration,
     LabelColumns,
+    OpenColumns,
     OpenRow,
     Outcome,
     Work,
@@ -140,6 +141,9 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
         (row.item for row in work.open_items),
         (item for item, _ in work.gold),
     )
+    opened = OpenColumns()
+    if work.keeps_open:
+        opened = _open_columns(memory.open_items, texts, places)
     arrays = state_arrays(memory.state)
     shared = {name: array for name, array in arrays.items() if not name.startswith(_ROWS)}
     n_labels = np.bincount(chunk.item, minlength=chunk.n_items)
@@ -152,8 +156,8 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
         n_chunks=int(memory.n_chunks),
         shared=save({name: np.asarray(array, order="C") for name, array in shared.items()}),
         workers=[row for row in rows if before.get(row.place) != row],
-        answers=_answer_rows(intake, texts, classes, step.result, confidence, n_labels),
-        open_items=_open_rows(memory.open_items, texts, places) if work.keeps_open else [],
+        answers=_answers(intake, texts, classes, step.result, confidence, n_labels),
+        open_items=opened,
         result=_result(getattr(step.info, "losses", [])[-1:], intake),
         summary=chunk_summary(
             classes,
@@ -170,7 +174,7 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
 def _nothing_learned(work: Work, intake: Intake) -> Outcome:
     """Truths of items whose labels were all forgotten: there is nothing to hold them against."""
     assert work.shared is not None
-    nothing = np.zeros(0, np.int64)
+    nothing, kept = np.zeros(0, np.int64), work.open_items if work.keeps_open else ()
     return Outcome(
         version=work.version,
         classes=work.classes,
@@ -178,8 +182,8 @@ def _nothing_learned(work: Work, intake: Intake) -> Outcome:
         n_chunks=work.n_chunks,
         shared=work.shared,
         workers=[],
-        answers=[],
-        open_items=list(work.open_items) if work.keeps_open else [],
+        answers=AnswerColumns(),
+        open_items=OpenColumns(*zip(*kept, strict=True)),
         result=_result([], intake),
         summary=chunk_summary([], nothing, nothing, nothing, None),
     )
@@ -370,24 +374,23 @@ def _bytes_of_leaves(leaves: Mapping[str, NDArray[Any]], n_workers: int) -> list
     return [_WITH_BYTES + row + (end or b"") for row, end in zip(rows, tail, strict=True)]
 
 
-def _answer_rows(
+def _answers(
     intake: Intake,
     texts: Mapping[Hashable, str],
     classes: Sequence[Hashable],
     result: Aggregation,
     confidence: NDArray[Any],
     n_labels: NDArray[Any],
-) -> list[AnswerRow]:
+) -> AnswerColumns:
     """The answers, in the order in which their items first appeared."""
     order, labels = intake.order, [encode(label) for label in classes]
-    columns = (
+    return AnswerColumns(
         [texts[intake.item_ids[i]] for i in order.tolist()],
         [labels[c] for c in result.aggregated[order].tolist()],
         confidence[order].tolist(),
         _bytes_of_rows(result.probs[order]),
         n_labels[order].tolist(),
     )
-    return list(starmap(AnswerRow, zip(*columns, strict=True)))
 
 
 def _bytes_of_rows(rows: NDArray[Any]) -> list[bytes]:
@@ -425,18 +428,18 @@ def _bytes_of_tracks(tracks: NDArray[np.float32]) -> list[bytes | None]:
     return found
 
 
-def _open_rows(
+def _open_columns(
     ledger: OpenItems, texts: Mapping[Hashable, str], places: Sequence[int]
-) -> list[OpenRow]:
-    rows: list[OpenRow] = []
+) -> OpenColumns:
+    ids: list[str] = []
+    evidence: list[bytes] = []
+    written: list[str] = []
     for columns, items in ledger.everything().parts:
-        chosen = items.tolist()
-        ids = [texts[columns.ids[n]] for n in chosen]
-        evidence = write_evidence(columns, items, np.array(places, np.int64))
-        notes = columns.notes
-        written = [_NO_NOTE if notes is None else encode(tuple(notes[n])) for n in chosen]
-        rows += map(OpenRow, ids, evidence, written)
-    return rows
+        chosen, notes = items.tolist(), columns.notes
+        ids += (texts[columns.ids[n]] for n in chosen)
+        evidence += write_evidence(columns, items, np.array(places, np.int64))
+        written += (_NO_NOTE if notes is None else encode(tuple(notes[n])) for n in chosen)
+    return OpenColumns(ids, evidence, written)
 
 
 def _keep_open(ledger: OpenItems, rows: Sequence[OpenRow], places: Sequence[int]) -> None:

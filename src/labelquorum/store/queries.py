@@ -505,22 +505,24 @@ class Queries:
         Only the least sure items are compared. Also returns how many items are open, counted up to
         `COUNTED_ITEMS`.
         """
-        answers, items = schema.answers.c, schema.open_items.c
-        is_open = sa.and_(items.stream == self._ref.key, items.open_until > self._ref.now())
+        items = schema.open_items.c
+        now = self._ref.now()
+        is_open = sa.and_(items.stream == self._ref.key, items.open_until > now)
         with self._ref.read() as connection:
             some = sa.select(items.open_until).where(is_open).limit(COUNTED_ITEMS).subquery()
             n_open = connection.scalar(sa.select(sa.func.count()).select_from(some)) or 0
             if not n_open:
                 return [], 0
-            unsure = connection.execute(
-                sa.select(schema.answers)
-                .where(
-                    answers.stream == self._ref.key,
-                    sa.exists().where(is_open, items.item == answers.item),
-                )
-                .order_by(answers.confidence, answers.item)
-                .limit(max(limit, GAIN_ITEMS))
-            ).all()
+            wanted = max(limit, GAIN_ITEMS)
+            unsure: Sequence[Any] = []
+            if n_open == COUNTED_ITEMS:  # then most of the least sure are open, as a rule
+                unsure = self._least_sure(connection, 4 * wanted)
+                until = (items.item, items.open_until)
+                held = self._ref.of_items(connection, until, [row.item for row in unsure])
+                still = {row.item for row in held if row.open_until > now}
+                unsure = [row for row in unsure if row.item in still][:wanted]
+            if len(unsure) < wanted:
+                unsure = self._least_sure(connection, wanted, is_open)
             work = self._about(connection, [row.item for row in unsure])
         by_item = {row.item: answer_of(row) for row in unsure}
         found = []
@@ -540,6 +542,18 @@ class Queries:
                 }
             )
         return found, n_open
+
+    def _least_sure(
+        self, connection: sa.Connection, limit: int, is_open: sa.ColumnElement[bool] | None = None
+    ) -> Sequence[Any]:
+        """The answers with the least confidence; of open items only, if it is said which are."""
+        answers = schema.answers.c
+        query = sa.select(schema.answers).where(answers.stream == self._ref.key)
+        if is_open is not None:
+            of_item = schema.open_items.c.item == answers.item
+            query = query.join(schema.open_items, of_item).where(is_open)
+        ordered = query.order_by(answers.confidence, answers.item)
+        return connection.execute(ordered.limit(limit)).all()
 
     def gains(self, tasks: Sequence[Hashable], top: int | None = None) -> list[dict[str, Any]]:
         """What one more label of each of these open items would likely do."""

