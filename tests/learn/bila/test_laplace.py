@@ -1,10 +1,10 @@
-"""Laplace's approximation: its maximum, its evidence, and tasks left out."""
+"""Laplace's approximation: its maximum and its evidence."""
 
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from labelquorum.learn.bila.laplace import laplace, left_out
+from labelquorum.learn.bila.laplace import laplace
 
 
 def sigmoid(log_odds):
@@ -41,8 +41,6 @@ def test_solving_by_task_and_by_feature_is_the_same():
     one, other = laplace(factor, is_true, mean), laplace(wide, is_true, mean)
     np.testing.assert_allclose(one.log_odds, other.log_odds, atol=1e-6)
     assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-6)
-    by_feature = left_out(factor, is_true, one.log_odds)
-    np.testing.assert_allclose(by_feature, left_out(wide, is_true, one.log_odds), atol=1e-6)
 
 
 @pytest.mark.parametrize("n_tasks", [1, 2])
@@ -54,14 +52,3 @@ def test_the_evidence_is_that_of_numerical_integration(n_tasks):
     likelihood = np.where(is_true[:, None] > 0, prob, 1 - prob).prod(axis=0)
     exact = np.log((prior * likelihood).sum() * (grid[1] - grid[0]))
     assert laplace(factor, is_true, mean).log_evidence == pytest.approx(exact, abs=0.02)
-
-
-@pytest.mark.parametrize("shape", [(30, 40), (60, 5)])
-def test_a_task_left_out_is_as_by_a_fit_without_it(shape):
-    factor, is_true, mean = problem(*shape, scale=0.3)
-    found = left_out(factor, is_true, laplace(factor, is_true, mean).log_odds)
-    for i in range(0, len(mean), 5):
-        rest = np.arange(len(mean)) != i
-        without = laplace(factor[rest], is_true[rest], mean[rest])
-        refitted = mean[i] + factor[i] @ (factor[rest].T @ without.dual)
-        assert found[i] == pytest.approx(refitted, abs=0.1)

@@ -128,7 +128,8 @@ class State(NamedTuple):
     def upgraded(self) -> "State":
         """Add the sums that models saved before the evidence was kept do not have.
 
-        Matrices that were saved before counts could be sparse become sparse.
+        Matrices that were saved before counts could be sparse become sparse. Of a stack, what is
+        no longer kept goes.
         """
         sums = {
             name: padded(kept, (max(len(kept), N_SUMS), self.n_classes))
@@ -137,7 +138,8 @@ class State(NamedTuple):
         rows = self.rows
         if any(is_sparse(name, self.n_classes) for name in self.pooled):
             rows = WorkerRows(rows_with_classes(rows.to_arrays(), self.n_classes))
-        return self._replace(unexplained=sums, rows=rows)
+        stack = {name: a for name, a in self.stack.items() if name in stacking.Stack._fields}
+        return self._replace(unexplained=sums, rows=rows, stack=stack)
 
 
 class Info(NamedTuple):

@@ -1,9 +1,8 @@
 """Laplace's approximation of logistic regression with a normal prior.
 
-f = mean + F w with w ~ N(0, I), and P(true) = σ(f): the most probable f, the evidence p(true), and
-what f would be of a task without its own truth. Rasmussen and Williams, Gaussian Processes for
-Machine Learning (2006), section 3.4. Where there are fewer features than tasks, the same equations
-are solved by feature.
+f = mean + F w with w ~ N(0, I), and P(true) = σ(f): the most probable f, and the evidence p(true).
+Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), section 3.4. Where there are
+fewer features than tasks, the same equations are solved by feature.
 """
 
 from typing import NamedTuple
@@ -12,7 +11,7 @@ import numpy as np
 
 from labelquorum._types import Floats
 
-__all__ = ["Fit", "laplace", "left_out"]
+__all__ = ["Fit", "laplace"]
 
 MAX_ROUNDS, TOLERANCE = 30, 1e-6
 """Newton's method ends once a round gains less than this in log p."""
@@ -53,20 +52,6 @@ def laplace(factor: Floats, is_true: Floats, mean: Floats) -> Fit:
     matrix = _matrix(factor, covariance, _curvature(log_odds)[1])
     log_root = np.log(np.diagonal(np.linalg.cholesky(matrix))).sum()
     return Fit(dual, log_odds, float(objective - log_root))
-
-
-def left_out(factor: Floats, is_true: Floats, log_odds: Floats) -> Floats:
-    """Log-odds of each task by a fit to the others, to first order, (G,)."""
-    prob, curvature = _curvature(log_odds)
-    covariance = _covariance(factor)
-    inverse = np.linalg.inv(_matrix(factor, covariance, curvature))
-    # Σ = (K⁻¹ + W)⁻¹; without task i, f_i falls by Σ_ii / (1 − W_ii Σ_ii) times its residual
-    if covariance is None:
-        spread = ((factor @ inverse) * factor).sum(axis=1)
-    else:
-        spread = (1 - np.diagonal(inverse)) / curvature
-    influence = spread / np.maximum(1 - curvature * spread, 1e-3)
-    return np.asarray(log_odds - influence * (is_true - prob))
 
 
 def _covariance(factor: Floats) -> Floats | None:

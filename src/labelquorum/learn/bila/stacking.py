@@ -31,9 +31,8 @@ from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
-from labelquorum.learn.aggregator import softmax
 from labelquorum.learn.bila.gold import GoldTasks, vote_weights
-from labelquorum.learn.bila.laplace import Fit, laplace, left_out
+from labelquorum.learn.bila.laplace import Fit, laplace
 
 __all__ = ["RANDOM", "SELECTED", "Stack", "apply", "fit", "is_due", "log_odds"]
 
@@ -93,7 +92,6 @@ class Stack(NamedTuple):
     seen: NDArray[np.int64]  # () gold tasks learned from when it was fitted
     tasks: NDArray[np.uint64]  # (G,) the gold tasks it was fitted to
     truth: NDArray[np.int32]  # (G,) and their classes
-    held_out: NDArray[np.float32]  # (G, C) what it would answer to each, fitted to all the others
 
     @classmethod
     def read(cls, arrays: Mapping[str, NDArray[Any]]) -> "Stack | None":
@@ -296,13 +294,6 @@ class _Fits:
             self._found[key] = laplace(factor, is_true, reading.slope * log_odds)
         return self._found[key]
 
-    def held_out(self, reading: _Reading, c: int) -> Floats:
-        """Log-odds of each gold task by a fit to the others, (G,)."""
-        n_tasks = len(self.gold.key)
-        is_true, log_odds = self.target(c, n_tasks)
-        factor = self.features.factor(reading, log_odds, n_tasks)
-        return left_out(factor, is_true, self.get(reading, c, n_tasks).log_odds)
-
     def target(self, c: int, n_tasks: int) -> tuple[Floats, Floats]:
         """Whether c is the truth, and its log-odds by the worker models, (G,) each."""
         is_true = (self.gold.truth[:n_tasks] == c).astype(np.float64)
@@ -322,12 +313,10 @@ def _averaged(
     sizes = {"votes": n_workers * n_classes, "groups": n_groups * n_classes, "scores": n_workers}
     learned = {name: np.zeros((size, n_classes)) for name, size in sizes.items()}
     slope = np.full(n_classes, sum(w * r.slope for w, r in zip(weight, readings, strict=True)))
-    bias, held_out = np.zeros(n_classes), slope * gold.log_odds.astype(np.float64)
+    bias = np.zeros(n_classes)
     for c in map(int, classes):
-        held_out[:, c] = 0
         for part, reading in zip(weight, readings, strict=True):
             found = fits.get(reading, c, len(gold.key))
-            held_out[:, c] += part * fits.held_out(reading, c)
             bias[c] += part * reading.bias_variance * found.dual.sum()
             log_odds = gold.log_odds[:, c].astype(np.float64)
             slope[c] += part * reading.slope_variance * (found.dual @ log_odds)
@@ -335,11 +324,9 @@ def _averaged(
                 scale = part * reading.variance * mixed / features.norms[name]
                 learned[name][:, c] += scale * (features.parts[name].T @ found.dual)
     if n_classes == 2:  # f_0 = −f_1
-        held_out[:, 0] = -held_out[:, 1]
         for each in learned.values():
             each[:, 0] = -each[:, 1]
         slope[0], bias[0] = slope[1], -bias[1]
-    beyond = HALF * (held_out - slope * gold.log_odds)
     common = float(slope[gold.truth].mean())
 
     def by_label(name: str, n_rows: int) -> Floats:
@@ -358,7 +345,6 @@ def _averaged(
         gold.seen,
         gold.key,
         gold.truth,
-        softmax(beyond - common * np.logaddexp(0, -gold.log_odds)),
     )
 
 
