@@ -43,7 +43,7 @@ def test_a_stream_killed_again_and_again_loses_and_doubles_nothing(
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_a_stream_with_gold_scores_and_models_answers_as_one_that_was_never_killed(
-    arena, tmp_path, databases, kind
+    arena, tmp_path, databases, record_property, kind
 ):
     *_, learned = arena.uninterrupted(40, "gold")
     assert learned["tasks"] >= 10 and learned["fitted"] >= 10
@@ -55,3 +55,5 @@ def test_a_stream_with_gold_scores_and_models_answers_as_one_that_was_never_kill
         assert (checked.lost, checked.doubled, checked.equal) == (0, 0, True), seed
         if set(kills) == set(ways):
             break
+    database = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}[kind]
+    record_property(f"kills in {database}", kills.total())
