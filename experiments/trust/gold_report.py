@@ -128,7 +128,8 @@ def report(results):
         text.append("## Other constants of the stack\n")
         text.append(
             f"Mean offline error with 20 and 50 gold, {variants['draws']} draws. The last line is "
-            "the variant that is best on the other families.\n"
+            "the variant that is best on the other families. What is committed was chosen with the "
+            "sets and targets above in view; the last line is what can be expected elsewhere.\n"
         )
         text.append(table(("variant", *families), rows))
     return "\n".join(text)
