@@ -27,20 +27,18 @@ SIZES, CROWD_SIZES = (0, 10, 20, 50, 100, 500), (0, 20, 50)
 CHUNK = 50
 PENALTY = 0.05  # C of the plain stacks, as in the data sets' README
 BINS = 10
+EARLIER = {"SLOPE": 1.0, "FEW_TASKS": 30.0, "VARIANCES": (0.5, 2.0, 8.0, 32.0)}
 VARIANTS = {
     "as committed": {},
-    "alone 0.5": {"ALONE_SHARE": 0.5},
-    "alone 0.7": {"ALONE_SHARE": 0.7},
+    "slope 1": {"SLOPE": 1.0},
+    "slope 0.5": {"SLOPE": 0.5, "SLOPE_VARIANCE": 0.25},
+    "few tasks 5": {"FEW_TASKS": 5.0},
+    "few tasks 10": {"FEW_TASKS": 10.0},
+    "few tasks 30": {"FEW_TASKS": 30.0},
     "bias 0.01": {"BIAS_VARIANCE": 0.01},
-    "variance up to 128": {"VARIANCES": (0.5, 2.0, 8.0, 32.0, 128.0)},
-    "scores 0.9": {
-        "MIXES": (
-            (("votes", 1.0),),
-            (("votes", 0.3), ("groups", 0.7)),
-            (("votes", 0.1), ("scores", 0.9)),
-            (("votes", 0.1), ("groups", 0.3), ("scores", 0.6)),
-        )
-    },
+    "variance 0.5 to 32": {"VARIANCES": (0.5, 2.0, 8.0, 32.0)},
+    "variance 1 to 256": {"VARIANCES": (1.0, 4.0, 16.0, 64.0, 256.0)},
+    "slope 1, variance 0.5 to 32, few tasks 30": EARLIER,
 }
 
 
@@ -123,6 +121,15 @@ def ece(probas, truth):
     return float(calibration_error(probs.to_numpy()[known], place, BINS))
 
 
+def noise(probas, truth):
+    """The ECE that as many tasks would have if each truth were drawn from its probabilities."""
+    probs = probas.reindex(truth.index).to_numpy(float)
+    edges = np.cumsum(probs / probs.sum(axis=1, keepdims=True), axis=1)
+    drawn = np.random.default_rng(0).random((len(probs), 1))
+    place = np.minimum((drawn > edges).sum(axis=1), probs.shape[1] - 1)
+    return float(calibration_error(probs, place, BINS))
+
+
 def online(labels, gold, workers, seed):
     """Chunks of 50 tasks in random order: final answers, and what was emitted."""
     tasks = labels["task"].unique()
@@ -191,6 +198,7 @@ def measure_crowd(name, draws, sizes=CROWD_SIZES):
             for key, used in (("unsupervised", alone), ("offline", model)):
                 found.setdefault(key, []).append(error(used.labels_, rest))
                 found.setdefault(f"{key}_ece", []).append(ece(used.probas_, rest))
+                found.setdefault(f"{key}_noise_ece", []).append(noise(used.probas_, rest))
         cells.append(cell(name, n, found))
     return cells
 

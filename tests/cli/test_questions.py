@@ -39,6 +39,7 @@ def test_ask_lists_first_what_decides_a_doubt():
     model.save("jury.lq")
     reply = run("ask", "jury.lq", "--limit", "12", "--json")
     assert "It is in doubt which answers are right" in reply.stderr
+    assert "They are chosen, not drawn at random" in reply.stderr
     found = json.loads(reply.stdout)
     assert [row["decides"] for row in found] == [True] * 10 + [False] * 2
     assert {row["task"] for row in found[:10]} == set(model.deciding_tasks().index)

@@ -89,13 +89,13 @@ class Arena:
         assert reply["error"] is None, reply["error"]
         return reply
 
-    def uninterrupted(self, n_items):
+    def uninterrupted(self, n_items, mode="settled"):
         """Where a run that nobody kills ends."""
-        if n_items not in self._ends:
+        if (n_items, mode) not in self._ends:
             with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-                reply = self.victim(where=folder, mode="settled", n_items=n_items)
-            self._ends[n_items] = reply["ended"]
-        return self._ends[n_items]
+                reply = self.victim(where=folder, mode=mode, n_items=n_items)
+            self._ends[n_items, mode] = reply["ended"]
+        return self._ends[n_items, mode]
 
     def killed(self, where, seed, mode, ways=WAYS, n_items=12, grace=1e9):
         """Kill victims of one store until its source is at an end, and check it."""
@@ -114,15 +114,19 @@ class Arena:
             if not reply["killed"]:
                 break
             kills[way] += 1
-        check = self._check_settled if mode == "settled" else self._check_free
-        return Checked(dict(kills), *check(where, seed, n_items, acknowledged, reply["ended"]))
+        if mode == "free":
+            checked = self._check_free(where, seed, n_items, acknowledged, reply["ended"])
+        else:
+            checked = self._check_settled(n_items, mode, reply["ended"])
+        return Checked(dict(kills), *checked)
 
-    def _check_settled(self, where, seed, n_items, acknowledged, end):
+    def _check_settled(self, n_items, mode, end):
+        """Compare the state, and with gold also what it taught, with that of a run left alone."""
         labels = source.labels_of(n_items)
-        in_chunks, late, held, state = end
+        in_chunks, late, held, *state = end
         found = in_chunks + late
         lost, doubled = max(len(labels) - found, 0) + held, max(found - len(labels), 0)
-        return len(labels), lost, doubled, state == self.uninterrupted(n_items)[3]
+        return len(labels), lost, doubled, state == self.uninterrupted(n_items, mode)[3:]
 
     def _check_free(self, where, seed, n_items, acknowledged, end):
         todo = source.batches_of(source.labels_of(n_items, seed), 3)

@@ -28,15 +28,20 @@ RULES = Rules(
 
 def labels_of(n_items, seed=5, n_workers=7, labels_per_item=4):
     """Labels of a small crowd in random order, so that some come late: (task, worker, label)."""
+    return crowd_of(n_items, seed, n_workers, labels_per_item)[0]
+
+
+def crowd_of(n_items, seed=5, n_workers=7, labels_per_item=4):
+    """The labels, and the true ones by task."""
     rng = Random(seed)
-    rows = []
+    rows, truths = [], {}
     for item in range(n_items):
-        truth = rng.choice(CLASSES)
+        truth = truths[f"t{item}"] = rng.choice(CLASSES)
         for worker in rng.sample(range(n_workers), labels_per_item):
             right = rng.random() < 0.6 + 0.05 * worker
             rows.append((f"t{item}", f"w{worker}", truth if right else rng.choice(CLASSES)))
     rng.shuffle(rows)
-    return rows
+    return rows, truths
 
 
 def batches_of(rows, size=8):
@@ -67,12 +72,21 @@ def opened(store, rules=RULES):
     return store.create("s", rules=rules, classes=CLASSES)
 
 
-def drive(store, todo, acknowledged=lambda key, receipt: None):
-    """Read the source from where it was left, to its end, and settle after every table."""
+def drive(store, todo, acknowledged=lambda key, receipt: None, truths=None):
+    """Read the source from where it was left, to its end, and settle after every table.
+
+    With truths, those of each third task come before the table, of tasks of the table before: some
+    of them wait, others were answered.
+    """
     stream = opened(store)
     stream.settle()
     for number in range(int(stream.position("source") or 0), len(todo)):
         key, place = f"batch {number}", str(number + 1)
+        if truths and number:
+            tasks = sorted({task for task, *_ in todo[number - 1] if int(task[1:]) % 3 == 0})
+            if tasks:
+                stream.gold({task: truths[task] for task in tasks}, key=f"gold {number}")
+                stream.settle()
         receipt = stream.accept(table_of(todo[number]), key, source="source", position=place)
         acknowledged(key, receipt)
         stream.settle()
@@ -85,6 +99,22 @@ def ended(stream):
     count = stream.count()
     in_chunks = sum(chunk["n_labels"] for chunk in stream.chunks())
     return in_chunks, count["late_labels"], count["held_labels"], stream.state_hash()
+
+
+def learned_from_gold(stream):
+    """Digests of the answers, of the gold a model keeps, and of what it learned from it."""
+    arrays = stream.snapshot().arrays
+    of_model = {
+        kind: sha256(
+            repr([(n, a.tolist()) for n, a in sorted(arrays.items()) if f"/{kind}/" in n]).encode()
+        ).hexdigest()
+        for kind in ("gold", "stack")
+    }
+    answers = [(one.item_id, one.label, one.confidence) for one in stream.answers()]
+    return {"answers": sha256(repr(answers).encode()).hexdigest(), **of_model} | {
+        "tasks": len(arrays.get("state/gold/key", ())),
+        "fitted": len(arrays.get("state/stack/tasks", ())),
+    }
 
 
 def fingerprint(store):

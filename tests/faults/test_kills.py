@@ -6,6 +6,8 @@ from itertools import count
 import pytest
 from faults.kills import WAYS
 
+from labelquorum.store.failpoints import GOLD_POINTS
+
 pytestmark = pytest.mark.kill
 
 # Kills in CI and in a long run. In CI, more than 100 of a stream in SQLite.
@@ -37,3 +39,21 @@ def test_a_stream_killed_again_and_again_loses_and_doubles_nothing(
     figures |= {f"kills at {way}": kills[way] for way in WAYS}
     for name, value in figures.items():
         record_property(name, value)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_stream_with_gold_scores_and_models_answers_as_one_that_was_never_killed(
+    arena, tmp_path, databases, record_property, kind
+):
+    *_, learned = arena.uninterrupted(40, "gold")
+    assert learned["tasks"] >= 10 and learned["fitted"] >= 10
+    kills, ways = Counter(), (*WAYS, *GOLD_POINTS)
+    for seed in count():
+        where = tmp_path / f"{seed}" if kind == "sqlite" else databases()
+        checked = arena.killed(where, seed, "gold", ways, n_items=40)
+        kills.update(checked.kills)
+        assert (checked.lost, checked.doubled, checked.equal) == (0, 0, True), seed
+        if set(kills) == set(ways):
+            break
+    database = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}[kind]
+    record_property(f"kills in {database}", kills.total())

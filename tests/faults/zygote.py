@@ -61,6 +61,14 @@ def settled(store, order, say):
     return source.ended(stream)
 
 
+def gold(store, order, say):
+    """The same with true labels, and what was learned from them."""
+    labels, truths = source.crowd_of(order["n_items"])
+    todo = source.batches_of(labels)
+    stream = source.drive(store, todo, lambda key, _: say(acknowledged=key), truths)
+    return [*source.ended(stream), source.learned_from_gold(stream)]
+
+
 def free(store, order, say):
     """Send from one thread, in any order, some of it twice; cut and learn in another."""
     todo = source.batches_of(source.labels_of(order["n_items"], order["seed"]), 3)
@@ -98,7 +106,7 @@ def free(store, order, say):
     return source.ended(stream)
 
 
-MODES = {"settled": settled, "free": free}
+MODES = {"settled": settled, "gold": gold, "free": free}
 
 
 def live(order, address, pipe):

@@ -7,7 +7,10 @@ import pytest
 import labelquorum as lq
 from labelquorum.errors import StateError
 from labelquorum.evaluation import class_conditional_crowd
+from labelquorum.ingest.chunks import make_chunk
+from labelquorum.learn.aggregator import refit
 from labelquorum.learn.estimators import ESTIMATORS, method_names
+from labelquorum.learn.methods.majority_vote import majority_vote
 
 NAMES = [*method_names(), "windowed:dawid_skene", "refit:dawid_skene", "refit:bila:authors"]
 
@@ -60,6 +63,26 @@ def test_refitting_takes_a_correction_in_place_of_the_label(chunks):
     pd.testing.assert_frame_equal(
         model.predict_proba(corrected), lq.DawidSkene().fit(corrected).probas_
     )
+
+
+def test_refitting_keeps_scores():
+    seen = []
+
+    def update(state, chunk):
+        seen.append(chunk.score)
+        return majority.update(state, chunk)
+
+    majority = majority_vote()
+    method = refit(majority._replace(update=update))
+    chunks = [
+        make_chunk([0], [0], [0], item_keys=[task], score=score, n_classes=2)
+        for task, score in enumerate((None, [0.5], None))
+    ]
+    state = method.init(chunks[0], 0)
+    for chunk in chunks:
+        state, _ = method.update(state, chunk)
+    assert seen[0] is None and "score" in state.labels
+    np.testing.assert_array_equal(seen[-1], np.float32([np.nan, 0.5, np.nan]))
 
 
 def test_refitting_forgets_the_labels_of_a_worker(chunks):

@@ -307,7 +307,7 @@ def test_a_stream_learns_from_gold_whom_to_trust_as_the_library_does(where, cloc
     with Store.open(where, clock) as store:
         stream = store.stream("s")
         assert len(stream.snapshot().arrays["state/gold/key"]) == 12
-        assert len(stream.snapshot().arrays["state/stack/held_out"]) > 0
+        assert len(stream.snapshot().arrays["state/stack/tasks"]) > 0
         assert_same_model(stream, model)
         worker = rows[0][1]
         stream.forget(worker)

@@ -33,7 +33,7 @@ def test_every_fault_point_is_listed():
         for path in STORE.rglob("*.py")
         for point in re.findall(r"\bfault\(\"(\w+)\"\)", path.read_text())
     }
-    assert calls == {*failpoints.POINTS, *failpoints.DELETE_POINTS}
+    assert calls == {*failpoints.POINTS, *failpoints.DELETE_POINTS, *failpoints.GOLD_POINTS}
 
 
 def test_a_stream_passes_every_fault_point(tmp_path):
@@ -380,7 +380,8 @@ def test_the_page_names_every_table_rule_and_fault_point():
     assert set(schema.metadata.tables) <= set(rows)
     reply = {name: rows[name].strip("`") for name in Rules().as_dict()}
     assert reply == {name: repr(value) for name, value in Rules().as_dict().items()}
-    assert {*failpoints.POINTS, *failpoints.DELETE_POINTS} <= set(re.findall(r"`(\w+)`", page))
+    points = {*failpoints.POINTS, *failpoints.DELETE_POINTS, *failpoints.GOLD_POINTS}
+    assert points <= set(re.findall(r"`(\w+)`", page))
 
 
 # ── what is refused ──────────────────────────────────────────────────────────────────────

@@ -105,6 +105,7 @@ def ask(
     Where it is in doubt which answers are right, because workers err
     together, the tasks whose true label decides it come first.
     """
+    from labelquorum.learn.reports import CHOSEN_GOLD
     from labelquorum.report import opened
 
     with opened(source, store) as gallery:
@@ -114,7 +115,7 @@ def ask(
         found = gallery.model.expected_gain(workers=chosen).reset_index()
         doubt = gallery.model.doubt()
         if doubt.in_doubt:
-            tell(doubt.says)
+            tell(f"{doubt.says} {CHOSEN_GOLD}")
             decides = found["task"].isin(gallery.model.deciding_tasks().index)
             found = found.assign(decides=decides).sort_values(
                 "decides", ascending=False, kind="stable"

@@ -289,7 +289,7 @@ def windowed(aggregator: Aggregator) -> Aggregator:
 class RefitState(NamedTuple):
     """Every label so far, and the state they were last fitted to."""
 
-    labels: Leaves  # "item_key", "worker", "label", "weight", (L,) each
+    labels: Leaves  # "item_key", "worker", "label", "weight", (L,) each; "score" once there is one
     worker_keys: NDArray[np.uint64]  # (K,)
     fit: Leaves  # the aggregator's own state, by name
     seed: int
@@ -311,6 +311,7 @@ def refit(aggregator: Aggregator) -> Aggregator:
             labels["worker"],
             labels["label"],
             weight=labels["weight"],
+            score=labels.get("score"),
             item_keys=item_keys,
             worker_keys=keys,
             n_workers=len(keys),
@@ -319,7 +320,7 @@ def refit(aggregator: Aggregator) -> Aggregator:
         return aggregator.update(aggregator.init(everything, seed), everything)
 
     def init(chunk: Chunk, seed: int) -> RefitState:
-        nothing = {name: values[:0] for name, values in _labels(chunk).items()}
+        nothing = {n: a[:0] for n, a in _labels(chunk).items() if n != "score"}
         return RefitState(
             nothing, np.zeros(0, np.uint64), state_arrays(aggregator.init(chunk, seed)), seed
         )
@@ -400,12 +401,13 @@ def _of_one_chunk(draws: Draws | None) -> Draws | None:
 
 
 def _labels(chunk: Chunk) -> Leaves:
-    return {
+    labels: Leaves = {
         "item_key": chunk.item_keys[chunk.item],
         "worker": chunk.worker,
         "label": chunk.label,
         "weight": chunk.weight,
     }
+    return labels if chunk.score is None else {**labels, "score": chunk.score}
 
 
 def _replace_labels(kept: Leaves, new: Leaves) -> Leaves:
@@ -417,5 +419,13 @@ def _replace_labels(kept: Leaves, new: Leaves) -> Leaves:
         packed["item_key"], packed["worker"] = labels["item_key"], labels["worker"]
         return packed
 
+    def column(labels: Leaves, name: str) -> NDArray[Any]:
+        # Only "score" may lack.
+        found = labels.get(name)
+        return np.full(len(labels["worker"]), np.nan, np.float32) if found is None else found
+
     stays = ~np.isin(pairs(kept), pairs(new))
-    return {name: np.concatenate([kept[name][stays], new[name]]) for name in new}
+    return {
+        name: np.concatenate([column(kept, name)[stays], column(new, name)])
+        for name in {**kept, **new}
+    }

@@ -21,6 +21,7 @@ from labelquorum.learn.analysis.agreement import (
 from labelquorum.learn.lazy import pd
 
 __all__ = [
+    "CHOSEN_GOLD",
     "NO_DOUBT",
     "Agreement",
     "Answer",
@@ -32,6 +33,12 @@ __all__ = [
     "item_report",
     "worker_report",
 ]
+
+CHOSEN_GOLD = (
+    "They are chosen, not drawn at random: an expected error or a certificate counts their true "
+    "labels as random, and does not hold, unless the model has gold_sampling='selected'."
+)
+"""What to say of true labels of the tasks that decide a doubt."""
 
 MAX_SHOWN_ROWS = 10
 """Rows of a table that a notebook shows."""

@@ -72,8 +72,9 @@ def _without_gold(shared: bytes, worker_key: int) -> bytes:
     arrays = load(shared)
     for prefix, kind in (("gold/", GoldTasks), ("stack/", Stack)):
         own = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
-        if own:
-            left = kind(**own).without_worker(worker_key)._asdict()
+        known = kind.read(own) if own else None
+        if known is not None:
+            left = known.without_worker(worker_key)._asdict()
             arrays |= {f"{prefix}{n}": np.asarray(a, order="C") for n, a in left.items()}
     return save(arrays)
 

@@ -6,7 +6,7 @@ code, so that a new one cannot go unlisted.
 
 from collections.abc import Callable
 
-__all__ = ["DELETE_POINTS", "POINTS", "arm", "fault"]
+__all__ = ["DELETE_POINTS", "GOLD_POINTS", "POINTS", "arm", "fault"]
 
 POINTS = (
     "before_accept_commit",
@@ -22,6 +22,9 @@ POINTS = (
 
 DELETE_POINTS = ("before_delete_commit", "after_delete")
 """Those of `Store.delete`."""
+
+GOLD_POINTS = ("before_gold_commit", "after_gold")
+"""Those of true labels that are accepted."""
 
 _hook: Callable[[str], None] | None = None
 

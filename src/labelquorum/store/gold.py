@@ -25,6 +25,7 @@ from labelquorum.store.accept import Acceptor, WaitingItem
 from labelquorum.store.batch import Batch, Receipt, check_names, decode, encode, encode_id
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among, any_row
+from labelquorum.store.failpoints import fault
 from labelquorum.store.learner import Outcome
 from labelquorum.store.stats import confidence_bin
 from labelquorum.store.stream_ref import StreamRef
@@ -74,6 +75,8 @@ class GoldLabels:
             self._acceptor.write_receipts(connection, [batch], [receipt], self._ref.now())
             counts = {"counted": receipt.accepted, "late": receipt.late}
             self._ref.add_event(connection, "gold", counts)
+            fault("before_gold_commit")
+        fault("after_gold")
         return receipt
 
     def _checked(self, truths: Any) -> dict[str, str]:

@@ -130,7 +130,8 @@ class State(NamedTuple):
     def upgraded(self) -> "State":
         """Add the sums that models saved by earlier versions do not have.
 
-        Matrices that were saved before counts could be sparse become sparse.
+        Matrices that were saved before counts could be sparse become sparse. Of a stack, what is
+        no longer kept goes.
         """
         sums = {
             name: padded(kept, (max(len(kept), N_SUMS), self.n_classes))
@@ -140,7 +141,8 @@ class State(NamedTuple):
         if any(is_sparse(name, self.n_classes) for name in self.pooled):
             rows = WorkerRows(rows_with_classes(rows.to_arrays(), self.n_classes))
         expected = {n: upgraded_answers(kept) for n, kept in self.expected_errors.items()}
-        return self._replace(unexplained=sums, rows=rows, expected_errors=expected)
+        stack = {name: a for name, a in self.stack.items() if name in stacking.Stack._fields}
+        return self._replace(unexplained=sums, rows=rows, expected_errors=expected, stack=stack)
 
 
 class Info(NamedTuple):

@@ -1,9 +1,9 @@
-"""Laplace's approximation of logistic regression with a normal prior.
+"""Laplace's approximation of logistic regressions with a normal prior, several at once.
 
-f = mean + F w with w ~ N(0, I), and P(true) = σ(f): the most probable f, the evidence p(true), and
-what f would be of a task without its own truth. Rasmussen and Williams, Gaussian Processes for
-Machine Learning (2006), section 3.4. Where there are fewer features than tasks, the same equations
-are solved by feature.
+f ~ N(mean, K) and P(true) = σ(f) per class: the most probable f, and the evidence p(true).
+Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), section 3.4. The regressions
+share most of K, so that few tasks are solved exactly and many by conjugate gradients, in which a
+step of all classes is one product of matrices.
 """
 
 from typing import NamedTuple
@@ -12,94 +12,122 @@ import numpy as np
 
 from labelquorum._types import Floats
 
-__all__ = ["Fit", "laplace", "left_out"]
+__all__ = ["Covariance", "Fit", "laplace", "log_evidence"]
 
-MAX_ROUNDS, TOLERANCE = 30, 1e-6
-"""Newton's method ends once a round gains less than this in log p."""
+MAX_ROUNDS, TOLERANCE = 30, 1e-5
+"""Newton's method ends once a round gains less than this in every log p."""
+
+DIRECT_TASKS = 192
+"""Up to which equations are solved directly: at 128 tasks in 0.1 ms, at 512 in 5 ms, which is 200
+products of K and a vector."""
+
+MAX_STEPS, RESIDUAL = 200, 1e-3
+"""Conjugate gradients end at this share of the right side; the next round of Newton's method
+corrects the rest."""
+
+
+class Covariance(NamedTuple):
+    """K of each class: K_c = kernel + s_c s_cᵀ + bias."""
+
+    kernel: Floats  # (G, G)
+    slopes: Floats  # s (C, G)
+    bias: float
+
+    def times(self, values: Floats) -> Floats:
+        """K_c v_c of each class, (C, G)."""
+        along = (values * self.slopes).sum(axis=1, keepdims=True) * self.slopes
+        level = self.bias * values.sum(axis=1, keepdims=True)
+        return np.asarray(values @ self.kernel + along + level)
+
+    def scaled(self, c: int, root: Floats) -> Floats:
+        """I + W^½ K_c W^½, (G, G)."""
+        matrix: Floats = np.multiply.outer(self.slopes[c], self.slopes[c])
+        matrix += self.kernel
+        matrix += self.bias
+        matrix *= root[:, None]
+        matrix *= root
+        matrix.flat[:: len(root) + 1] += 1
+        return matrix
 
 
 class Fit(NamedTuple):
-    """The maximum, and how probable it makes what was seen."""
+    """The maximum of each class."""
 
-    dual: Floats  # (G,) weights are Fᵀ × dual
-    log_odds: Floats  # f (G,)
-    log_evidence: float
+    dual: Floats  # (C, G) where f = mean + K dual
+    log_odds: Floats  # f (C, G)
+    log_prob: Floats  # log p(true | f) − ½ dualᵀ K dual (C,)
 
 
-def laplace(factor: Floats, is_true: Floats, mean: Floats) -> Fit:
-    """The most probable f of a logistic likelihood under N(mean, F Fᵀ), by Newton's method.
+def laplace(
+    covariance: Covariance, is_true: Floats, mean: Floats, start: Floats | None = None
+) -> Fit:
+    """The most probable f of a logistic likelihood under N(mean, K), by Newton's method.
 
-    f = mean + F Fᵀ dual, where dual = 1[true] − σ(f) at the maximum.
+    f = mean + K dual, where dual = 1[true] − σ(f) at the maximum; is_true and mean are (C, G).
+    `start` is a dual near that of the maximum, such as that of another K.
     """
-    dual, log_odds = np.zeros_like(mean), mean
-    objective = -_log_loss(log_odds, is_true).sum()
-    covariance = _covariance(factor)
+    found = _at(np.zeros_like(mean), covariance, is_true, mean)
+    if start is not None:
+        near = _at(start, covariance, is_true, mean)
+        if (near.log_prob > found.log_prob).all():
+            found = near
     for _ in range(MAX_ROUNDS):
-        prob, curvature = _curvature(log_odds)
-        # b = W (f − m) + ∇ log p;  dual = b − W F (I + Fᵀ W F)⁻¹ Fᵀ b
-        target = curvature * (log_odds - mean) + is_true - prob
-        newton = target - _shrunk(factor, covariance, curvature, target)
-        step, before = 1.0, objective
+        prob, curvature = _curvature(found.log_odds)
+        # b = W (f − m) + ∇ log p;  dual = b − W^½ (I + W^½ K W^½)⁻¹ W^½ K b
+        target = curvature * (found.log_odds - mean) + is_true - prob
+        root = np.sqrt(curvature)
+        newton = target - root * _solved(covariance, root, root * covariance.times(target))
+        before, step = found, np.ones((len(mean), 1))
         while True:
-            moved = dual + step * (newton - dual)
-            log_odds = mean + factor @ (factor.T @ moved)
-            objective = -0.5 * moved @ (log_odds - mean) - _log_loss(log_odds, is_true).sum()
-            if objective >= before - TOLERANCE or step < 1e-3:
+            found = _at(before.dual + step * (newton - before.dual), covariance, is_true, mean)
+            worse = found.log_prob < before.log_prob - TOLERANCE
+            if not (worse & (step[:, 0] > 1e-3)).any():
                 break
-            step /= 2
-        dual = moved
-        if objective - before < TOLERANCE:
+            step[worse] /= 2
+        if (found.log_prob - before.log_prob < TOLERANCE).all():
             break
-    matrix = _matrix(factor, covariance, _curvature(log_odds)[1])
-    log_root = np.log(np.diagonal(np.linalg.cholesky(matrix))).sum()
-    return Fit(dual, log_odds, float(objective - log_root))
+    return found
 
 
-def left_out(factor: Floats, is_true: Floats, log_odds: Floats) -> Floats:
-    """Log-odds of each task by a fit to the others, to first order, (G,)."""
-    prob, curvature = _curvature(log_odds)
-    covariance = _covariance(factor)
-    inverse = np.linalg.inv(_matrix(factor, covariance, curvature))
-    # Σ = (K⁻¹ + W)⁻¹; without task i, f_i falls by Σ_ii / (1 − W_ii Σ_ii) times its residual
-    if covariance is None:
-        spread = ((factor @ inverse) * factor).sum(axis=1)
-    else:
-        spread = (1 - np.diagonal(inverse)) / curvature
-    influence = spread / np.maximum(1 - curvature * spread, 1e-3)
-    return np.asarray(log_odds - influence * (is_true - prob))
+def log_evidence(covariance: Covariance, fit: Fit, c: int) -> float:
+    """Log p(true) of a class, its weights integrated out."""
+    root = np.sqrt(_curvature(fit.log_odds[c])[1])
+    # In float32, which takes half the time and errs by about 0.001.
+    matrix = covariance.scaled(c, root).astype(np.float32)
+    return float(fit.log_prob[c] - np.linalg.slogdet(matrix)[1] / 2)
 
 
-def _covariance(factor: Floats) -> Floats | None:
-    """K = F Fᵀ, where that is smaller than Fᵀ F."""
-    n_tasks, n_features = factor.shape
-    return factor @ factor.T if n_tasks <= n_features else None
+def _at(dual: Floats, covariance: Covariance, is_true: Floats, mean: Floats) -> Fit:
+    shift = covariance.times(dual)
+    log_prob = -0.5 * (dual * shift).sum(axis=1) - _log_loss(mean + shift, is_true).sum(axis=1)
+    return Fit(dual, mean + shift, log_prob)
 
 
-def _matrix(factor: Floats, covariance: Floats | None, curvature: Floats) -> Floats:
-    """I + W^½ K W^½, or I + Fᵀ W F, which has the same determinant and fewer rows."""
-    if covariance is None:
-        return np.eye(factor.shape[1]) + factor.T @ (curvature[:, None] * factor)
-    root = np.sqrt(curvature)
-    return np.eye(len(factor)) + root[:, None] * covariance * root
-
-
-def _shrunk(factor: Floats, covariance: Floats | None, curvature: Floats, target: Floats) -> Floats:
-    """W F (I + Fᵀ W F)⁻¹ Fᵀ b = W^½ (I + W^½ K W^½)⁻¹ W^½ K b."""
-    matrix = _matrix(factor, covariance, curvature)
-    if covariance is None:
-        return np.asarray(curvature * (factor @ np.linalg.solve(matrix, factor.T @ target)))
-    root = np.sqrt(curvature)
-    return np.asarray(root * np.linalg.solve(matrix, root * (covariance @ target)))
+def _solved(covariance: Covariance, root: Floats, right: Floats) -> Floats:
+    """(I + W^½ K W^½)⁻¹ r of each class."""
+    if right.shape[1] <= DIRECT_TASKS:
+        matrices = np.stack([covariance.scaled(c, root[c]) for c in range(len(right))])
+        return np.asarray(np.linalg.solve(matrices, right[:, :, None])[:, :, 0])
+    found, rest = np.zeros_like(right), right
+    towards, size = rest, (rest**2).sum(axis=1, keepdims=True)
+    enough = RESIDUAL**2 * np.maximum(size, 1e-12)
+    for _ in range(MAX_STEPS):
+        image = towards + root * covariance.times(root * towards)
+        length = size / np.maximum((towards * image).sum(axis=1, keepdims=True), 1e-300)
+        found = found + length * towards
+        rest = rest - length * image
+        following = (rest**2).sum(axis=1, keepdims=True)
+        if (following <= enough).all():
+            break
+        towards = rest + following / np.maximum(size, 1e-300) * towards
+        size = following
+    return found
 
 
 def _curvature(log_odds: Floats) -> tuple[Floats, Floats]:
     """σ(f), and W = σ (1 − σ)."""
-    prob = _sigmoid(log_odds)
+    prob = np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -60, 60))))
     return prob, np.maximum(prob * (1 - prob), 1e-10)
-
-
-def _sigmoid(log_odds: Floats) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -60, 60))))
 
 
 def _log_loss(log_odds: Floats, is_true: Floats) -> Floats:

@@ -9,18 +9,19 @@ alone. Of each class c it learns the log-odds that it is the truth, one against 
 s_c are the log-odds of the worker models, x_b is label b as standardised indicators of the classes,
 and where labels have scores or workers have a model, its score and the sum of x over the workers of
 one model are features too. This is logistic regression with a normal prior, w ~ N(0, v), around
-the answer of the worker models (τ = 1 and w = 0): ridge-logistic stacking. Where gold says nothing
-of a task's workers, the answer stays theirs. The answer is
+the answer of the worker models at a temperature (τ_c ~ N(0.3, 0.15)): ridge-logistic stacking.
+Where gold says nothing of a task's workers, the class answered stays theirs. The answer is
 
     log p_c(i) = τ log q_c(i) + ½ (β_c + Σ_b x_b · w_c[worker of b]) + a constant
 
 with the q of the worker models and one τ: a sum of what labels say, so that it can be explained. Of
 two classes that is f itself; of more, two that compete gain on each other what f says of both.
 
-How far to go (v, whether τ is free, which features) is chosen by the evidence p(gold), which is the
-product of the probabilities of each gold label given those before it: how well gold is predicted
-that was not seen. One of the readings is the worker models alone at several temperatures. The
-weights of all readings, each by its evidence, are averaged, so a stack is one set of weights.
+How far to go (v, which features) is chosen by the evidence p(gold), which is the product of the
+probabilities of each gold label given those before it: how well gold is predicted that was not
+seen. One of the readings is the worker models alone at several temperatures; the more gold tasks a
+worker has, the less probable it is a priori. The weights of all readings, each by its evidence, are
+averaged, so a stack is one set of weights.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,9 +32,8 @@ from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
-from labelquorum.learn.aggregator import softmax
 from labelquorum.learn.bila.gold import GoldTasks, vote_weights
-from labelquorum.learn.bila.laplace import Fit, laplace, left_out
+from labelquorum.learn.bila.laplace import Covariance, Fit, laplace, log_evidence
 
 __all__ = ["RANDOM", "SELECTED", "Stack", "apply", "fit", "is_due", "log_odds"]
 
@@ -43,14 +43,16 @@ RANDOM, SELECTED = "random", "selected"
 TEMPERATURES = (0.25, 0.5, 1.0, 1.5)
 """τ of the readings that keep to the worker models."""
 
-VARIANCES = (0.5, 2.0, 8.0, 32.0)
+VARIANCES = (1.0, 4.0, 16.0, 64.0)
 """v: the variance of what a task's labels add to its log-odds."""
 
-ALONE_SHARE = 0.3
-"""Prior probability that the worker models need nothing but a temperature."""
+FEW_TASKS = 15.0
+"""Gold tasks per worker with which the worker models alone are as likely to answer best, a priori,
+as with what gold says of their workers."""
 
-SLOPE_VARIANCE, BIAS_VARIANCE = 0.25, 0.1
-"""Of τ, where it is free, and of β."""
+SLOPE, SLOPE_VARIANCE, BIAS_VARIANCE = 0.3, 0.15, 0.1
+"""τ beside what gold says of workers, its variance, and that of β. Below 1: worker models whose
+answers gold corrects are surer than they are right."""
 
 MIXES: Sequence[tuple[tuple[str, float], ...]] = (
     (("votes", 1.0),),
@@ -60,8 +62,8 @@ MIXES: Sequence[tuple[tuple[str, float], ...]] = (
 )
 """Shares of the variance v that features have."""
 
-SCREENED_TASKS, MAX_READINGS, MAX_SCREENED_CLASSES = 128, 3, 8
-"""All readings are fitted to at most 128 tasks and 8 classes, and the best three to all tasks."""
+SCREENED_TASKS, MAX_READINGS, MAX_SCREENED_CLASSES = 128, 3, 3
+"""All readings are fitted to at most 128 tasks and 3 classes, and the best three to all tasks."""
 
 MAX_CELLS = 2_000_000
 """Workers × classes² of a stack at the most; with more, the worker models are kept to."""
@@ -93,7 +95,6 @@ class Stack(NamedTuple):
     seen: NDArray[np.int64]  # () gold tasks learned from when it was fitted
     tasks: NDArray[np.uint64]  # (G,) the gold tasks it was fitted to
     truth: NDArray[np.int32]  # (G,) and their classes
-    held_out: NDArray[np.float32]  # (G, C) what it would answer to each, fitted to all the others
 
     @classmethod
     def read(cls, arrays: Mapping[str, NDArray[Any]]) -> "Stack | None":
@@ -143,29 +144,31 @@ def fit(gold: GoldTasks, shares: Floats, sampling: str) -> Stack:
     features = _Features.of(gold, shares)
     classes = _modelled_classes(gold, n_classes)
     readings, fits = list(_readings(features, sampling)), _Fits(features, gold)
-    few = classes[:MAX_SCREENED_CLASSES]
-    weight = fits.posterior(readings, few, min(len(gold.key), SCREENED_TASKS))
-    if len(gold.key) > SCREENED_TASKS:
+    n_screened = min(len(gold.key), SCREENED_TASKS)
+    weight = fits.posterior(readings, classes[:MAX_SCREENED_CLASSES], n_screened)
+    if n_screened < len(gold.key):
         best = np.argsort(-weight, kind="stable")[:MAX_READINGS]
         readings = [readings[r] for r in best]
-        weight = fits.posterior(readings, few, len(gold.key))
+        weight = fits.posterior(readings, classes, len(gold.key))
     kept = np.flatnonzero(weight > 0.01)
     readings, weight = [readings[r] for r in kept], weight[kept] / weight[kept].sum()
-    return _averaged(readings, weight, fits, classes, n_classes)
+    return _averaged(readings, weight, features, fits, classes, n_classes)
 
 
 def _readings(features: "_Features", sampling: str) -> Iterator[_Reading]:
-    temperatures = TEMPERATURES if sampling == RANDOM else (1.0,)
-    bias = BIAS_VARIANCE if sampling == RANDOM else 0.0
-    slopes = (0.0, SLOPE_VARIANCE) if sampling == RANDOM else (0.0,)
+    drawn = sampling == RANDOM
+    temperatures = TEMPERATURES if drawn else (1.0,)
+    slope, free, bias = (SLOPE, SLOPE_VARIANCE, BIAS_VARIANCE) if drawn else (1.0, 0.0, 0.0)
+    # P(alone) = 1 / (1 + (n/n₀)²): what gold says of a worker is learned from their gold tasks, and
+    # the evidence also counts how badly the first of them were predicted.
+    alone = 1 / (1 + (features.tasks_per_worker / FEW_TASKS) ** 2)
+    for temperature in temperatures:
+        yield _Reading(temperature, 0.0, 0.0, 0.0, (), alone / len(temperatures))
     mixes = [mix for mix in MIXES if all(name in features.parts for name, _ in mix)]
-    for slope in temperatures:
-        yield _Reading(slope, 0.0, 0.0, 0.0, (), ALONE_SHARE / len(temperatures))
-    share = (1 - ALONE_SHARE) / max(len(slopes) * len(VARIANCES) * len(mixes), 1)
-    for free in slopes:
-        for variance in VARIANCES:
-            for mix in mixes:
-                yield _Reading(1.0, free, bias, variance, mix, share)
+    share = (1 - alone) / max(len(VARIANCES) * len(mixes), 1)
+    for variance in VARIANCES:
+        for mix in mixes:
+            yield _Reading(slope, free, bias, variance, mix, share)
 
 
 def _modelled_classes(gold: GoldTasks, n_classes: int) -> NDArray[np.intp]:
@@ -189,6 +192,7 @@ class _Features(NamedTuple):
     indicators: Floats  # (C, C) x of a label z, by row, before its part is normed
     norms: dict[str, float]  # what each part was divided by
     score_scale: Floats  # (U, 2) mean and spread of each worker's scores
+    tasks_per_worker: float  # gold tasks of the worker of a label, on average
 
     @classmethod
     def of(cls, gold: GoldTasks, shares: Floats) -> "_Features":
@@ -224,18 +228,8 @@ class _Features(NamedTuple):
         parts = {name: part / norms[name] for name, part in parts.items() if norms[name] > 0}
         if "votes" not in parts:  # then nothing is kept of single workers
             workers, groups, scale = workers[:0], groups[:0], scale[:0]
-        return cls(parts, workers, groups, indicators, norms, scale)
-
-    def factor(self, reading: _Reading, log_odds: Floats, n_tasks: int) -> Floats:
-        """F of the first gold tasks, where Cov(f) = F Fᵀ, (G, D)."""
-        # Cov(f_i, f_j) = v k(i, j) + Var(τ) s_i s_j + Var(β)
-        columns = [
-            np.sqrt(reading.variance * share) * self.parts[name][:n_tasks]
-            for name, share in reading.mix
-        ]
-        columns.append(np.sqrt(reading.slope_variance) * log_odds[:, None])
-        columns.append(np.full((n_tasks, 1), np.sqrt(reading.bias_variance)))
-        return np.concatenate(columns, axis=1)
+        often_seen = float(np.bincount(worker)[worker].mean()) if len(worker) else 0.0
+        return cls(parts, workers, groups, indicators, norms, scale, often_seen)
 
 
 def _summed(
@@ -268,78 +262,83 @@ def _standardised(score: NDArray[Any], scale: Floats) -> Floats:
 
 
 class _Fits:
-    """Readings fitted to classes, each once."""
+    """Readings fitted to gold, each once to the classes and tasks asked for."""
 
     def __init__(self, features: _Features, gold: GoldTasks) -> None:
-        self.features, self.gold = features, gold
-        self._found: dict[tuple[_Reading, int, int], Fit] = {}
+        self.gold = gold
+        self._kernels = {name: _products(part) for name, part in features.parts.items()}
+        self._found: dict[tuple[_Reading, int, int], tuple[Covariance, Fit]] = {}
+        self._last: dict[tuple[int, int], Floats] = {}
 
     def posterior(
         self, readings: Sequence[_Reading], classes: NDArray[np.intp], n_tasks: int
     ) -> Floats:
         """How probable each reading is by the evidence of the first gold tasks, (readings,)."""
-        log_evidence = np.array([np.log(reading.prior) for reading in readings])
+        log_prob = np.log([max(reading.prior, 1e-30) for reading in readings])
         for r, reading in enumerate(readings):
-            for c in map(int, classes):
-                found = self.get(reading, c, n_tasks).log_evidence
-                # One against the rest counts each of C classes; with two, both would be the same.
-                log_evidence[r] += found if len(classes) == 1 else found / 2
-        weight = np.exp(log_evidence - log_evidence.max())
+            covariance, found = self.get(reading, classes, n_tasks)
+            screened = range(min(len(classes), MAX_SCREENED_CLASSES))
+            evidence = sum(log_evidence(covariance, found, c) for c in screened)
+            # One against the rest counts each of C classes; with two, both would be the same.
+            log_prob[r] += evidence if len(classes) == 1 else evidence / 2
+        weight = np.exp(log_prob - log_prob.max())
         return np.asarray(weight / weight.sum())
 
-    def get(self, reading: _Reading, c: int, n_tasks: int) -> Fit:
-        """Laplace's approximation of one reading of one class."""
-        key = reading, c, n_tasks
+    def get(
+        self, reading: _Reading, classes: NDArray[np.intp], n_tasks: int
+    ) -> tuple[Covariance, Fit]:
+        """Laplace's approximation of one reading of each class, by the first gold tasks."""
+        key = reading, len(classes), n_tasks
         if key not in self._found:
-            is_true, log_odds = self.target(c, n_tasks)
-            factor = self.features.factor(reading, log_odds, n_tasks)
-            self._found[key] = laplace(factor, is_true, reading.slope * log_odds)
+            gold, some = self.gold, slice(n_tasks)
+            is_true = (gold.truth[some] == classes[:, None]).astype(np.float64)
+            log_odds = gold.log_odds[some, classes].T.astype(np.float64)
+            n_known = is_true.shape[1]
+            # Cov(f_i, f_j) = v k(i, j) + Var(τ) s_i s_j + Var(β)
+            kernel = np.zeros((n_known, n_known))
+            for name, share in reading.mix:
+                kernel += reading.variance * share * self._kernels[name][some, some]
+            slopes = np.sqrt(reading.slope_variance) * log_odds
+            covariance = Covariance(kernel, slopes, reading.bias_variance)
+            mean = reading.slope * log_odds
+            found = laplace(covariance, is_true, mean, self._last.get(key[1:]))
+            self._found[key], self._last[key[1:]] = (covariance, found), found.dual
         return self._found[key]
 
-    def held_out(self, reading: _Reading, c: int) -> Floats:
-        """Log-odds of each gold task by a fit to the others, (G,)."""
-        n_tasks = len(self.gold.key)
-        is_true, log_odds = self.target(c, n_tasks)
-        factor = self.features.factor(reading, log_odds, n_tasks)
-        return left_out(factor, is_true, self.get(reading, c, n_tasks).log_odds)
 
-    def target(self, c: int, n_tasks: int) -> tuple[Floats, Floats]:
-        """Whether c is the truth, and its log-odds by the worker models, (G,) each."""
-        is_true = (self.gold.truth[:n_tasks] == c).astype(np.float64)
-        return is_true, self.gold.log_odds[:n_tasks, c].astype(np.float64)
+def _products(part: Floats) -> Floats:
+    """k(i, j) = x_i · x_j, (G, G); in float32, which takes half the time and errs by 1e-6."""
+    narrow = part.astype(np.float32)
+    return np.asarray(narrow @ narrow.T, np.float64)
 
 
 def _averaged(
     readings: Sequence[_Reading],
     weight: Floats,
+    features: _Features,
     fits: _Fits,
     classes: NDArray[np.intp],
     n_classes: int,
 ) -> Stack:
     """One stack of several readings: f is linear in the weights, and so is its mean."""
-    features, gold = fits.features, fits.gold
+    gold = fits.gold
     n_workers, n_groups = len(features.workers), len(features.groups)
     sizes = {"votes": n_workers * n_classes, "groups": n_groups * n_classes, "scores": n_workers}
     learned = {name: np.zeros((size, n_classes)) for name, size in sizes.items()}
     slope = np.full(n_classes, sum(w * r.slope for w, r in zip(weight, readings, strict=True)))
-    bias, held_out = np.zeros(n_classes), slope * gold.log_odds.astype(np.float64)
-    for c in map(int, classes):
-        held_out[:, c] = 0
-        for part, reading in zip(weight, readings, strict=True):
-            found = fits.get(reading, c, len(gold.key))
-            held_out[:, c] += part * fits.held_out(reading, c)
-            bias[c] += part * reading.bias_variance * found.dual.sum()
-            log_odds = gold.log_odds[:, c].astype(np.float64)
-            slope[c] += part * reading.slope_variance * (found.dual @ log_odds)
-            for name, mixed in reading.mix:
-                scale = part * reading.variance * mixed / features.norms[name]
-                learned[name][:, c] += scale * (features.parts[name].T @ found.dual)
+    bias = np.zeros(n_classes)
+    for part, reading in zip(weight, readings, strict=True):
+        dual = fits.get(reading, classes, len(gold.key))[1].dual
+        bias[classes] += part * reading.bias_variance * dual.sum(axis=1)
+        log_odds = gold.log_odds[:, classes].T
+        slope[classes] += part * reading.slope_variance * (dual * log_odds).sum(axis=1)
+        for name, mixed in reading.mix:
+            scale = part * reading.variance * mixed / features.norms[name]
+            learned[name][:, classes] += scale * (features.parts[name].T @ dual.T)
     if n_classes == 2:  # f_0 = −f_1
-        held_out[:, 0] = -held_out[:, 1]
         for each in learned.values():
             each[:, 0] = -each[:, 1]
         slope[0], bias[0] = slope[1], -bias[1]
-    beyond = HALF * (held_out - slope * gold.log_odds)
     common = float(slope[gold.truth].mean())
 
     def by_label(name: str, n_rows: int) -> Floats:
@@ -358,7 +357,6 @@ def _averaged(
         gold.seen,
         gold.key,
         gold.truth,
-        softmax(beyond - common * np.logaddexp(0, -gold.log_odds)),
     )
 
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from labelquorum.ingest.writers import write_rows
+from labelquorum.learn.reports import CHOSEN_GOLD
 from labelquorum.server.auth import Guarded
 from labelquorum.server.cache import as_json, json_response
 from labelquorum.server.context import cached_body, known_stream, service_of
@@ -40,7 +41,8 @@ ASK_COLUMNS = (
 )
 IN_DOUBT = (
     "It is in doubt which answers are right, because workers err together: answers are votes with "
-    "low confidence. First come the tasks whose true label, sent as gold, decides it."
+    "low confidence. First come the tasks whose true label, sent as gold, decides it. "
+    f"{CHOSEN_GOLD}"
 )
 CLOSES = (
     "This stream closes a task with its answer (its rule `grace` is 0), so no gain is known. "
