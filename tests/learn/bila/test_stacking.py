@@ -9,6 +9,7 @@ import pytest
 import labelquorum as lq
 from labelquorum.evaluation import class_conditional_crowd
 from labelquorum.ingest.chunks import id_key
+from labelquorum.learn.bila import bila
 from labelquorum.learn.bila.stacking import Stack
 from labelquorum.learn.shards import fit_shards, learn_in_shards
 
@@ -53,6 +54,19 @@ def frame(crowd):
 
 def stack_of(model):
     return Stack.read(model.model_.learned.state.stack)
+
+
+def test_gold_and_no_longer_the_classes_named_sets_the_temperature(jury):
+    """Without a stack, answers that name other classes than labels do are less sure."""
+    method = bila()
+    model = lq.BiLA().fit(jury.labels, true_labels=jury.gold(10))
+    state = model.model_.learned.state
+    name = method.counts.recipe.worker_models[state.speaks]
+    shifted = state._replace(class_counts={name: state.label_shares * [1.5, 0.5]})
+    few = np.array([2.0, 18.0])
+    by_gold = method.temperature(shifted, few, few)
+    np.testing.assert_array_equal(by_gold, method.temperature(state, few, few))
+    assert (method.temperature(shifted._replace(stack={}), few, few) > 2 * by_gold).all()
 
 
 def bits(model, folder):

@@ -265,7 +265,7 @@ def readings(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, Floats
     """What the vote and the selected worker model make of items, (N, C) probabilities each."""
     state = _grow(state, chunk)
     log_scores, _ = _scored(state, chunk, selected(state, recipe), recipe)
-    divisor = _model_temperature(state, chunk.workers_by_item, chunk.weight_by_item, recipe)
+    divisor = _of_dependence(state, chunk.workers_by_item, chunk.weight_by_item, recipe)
     return chunk.vote_shares, softmax(log_scores / divisor[:, None]).astype(np.float64)
 
 
@@ -303,7 +303,7 @@ def _without_own_truth(state: State, items: Chunk, recipe: Recipe) -> Floats:
     alone = items._replace(worker=rows.astype(np.int32), workers=rows.astype(np.int32))
     packed = pack_counted(alone, items.weight, np.zeros(items.n_items))
     log_scores, _ = score(name, packed, _settled(state, left, theta, name), recipe)
-    divisor = _model_temperature(state, items.workers_by_item, items.weight_by_item, recipe)
+    divisor = _of_dependence(state, items.workers_by_item, items.weight_by_item, recipe)
     return softmax(log_scores / divisor[:, None]).astype(np.float64)
 
 
@@ -615,16 +615,17 @@ def _temperature(
     if doubt(state, recipe).in_doubt if in_doubt is None else in_doubt:
         # all labels of an item count as one
         return np.maximum(np.asarray(n_labels, np.float64), 1.0)
-    return _model_temperature(state, n_workers, n_labels, recipe)
-
-
-def _model_temperature(state: State, n_workers: Floats, n_labels: Floats, recipe: Recipe) -> Floats:
-    """The same for the selected worker model, whether or not it is in doubt."""
-    name = selected(state, recipe)
-    divisor = temperature(n_workers, n_labels, recipe.dependence, state.unexplained[name])
-    if recipe.dependence != "learned":
+    divisor = _of_dependence(state, n_workers, n_labels, recipe)
+    if recipe.dependence != "learned" or state.stack:  # gold tells τ: `stacking`
         return divisor
-    return divisor * class_shift_factor(state.label_shares, state.class_counts[name])
+    inferred = state.class_counts[selected(state, recipe)]
+    return divisor * class_shift_factor(state.label_shares, inferred)
+
+
+def _of_dependence(state: State, n_workers: Floats, n_labels: Floats, recipe: Recipe) -> Floats:
+    """The temperature of the selected worker model by dependence alone, doubted or not."""
+    sums = state.unexplained[selected(state, recipe)]
+    return temperature(n_workers, n_labels, recipe.dependence, sums)
 
 
 def _class_prior(state: State, recipe: Recipe) -> Floats:
