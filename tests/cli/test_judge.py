@@ -61,7 +61,7 @@ def test_the_jury_is_reported_by_gold_and_the_consensus_written(truth):
 
 def test_without_gold_it_says_what_gold_would_add():
     result = run("votes.csv")
-    assert "against the consensus of the others" in " ".join(result.stdout.split())
+    assert "against the consensus on 60 tasks" in " ".join(result.stdout.split())
     assert "label 20 tasks by hand, drawn at random" in result.stderr
 
 
