@@ -176,8 +176,8 @@ def score(
     scored = [(label == true, sure) for true, label, sure in rows if true is not None]
     if not scored:
         raise LabelError(
-            f"{truth}: none of its {len(known):,} tasks is in {answers}. Check that tasks have the "
-            "same ids in both."
+            f"{truth}: none of its {len(known):,} tasks is in {answers}, or all are gold there. "
+            "Check that tasks have the same ids in both."
         )
     right = np.array([one for one, _ in scored])
     low, high = wilson(float(1 - right.mean()), len(right))
