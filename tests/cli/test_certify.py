@@ -52,7 +52,7 @@ def test_labels_and_answers_are_taken_as_files_and_the_rest_is_written(gold):
         assert [row["task"] for row in csv.DictReader(lines)] == found["todo"]
     assert not set(found["todo"]) & set(gold)
     own = run("expected-error", "answers.csv").stdout
-    assert "by the model's own confidence, without gold" in own
+    assert "by the model's own confidence, which no gold checks" in own
 
 
 def test_without_enough_gold_it_says_how_much_it_takes(gold):

@@ -61,7 +61,7 @@ def test_the_jury_is_reported_by_gold_and_the_consensus_written(truth):
 
 def test_without_gold_it_says_what_gold_would_add():
     result = run("votes.csv")
-    assert "against the consensus of the others" in " ".join(result.stdout.split())
+    assert "against the consensus on 60 tasks" in " ".join(result.stdout.split())
     assert "label 20 tasks by hand, drawn at random" in result.stderr
 
 
@@ -97,6 +97,74 @@ def test_json_lines_with_numbers_meet_gold_of_text():
     found = json.loads(run("votes.jsonl", "--gold", "numbers.csv", "--json").stdout)
     judges = {row["worker"]: row["reliability"] for row in found["judges"]}
     assert found["gold_tasks"] == 25 and judges["a"] == 1 and judges["c"] == pytest.approx(16 / 25)
+
+
+def test_gold_that_was_learned_is_marked_and_no_evidence_for_a_certificate(truth):
+    run("votes.csv", "--gold", "gold.csv", "--output", "consensus.csv")
+    rows = list(csv.DictReader(Path("consensus.csv").read_text().splitlines()))
+    assert [row["gold"] for row in rows] == ["1"] * 30 + ["0"] * 30
+    run("votes.csv", "--output", "plain.csv")
+    assert "gold" not in Path("plain.csv").read_text()
+
+    def certify(audit: str, *more: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(app, ["certify", "consensus.csv", "--audit", audit, *more])
+        assert result.exit_code == code, result.output
+        return result
+
+    write("again.csv", ("task", "label"), [("t3", truth[3])])
+    assert (
+        "answers task 't3' with the truth that was given as gold"
+        in certify("again.csv", code=1).stderr
+    )
+    drawn = [(f"t{n}", truth[n]) for n in range(59, 29, -1)]
+    write("audit.csv", ("task", "label"), drawn)
+    found = json.loads(certify("audit.csv", "--json").stdout)
+    assert found["tasks"] == found["gold"] == 30  # as the library counts them
+    scored = CliRunner().invoke(app, ["score", "consensus.csv", "gold.csv"])
+    assert scored.exit_code == 1 and "none of its 31 tasks" in scored.stderr
+
+
+def test_ids_are_never_cut_and_attributes_go_first_in_a_narrow_terminal():
+    rows = [
+        (f"t{task}", f"a long model|its long prompt|{judge}", "AB"[task % 2], judge * 30)
+        for task in range(40)
+        for judge in "xyz"
+    ]
+    write("long.csv", ("task", "worker", "label", "model"), rows)
+    result = CliRunner().invoke(app, ["judge", "long.csv"], env={"COLUMNS": "80"})
+    assert "a long model|its long prompt|x" in result.stdout
+    assert "x" * 30 not in result.stdout and "…" not in result.stdout
+    assert "x" * 30 in run("long.csv").stdout
+
+
+def test_true_labels_that_no_judge_gave_are_told():
+    write("other.csv", ("task", "label"), [("t1", "A"), ("t2", "a"), ("t3", "a")])
+    said = run("votes.csv", "--gold", "other.csv").stderr
+    assert (
+        "other.csv: 2 true labels are none of the labels there are: 'a', and not 'A', 'B'" in said
+    )
+    assert "3 gold labels: label 17 more tasks" in said
+
+
+def test_columns_may_be_named_and_bad_rows_left_out():
+    write("odd.csv", ("q", "who", "says", "score"), [("t1", "x", "A", "1"), ("t1", "y", "A", "-")])
+    named = ("--task-column", "q", "--worker-column", "who", "--label-column", "says")
+    assert "--on-bad" in run("--help").stdout
+    assert "Rows left out: 1." in run("odd.csv", *named, "--on-bad", "skip").stderr
+    assert "not a finite number" in run("odd.csv", *named, code=1).stderr
+
+
+def test_a_file_of_workers_that_tells_nothing_is_refused():
+    write("workers.csv", ("worker", "model"), [("nobody", "gpt")])
+    rows = [(f"t{n}", judge, "AB"[n % 2]) for n in range(9) for judge in "xy"]
+    write("plain.csv", ("task", "worker", "label"), rows)
+    said = run("plain.csv", "--workers", "workers.csv", code=1).stderr
+    assert "workers.csv: it tells nothing of the judges" in said
+
+
+def test_gold_without_a_row_is_refused():
+    write("empty.csv", ("task", "label"), [])
+    assert "empty.csv has no true label" in run("votes.csv", "--gold", "empty.csv", code=1).stderr
 
 
 def test_gold_of_other_tasks_is_refused():

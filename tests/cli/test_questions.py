@@ -45,6 +45,17 @@ def test_ask_lists_first_what_decides_a_doubt():
     assert {row["task"] for row in found[:10]} == set(model.deciding_tasks().index)
 
 
+def test_labels_are_fitted_first_and_ids_are_not_cut():
+    model = BiLA().fit("labels.csv")
+    found = json.loads(run("ask", "labels.csv", "--limit", "3", "--json").stdout)
+    assert [row["task"] for row in found] == model.expected_gain(top=3).index.tolist()
+    task = "a task with a name of thirty chars"
+    lines = [f"{task},w{n},{'cat' if n else 'dog'}" for n in range(4)]
+    Path("long.csv").write_text("\n".join(["task,worker,label", *lines]) + "\n")
+    shown = run("ask", "long.csv").stdout
+    assert task in shown and "best worker" not in shown
+
+
 def test_tables_for_people_have_heads_and_unknown_tasks_a_sentence():
     assert "expected confidence" in run("ask", "crowd.lq", "--workers", "w0,w1").stdout
     assert "labels saved" in run("stopping", "crowd.lq").stdout

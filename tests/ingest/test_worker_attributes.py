@@ -130,6 +130,14 @@ def test_a_table_of_workers_without_workers_is_refused():
         read_workers(pd.DataFrame({"model": ["m"]}))
 
 
+@pytest.mark.parametrize(
+    "workers", [pd.DataFrame({"worker": ["j1"], "modell": ["m"]}), {"j1": {"modell": "m"}}]
+)
+def test_a_table_of_workers_without_an_attribute_is_refused(workers):
+    with pytest.raises(LabelError, match="one of the columns worker_kind, model, prompt, order"):
+        read_workers(workers)
+
+
 def test_a_later_value_fills_a_gap_and_another_value_is_refused():
     roster = Roster()
     roster.admit(roster.read(read_labels(ROWS)))

@@ -3,15 +3,15 @@
 Both take a file of answers, a file of labels, a model's file, or a stream with its store.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelquorum.cli.options import AsJson, output_option, print_json
-from labelquorum.cli.questions import MaybeStore, answer_rows, read_answers
+from labelquorum.cli.options import AsJson, check_labels, output_option, print_json
+from labelquorum.cli.questions import MaybeStore, answer_rows, asked_model, read_answers
 from labelquorum.errors import LabelError
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from labelquorum.learn.estimator import Estimator
 
 __all__ = ["certify", "expected_error"]
-
-TABLES = (".csv", ".jsonl", ".ndjson", ".parquet", ".gz", ".json")
 
 Source = Annotated[
     str,
@@ -120,11 +118,11 @@ def _certificate(
         from labelquorum.learn.analysis.certificate import certificate
         from labelquorum.learn.audit import audit_of
 
-        tasks, labels, sure = _table(source)
+        tasks, labels, sure = _table(source, audit)
         found = certificate(sure, audit_of(tasks, labels, _truths(audit)), error, confidence)
         return found.named(tasks.__getitem__)
-    model = _model(source, store)
-    return model.certify(error, confidence, _in_ids(model, _truths(audit)))
+    with asked_model(source, store) as model:
+        return model.certify(error, confidence, _in_ids(model, audit))
 
 
 def _expected_error(
@@ -142,10 +140,10 @@ def _expected_error(
         from labelquorum.learn.analysis.expected_error import expected_error as estimate
         from labelquorum.learn.audit import audit_of
 
-        tasks, labels, sure = _table(source)
+        tasks, labels, sure = _table(source, audit)
         return estimate(sure, audit_of(tasks, labels, _truths(audit)), level)
-    model = _model(source, store)
-    return model.expected_error(None, level, _in_ids(model, _truths(audit)))
+    with asked_model(source, store) as model:
+        return model.expected_error(None, level, _in_ids(model, audit))
 
 
 def _has_answers(source: str) -> bool:
@@ -156,22 +154,27 @@ def _has_answers(source: str) -> bool:
     return "confidence" in next(iter(answer_rows(path)), {})
 
 
-def _table(source: str) -> tuple[list[Hashable], list[Hashable], list[float]]:
-    """Tasks and labels of a file of answers, as text, and confidences; tasks in order of ids."""
-    rows = {str(task): (str(label), sure) for task, label, sure in read_answers(Path(source))}
-    tasks = sorted(rows)
-    return list(tasks), [rows[task][0] for task in tasks], [rows[task][1] for task in tasks]
+def _table(source: str, audit: Path | None) -> tuple[list[Hashable], list[Hashable], list[float]]:
+    """Tasks and labels of a file of answers, as text, and confidences; tasks in order of ids.
 
-
-def _model(source: str, store: str | None) -> "Estimator":
-    from labelquorum.report import opened
-
-    if store is None and source.lower().endswith(TABLES):
-        from labelquorum.learn.estimators import BiLA
-
-        return BiLA().fit(source)
-    with opened(source, store) as gallery:
-        return gallery.model
+    Answers marked as gold are left out: they are the truth, whatever the model does.
+    """
+    rows = {
+        str(task): (str(label), sure, is_gold)
+        for task, label, sure, is_gold in read_answers(Path(source))
+    }
+    truths = _truths(audit)
+    learned = next((task for task in truths if task in rows and rows[task][2]), None)
+    if learned is not None:
+        raise LabelError(
+            f"{audit}: {source} answers task {learned!r} with the truth that was given as gold, so "
+            "the answer is no evidence. Draw from the tasks whose gold there is 0."
+        )
+    tasks = sorted(task for task, (_, _, is_gold) in rows.items() if not is_gold)
+    labels = [rows[task][0] for task in tasks]
+    if audit is not None:
+        check_labels(audit, truths.values(), labels)
+    return list(tasks), list(labels), [rows[task][1] for task in tasks]
 
 
 def _truths(audit: Path | None) -> dict[Hashable, Hashable]:
@@ -180,12 +183,13 @@ def _truths(audit: Path | None) -> dict[Hashable, Hashable]:
     return {} if audit is None else dict(read_truth(audit).items())
 
 
-def _in_ids(
-    model: "Estimator", truths: Mapping[Hashable, Hashable]
-) -> dict[Hashable, Hashable] | None:
+def _in_ids(model: "Estimator", audit: Path | None) -> dict[Hashable, Hashable] | None:
     """Truths of a file, which are text, with the ids and labels that the model knows."""
+    truths = _truths(audit)
     tasks = {str(task): task for task in model.model_.fitted().open_items}
     labels: dict[str, Any] = {str(label): label for label in model.classes_.tolist()}
+    if audit is not None:
+        check_labels(audit, truths.values(), labels)
     known = {
         tasks.get(str(task), task): labels.get(str(label), label) for task, label in truths.items()
     }

@@ -35,6 +35,7 @@ __all__ = [
     "WarmupItems",
     "WorkerColumn",
     "Workers",
+    "check_labels",
     "columns_of",
     "in_a_folder",
     "label_space",
@@ -202,6 +203,19 @@ def columns_of(task: str | None, worker: str | None, label: str | None) -> dict[
     """The columns that were named, as readers take them."""
     given = {"task": task, "worker": worker, "label": label}
     return {role: name for role, name in given.items() if name is not None} or None
+
+
+def check_labels(path: Path, truths: Iterable[Hashable], labels: Iterable[Hashable]) -> None:
+    """Tell of true labels that nobody gave: more often they are spelled otherwise than missing."""
+    known = set(labels)
+    other = Counter(truth for truth in truths if truth not in known)
+    if other:
+        tell(
+            f"Warning: {path}: {sum(other.values()):,} true labels are none of the labels there "
+            f"are: {', '.join(map(repr, list(other)[:3]))}, and not "
+            f"{', '.join(map(repr, sorted(known, key=str)[:3]))}. Correct them, unless no judge "
+            "found that class."
+        )
 
 
 def tell(sentence: str) -> None:

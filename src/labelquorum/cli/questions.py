@@ -1,14 +1,15 @@
 """`labelquorum flags`, `explain`, `ask`, `stopping` and `score`: questions about answers.
 
-All but `score` take a model's file, or a stream with its store.
+All but `score` take a file of labels, a model's file, or a stream with its store.
 """
 
 import csv
 import json
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -19,11 +20,15 @@ from rich.text import Text
 from labelquorum.cli.options import AsJson, print_json, store_option, tell
 from labelquorum.errors import LabelError
 
+if TYPE_CHECKING:
+    from labelquorum.learn.estimator import Estimator
+
 __all__ = [
     "MaybeStore",
     "Source",
     "answer_rows",
     "ask",
+    "asked_model",
     "explain",
     "flags",
     "read_answers",
@@ -32,13 +37,17 @@ __all__ = [
 ]
 
 ASKED = 20  # rows of a table for people
+ID_WIDTH = 36  # as a UUID has; longer text is folded
+
+TABLES = (".csv", ".jsonl", ".ndjson", ".parquet", ".gz", ".json")
 
 Source = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
         show_default=False,
-        help="The file of a saved model, or the name of a stream with --store.",
+        help="Labels with task, worker and label, the file of a saved model, or the name of a "
+        "stream with --store.",
     ),
 ]
 MaybeStore = Annotated[
@@ -52,10 +61,8 @@ def flags(
     source: Source, store: MaybeStore = None, level: Level = 0.95, as_json: AsJson = False
 ) -> None:
     """List suspicious workers, and why: spammers, one answer, reversed, drifting, colluding."""
-    from labelquorum.report import opened
-
-    with opened(source, store) as gallery:
-        found = gallery.model.flags(level)
+    with asked_model(source, store) as model:
+        found = model.flags(level)
     _print_table(found[["worker", "flag", "score", "says"]], as_json, "No worker is suspicious.")
 
 
@@ -68,12 +75,10 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say why open tasks have their answers, and what would change them."""
-    from labelquorum.report import opened
-
-    with opened(source, store) as gallery:
-        learned = gallery.model.model_.fitted()
+    with asked_model(source, store) as model:
+        learned = model.model_.fitted()
         by_text = {str(task): task for task in learned.open_items}
-        found = [gallery.model.explain(by_text.get(task, task)) for task in tasks]
+        found = [model.explain(by_text.get(task, task)) for task in tasks]
     if as_json:
         names = ("task", "label", "confidence", "runner_up")
         print_json(
@@ -106,17 +111,16 @@ def ask(
     together, the tasks whose true label decides it come first.
     """
     from labelquorum.learn.reports import CHOSEN_GOLD
-    from labelquorum.report import opened
 
-    with opened(source, store) as gallery:
-        known = {str(worker): worker for worker in gallery.model.workers_.tolist()}
+    with asked_model(source, store) as model:
+        known = {str(worker): worker for worker in model.workers_.tolist()}
         names = None if workers is None else [name.strip() for name in workers.split(",")]
         chosen = None if names is None else [known.get(name, name) for name in names]
-        found = gallery.model.expected_gain(workers=chosen).reset_index()
-        doubt = gallery.model.doubt()
+        found = model.expected_gain(workers=chosen).reset_index()
+        doubt = model.doubt()
         if doubt.in_doubt:
             tell(f"{doubt.says} {CHOSEN_GOLD}")
-            decides = found["task"].isin(gallery.model.deciding_tasks().index)
+            decides = found["task"].isin(model.deciding_tasks().index)
             found = found.assign(decides=decides).sort_values(
                 "decides", ascending=False, kind="stable"
             )
@@ -125,10 +129,8 @@ def ask(
 
 def stopping(source: Source, store: MaybeStore = None, as_json: AsJson = False) -> None:
     """Show what closing open tasks at a confidence would have saved and cost."""
-    from labelquorum.report import opened
-
-    with opened(source, store) as gallery:
-        found = gallery.model.stopping()
+    with asked_model(source, store) as model:
+        found = model.stopping()
     _print_table(found, as_json, "No task is open.")
 
 
@@ -158,7 +160,8 @@ def score(
     """Compare answers with true labels: how many are wrong, and how far confidence can be trusted.
 
     The calibration error is the mean gap between confidence and the share
-    of right answers. Ids and labels are compared as text.
+    of right answers. Ids and labels are compared as text. Answers that judge
+    marks as gold are left out: they are the truth that was given.
     """
     import numpy as np
 
@@ -167,12 +170,16 @@ def score(
     from labelquorum.learn.analysis.intervals import wilson
 
     known = read_truth(truth)
-    rows = [(known.get(str(task)), str(label), sure) for task, label, sure in read_answers(answers)]
+    rows = [
+        (known.get(str(task)), str(label), sure)
+        for task, label, sure, is_gold in read_answers(answers)
+        if not is_gold
+    ]
     scored = [(label == true, sure) for true, label, sure in rows if true is not None]
     if not scored:
         raise LabelError(
-            f"{truth}: none of its {len(known):,} tasks is in {answers}. Check that tasks have the "
-            "same ids in both."
+            f"{truth}: none of its {len(known):,} tasks is in {answers}, or all are gold there. "
+            "Check that tasks have the same ids in both."
         )
     right = np.array([one for one, _ in scored])
     low, high = wilson(float(1 - right.mean()), len(right))
@@ -196,8 +203,25 @@ def score(
     )
 
 
-def read_answers(path: Path) -> Iterable[tuple[Hashable, Hashable, float]]:
-    """Task, label and confidence of each row; an apostrophe before a formula is taken off."""
+@contextmanager
+def asked_model(source: str, store: str | None) -> Iterator["Estimator"]:
+    """The model of a stream or a file; a file of labels is fitted first."""
+    if store is None and source.lower().endswith(TABLES):
+        from labelquorum.learn.estimators import BiLA
+
+        yield BiLA().fit(source)
+        return
+    from labelquorum.report import opened
+
+    with opened(source, store) as gallery:
+        yield gallery.model
+
+
+def read_answers(path: Path) -> Iterable[tuple[Hashable, Hashable, float, bool]]:
+    """Task, label, confidence of each row, and whether it is gold that was learned from.
+
+    An apostrophe before a formula is taken off.
+    """
     from labelquorum.ingest.writers import harmless
 
     def plain(cell: Any) -> Any:
@@ -211,7 +235,8 @@ def read_answers(path: Path) -> Iterable[tuple[Hashable, Hashable, float]]:
                 f"{path} row {number}: answers have the columns task, label and confidence. It "
                 f"lacks {absent}. Give a file that aggregate or export wrote."
             )
-        yield plain(row["task"]), plain(row["label"]), float(row["confidence"])
+        is_gold = str(row.get("gold", 0)) in ("1", "true", "True")
+        yield plain(row["task"]), plain(row["label"]), float(row["confidence"]), is_gold
 
 
 def answer_rows(path: Path) -> Iterable[dict[str, Any]]:
@@ -240,11 +265,20 @@ def _print_table(found: Any, as_json: bool, nothing: str) -> None:
         typer.echo(nothing)
         return
     table = Table(box=SIMPLE_HEAD)
-    for name in found.columns:
+    names = [name for name in found.columns if any(row[name] is not None for row in rows)]
+    for name in names:
         number = all(isinstance(row[name], int | float) for row in rows)
-        table.add_column(str(name).replace("_", " "), justify="right" if number else "left")
+        head = str(name).replace("_", " ")
+        longest = max(len(_cell(row[name])) for row in rows)
+        table.add_column(
+            head,
+            justify="right" if number else "left",
+            min_width=max(map(len, head.split())),
+            no_wrap=longest <= ID_WIDTH and not number,  # an id that is cut names nothing
+            overflow="fold",
+        )
     for row in rows:
-        table.add_row(*(Text(_cell(row[name])) for name in found.columns))
+        table.add_row(*(Text(_cell(row[name])) for name in names))
     Console().print(table)
 
 

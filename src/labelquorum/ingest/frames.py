@@ -94,7 +94,8 @@ def read_gold(true_labels: Any) -> dict[Hashable, Hashable]:
     if not isinstance(true_labels, Mapping) and not _is_series(true_labels):
         raise LabelError(
             "true_labels must be a Series indexed by task or a dict {task: label}. "
-            f"Got a {type(true_labels).__name__}."
+            f"Got a {type(true_labels).__name__}. "
+            "Of a table, give table.set_index('task')['label']."
         )
     pairs = [(task, label) for task, label in true_labels.items() if not is_missing(label)]
     tasks, labels = zip(*pairs, strict=True) if pairs else ((), ())

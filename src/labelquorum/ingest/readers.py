@@ -50,6 +50,7 @@ from labelquorum.ingest.records import (
 )
 from labelquorum.ingest.validate import (
     ANY_LABEL,
+    ATTRIBUTES,
     COLUMNS,
     NAME_COLUMNS,
     NEEDED,
@@ -277,6 +278,11 @@ def read_workers(workers: Any) -> LabelTable:
     if isinstance(workers, Mapping) and all(isinstance(v, Mapping) for v in workers.values()):
         workers = [{"worker": worker, **known} for worker, known in workers.items()]
     table = read_labels(workers, columns=OF_WORKERS)
+    if len(table.worker_ids) and all(getattr(table, COLUMNS[role]) is None for role in ATTRIBUTES):
+        raise LabelError(
+            f"workers: a table of workers has one of the columns {', '.join(ATTRIBUTES)} beside "
+            "worker, and this one none. Name them so."
+        )
     return table._replace(source="workers") if table.source in ("list", "dict") else table
 
 

@@ -415,7 +415,7 @@ class Estimator(ABC):
         """For how many independent judges the workers count, and who errs with whom.
 
         Computed from the labels of open tasks: against given true labels where at least 20 tasks
-        with two labels have one, else against the consensus of the others. Printed, it is a few
+        with two labels have one, else against the consensus. Printed, it is a few
         sentences.
 
         Parameters

@@ -337,8 +337,8 @@ class Inspection:
         _check_share("level", level, is_open=True)
         _check_whole("max_workers", max_workers)
         vocabulary = self._model.fitted().vocabulary
-        chunk, probs, evidence, temperature = self._open_evidence()
-        chunk, evidence = one_row_per_worker(chunk, evidence)
+        chunk, probs, evidence, _ = self._open_evidence()
+        chunk, _ = one_row_per_worker(chunk, evidence)
         first = max(chunk.n_items - MAX_JURY_TASKS, 0)  # the newest stand last
         rows = chunk.item >= first
         gold = self._model.fitted().open_items.gold[first:]
@@ -351,13 +351,10 @@ class Inspection:
             n_workers=chunk.n_workers,
             n_classes=chunk.n_classes,
         )
-        agreed = drift.left_out(
-            probs[first:], temperature[first:], chunk.item, evidence[rows], chunk.label
-        )
         workers = _busiest(chunk, max_workers)
         return jury_report(
             chunk,
-            agreed,
+            probs[first:],
             gold,
             workers,
             (vocabulary.worker_ids, vocabulary.classes, vocabulary.attributes),

@@ -40,6 +40,9 @@ of the pairs that can be compared must share enough of them."""
 MIN_JUDGE_GOLD = 10
 """Gold tasks a judge must have labelled for their reliability to be counted, not modelled."""
 
+NAMED = 3
+"""Judges of a group found by errors that the sentence names."""
+
 JUDGES = ("labels", "reliability", "low", "high", "by", *Attributes._fields)
 GROUPS = (
     "group",
@@ -75,9 +78,9 @@ class Jury:
     correlation_low: float
     correlation_high: float
     reference: Literal["gold", "consensus"]
-    """What a judge is wrong by: given true labels, or what the other judges say. The consensus
-    hides what all judges get wrong together, and where it errs, those who are right seem wrong
-    together: the effective number may then be too large or too small."""
+    """What a judge is wrong by: given true labels, or the consensus with its probabilities. Where
+    these are too sure, the effective number is too large: what all judges get wrong together is
+    not seen."""
     tasks: int
     """Tasks on which errors were compared."""
     gold_tasks: int
@@ -132,9 +135,11 @@ class Jury:
         needed = f"{MIN_GOLD_TASKS} gold tasks would count real errors"
         if self.gold_tasks >= MIN_GOLD_TASKS:
             needed = f"the judges share too few of the {self.gold_tasks:,} gold tasks"
+        elif self.gold_tasks:
+            needed += f", {self.gold_tasks:,} {'is' if self.gold_tasks == 1 else 'are'} there"
         return (
-            f"{text}), by their errors against the consensus of the others on {self.tasks:,} "
-            f"tasks. Where that consensus errs, so does this: {needed}."
+            f"{text}), by their errors against the consensus on {self.tasks:,} tasks. Where that "
+            f"consensus errs, so does this: {needed}."
         )
 
     def _grouped(self) -> list[str]:
@@ -144,9 +149,15 @@ class Jury:
         top = together.iloc[0]
         others = len(together) - 1
         more = f"; so do the judges of {others} other group{'s' * (others > 1)}" if others else ""
+        n_judges = len(top["judges"])
+        who = f"The {n_judges} judges of {top['group']}"
+        if top["by"] == "errors":  # the number of such a group tells nobody who is in it
+            some = [str(judge) for judge in top["judges"][:NAMED]]
+            rest = f"{n_judges - NAMED:,} more" if n_judges > NAMED else some.pop()
+            who = f"{', '.join(some)} and {rest}"
         return [
-            f"The {len(top['judges'])} judges of {top['group']} err together "
-            f"(ρ = {top['correlation']:.2f}) and count as {top['effective']:.1f}{more}."
+            f"{who} err together (ρ = {top['correlation']:.2f}) and count as "
+            f"{top['effective']:.1f}{more}."
         ]
 
     def _ordered(self) -> list[str]:
@@ -165,7 +176,7 @@ class Jury:
 
 def jury_report(
     chunk: Chunk,
-    agreement: Floats,
+    probs: Floats,
     gold: NDArray[np.int32],
     workers: NDArray[np.intp],
     roster: tuple[Sequence[Hashable], Sequence[Hashable], dict[Hashable, Attributes]],
@@ -178,8 +189,8 @@ def jury_report(
     ----------
     chunk
         Labels of the open tasks, one row per worker and task.
-    agreement
-        How probable each label is by all other labels of its task, (B,).
+    probs
+        The consensus on each task, (N, C).
     gold
         The true class of each task, or MISSING, (N,).
     roster
@@ -201,9 +212,11 @@ def jury_report(
     on_gold = np.where(said[has_gold] == MISSING, np.nan, said[has_gold] != gold[has_gold, None])
     reference: Literal["gold", "consensus"] = "consensus"
     errors = np.full(said.shape, np.nan)
-    errors[item, judge] = 1 - agreement[rows]
-    errors = errors[(said != MISSING).sum(axis=1) > 1]
-    found = _compared(errors, known, level)
+    errors[item, judge] = 1 - probs[item, label]
+    errors[has_gold] = on_gold
+    several = (said != MISSING).sum(axis=1) > 1
+    errors = errors[several]
+    found = _compared(errors, known, level, said[several])
     by_truth = on_gold[(said[has_gold] != MISSING).sum(axis=1) > 1]
     if len(by_truth) >= MIN_GOLD_TASKS:
         counted = _compared(by_truth, known, level)
@@ -241,7 +254,10 @@ _Group = tuple[str, str, NDArray[np.intp]]  # name, by, judges
 
 
 def _compared(
-    errors: Floats, known: Sequence[Attributes], level: float
+    errors: Floats,
+    known: Sequence[Attributes],
+    level: float,
+    said: NDArray[np.int32] | None = None,
 ) -> tuple[Correlations, list[_Group]]:
     """The correlations of errors, and the groups they are reported for."""
     by_model: dict[str, list[int]] = {}
@@ -254,12 +270,13 @@ def _compared(
         if len(some) > 1
     ]
     if not groups:
-        plain = error_correlations(errors, level=level)
+        plain = error_correlations(errors, level=level, said=said)
         found = found_groups(plain.pairs, plain.shared)
         groups = [(f"group {n}", "errors", some) for n, some in enumerate(found, 1)]
         if not groups:
             return plain, groups
-    return error_correlations(errors, [some for _, _, some in groups], level), groups
+    members = [some for _, _, some in groups]
+    return error_correlations(errors, members, level, said), groups
 
 
 def _judge_table(

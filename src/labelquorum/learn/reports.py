@@ -100,7 +100,8 @@ class Doubt(NamedTuple):
             f"It is in doubt which answers are right: on {self.tasks:,} tasks with "
             f"ten or more workers, answers would be wrong {self.expected_error:.0%} as "
             "often as guesses, because workers err together. Answers are majority votes with low "
-            "confidence until true labels decide it; deciding_tasks() names the tasks to label."
+            "confidence until true labels decide it: of tasks drawn at random, or of those that "
+            "deciding_tasks() and `labelquorum ask` name."
         )
 
 

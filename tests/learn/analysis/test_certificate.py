@@ -126,7 +126,10 @@ def test_no_tasks_have_no_certificate():
         (lambda: certificate([0.5, 1.2], NONE), "Got 1.2 at place 1"),
         (lambda: certificate([[0.5]], NONE), "shape"),
         (lambda: certificate([0.5], NONE, error=0), "`error` must be a number between 0 and 1"),
-        (lambda: certificate([0.5], NONE, level=1), "`level` must be a number between 0 and 1"),
+        (
+            lambda: certificate([0.5], NONE, level=1),
+            "`confidence` must be a number between 0 and 1",
+        ),
         (lambda: checked_audit([0, 0], [True, False], 3), "drawn twice"),
         (lambda: checked_audit([3], [True], 3), "not in 0 … 2"),
         (lambda: checked_audit([0], [True, False], 3), "1 tasks and 2 outcomes"),

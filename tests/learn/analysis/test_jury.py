@@ -122,6 +122,57 @@ def test_without_gold_errors_are_those_against_the_consensus(truth, rng):
     assert lq.BiLA().fit(votes(said), gold_of(truth, 20)).jury().reference == "gold"
 
 
+@pytest.mark.parametrize("n_judges", [6, 12])
+def test_without_gold_independent_judges_count_for_themselves(n_judges):
+    found = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        truth = rng.integers(0, 2, N_TASKS)
+        found.append(lq.BiLA().fit(votes(said_by(truth, rng, n_judges))).jury().effective)
+    assert np.mean(found) > 0.85 * n_judges
+
+
+def test_without_gold_judges_who_err_together_count_as_often_as_with_gold():
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        truth = rng.integers(0, 2, N_TASKS)
+        said = said_by(truth, rng, 12, skill=0.85)
+        tricky = np.tile(rng.random((N_TASKS, 6)) < 0.2, 2)  # two judges fall for the same tasks
+        said = np.where(tricky, 1 - truth[:, None], said)
+        alone, counted = (
+            lq.BiLA().fit(votes(said), gold).jury().effective
+            for gold in (None, gold_of(truth, N_TASKS))
+        )
+        assert 0.75 < alone / counted < 1.25
+
+
+def test_how_often_two_are_wrong_together_is_expected_by_the_posterior(rng):
+    said = rng.integers(0, 3, (300, 4)).astype(np.int32)
+    posterior = rng.dirichlet(np.ones(3), 300)
+    wrong = said[:, :, None] != np.arange(3)  # (N, K, C)
+    n_tasks = len(said)
+    both = np.einsum("njc,nkc,nc->jk", wrong, wrong, posterior) / n_tasks
+    one = np.einsum("njc,nc->j", wrong, posterior) / n_tasks
+    wanted = (both - np.outer(one, one)) / np.sqrt(np.outer(one * (1 - one), one * (1 - one)))
+    np.fill_diagonal(wanted, np.nan)
+    errors = 1 - np.take_along_axis(posterior, said.astype(np.intp), axis=1)
+    np.testing.assert_allclose(error_correlations(errors, said=said).pairs, wanted)
+
+
+def test_a_group_that_was_found_is_named_by_its_judges(truth, rng):
+    said = said_by(truth, rng, 12)
+    said[:, 1:6] = said[:, :1]
+    text = str(lq.BiLA().fit(votes(said), gold_of(truth, N_TASKS)).jury())
+    assert "w00, w01, w02 and 3 more err together" in text and "group 1" not in text
+
+
+def test_gold_that_is_not_enough_is_counted_in_the_sentence(truth, rng):
+    table = votes(said_by(truth, rng, 8))
+    assert "count real errors, 15 are there." in str(
+        lq.BiLA().fit(table, gold_of(truth, 15)).jury()
+    )
+
+
 def test_gold_that_few_pairs_of_a_sparse_crowd_share_does_not_stand_for_all(truth, rng):
     table = votes(said_by(truth, rng, 20))
     sparse = table[rng.random(len(table)) < 0.25]

@@ -167,7 +167,7 @@ def certificate(
     """
     scores = checked_scores(confidence)
     check_level("error", error)
-    check_level("level", level)
+    check_level("confidence", level)
     n_tasks, allowed = len(scores), floor(error * len(scores) + 1e-9)
     if sampling == "selected":
         audit = Audit(audit.place[:0], audit.wrong[:0])

@@ -59,7 +59,7 @@ class ExpectedError:
     """"model": by the model's confidences alone, as far as these hold."""
 
     def __str__(self) -> str:
-        by = "by the model's own confidence, without gold"
+        by = "by the model's own confidence, which no gold checks"
         if self.n_gold:
             by = f"corrected on {self.n_gold:,} gold tasks"
         return (

@@ -38,6 +38,9 @@ MIN_EXCESS_CORRELATION = 0.2
 FALSE_DISCOVERY_RATE = 0.01
 """The share of pairs held for dependent by chance (Y. Benjamini, Y. Hochberg, JRSS B 57, 1995)."""
 
+VOTES_AT_ONCE = 4096
+"""Answers to tasks that are counted by one matrix product: 10 MB for 300 judges."""
+
 TINY = 1e-12
 
 
@@ -66,31 +69,41 @@ def effective_number(n_judges: int, correlation: float) -> float:
 
 
 def error_correlations(
-    errors: Floats, groups: Sequence[NDArray[np.intp]] = (), level: float = 0.95
+    errors: Floats,
+    groups: Sequence[NDArray[np.intp]] = (),
+    level: float = 0.95,
+    said: NDArray[np.int32] | None = None,
 ) -> Correlations:
     """Correlate the errors of every two judges, and average them over all and over groups.
+
+    Without the truth, how often two are wrong together is expected under the consensus. That is
+    right on average if its probabilities are, whether errors are independent or not: P(both wrong)
+    is the mean over tasks of P(both wrong | all labels).
 
     Parameters
     ----------
     errors
-        (N, K): 1 where the judge is wrong, 0 where right, between them for a probability; NaN
-        where they have not labelled the task.
+        (N, K): 1 where the judge is wrong, 0 where right, between them for a probability given all
+        labels; NaN where they have not labelled the task.
     groups
         Columns of judges that are reported together.
     level
         Of the intervals, by the jackknife over tasks.
+    said
+        (N, K) labels; for probabilities, which alone do not tell who is wrong together.
     """
     n_tasks, n_judges = errors.shape
     members = [np.arange(n_judges), *groups]
     parts = [slice(n, None, JACKKNIFE_PARTS) for n in range(min(JACKKNIFE_PARTS, n_tasks))]
-    total = _sums(errors)
+    total = _sums(errors, said)
     pairs = _correlate(*total)
     pairs[total[0] < MIN_SHARED_TASKS] = np.nan
     usable = np.isfinite(pairs)
     point = _means(pairs, members)
     without = np.full((len(parts), *point.shape), np.nan)  # (P, 2, G)
     for p, part in enumerate(parts):
-        rest = (a - b for a, b in zip(total, _sums(errors[part]), strict=True))
+        left_out = _sums(errors[part], None if said is None else said[part])
+        rest = (a - b for a, b in zip(total, left_out, strict=True))
         without[p] = _means(np.where(usable, _correlate(*rest), np.nan), members)
     reach = np.full(point.shape, np.nan)
     if len(parts) > 1:
@@ -191,18 +204,39 @@ def first_shown(order: str, other: str, classes: Sequence[Hashable]) -> int | No
     return ranked[sorted(order).index(order[0])]
 
 
-def _sums(errors: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Over the tasks two judges share: their number, Σx, Σx² of the first, and Σxy, (K, K) each."""
+def _sums(errors: Floats, said: NDArray[np.int32] | None) -> tuple[Floats, Floats, Floats]:
+    """Over the tasks two judges share: their number, errors of the first and of both, (K, K) each.
+
+    Of labels a and b with the probabilities e of being wrong, both are wrong with
+    P(z ≠ a, z ≠ b) = e_a + e_b − 1 + (1 − e_a) [a = b].
+    """
     seen = np.isfinite(errors)
     x, m = np.where(seen, errors, 0.0), seen.astype(np.float64)
-    return m.T @ m, x.T @ m, (x * x).T @ m, x.T @ x
+    n, sums = m.T @ m, x.T @ m
+    if said is None:
+        return n, sums, x.T @ x
+    both = sums + sums.T - n
+    task, judge = np.nonzero(seen)
+    votes = task * (int(said.max(initial=0)) + 1) + said[task, judge]  # the same for [a = b]
+    votes = np.unique(votes, return_inverse=True)[1]
+    order = np.argsort(votes, kind="stable")
+    votes, task, judge = votes[order], task[order], judge[order]
+    starts = np.searchsorted(votes, np.arange(0, votes.max(initial=-1) + 1, VOTES_AT_ONCE))
+    for some in map(slice, starts, [*starts[1:], len(votes)]):
+        row = votes[some] - votes[some.start]
+        who = np.zeros((row.max() + 1, len(n)))
+        right = who.copy()
+        who[row, judge[some]] = 1.0
+        right[row, judge[some]] = 1 - errors[task[some], judge[some]]
+        both += right.T @ who
+    return n, sums, both
 
 
-def _correlate(n: Floats, sums: Floats, squares: Floats, products: Floats) -> Floats:
-    """Pearson's correlation of every two, (K, K)."""
+def _correlate(n: Floats, sums: Floats, both: Floats) -> Floats:
+    """Pearson's correlation of every two, (K, K); an error is 0 or 1, so that E x² = E x."""
     with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0: nothing is shared
-        variance = squares / n - (sums / n) ** 2
-        covariance = products / n - sums * sums.T / n**2
+        variance = sums / n - (sums / n) ** 2
+        covariance = both / n - sums * sums.T / n**2
         found = covariance / np.sqrt(variance * variance.T)
     usable = (n > 1) & (np.minimum(variance, variance.T) > TINY)
     np.fill_diagonal(usable, val=False)

@@ -59,6 +59,7 @@ export function page({ stream }) {
   };
 }
 
+const NAMED = 3;
 const one = (value) => (value === null ? "–" : value.toFixed(1));
 const between = (low, high, write) =>
   low === null || high === null ? "" : `${write(low)} to ${write(high)}`;
@@ -105,7 +106,7 @@ function groups({ groups: found }) {
     el(
       "tr",
       { title: row.judges.join(", ") },
-      el("th", { scope: "row" }, row.group),
+      el("th", { scope: "row" }, row.by === "model" ? row.group : some(row.judges)),
       number(count(row.judges.length)),
       number(ratio(row.correlation)),
       number(el("span", { class: "muted" }, between(row.low, row.high, ratio))),
@@ -122,6 +123,12 @@ function groups({ groups: found }) {
     ["Err together"],
   ];
   return shortTable({ caption: "Groups of judges and how their errors correlate", heads, rows });
+}
+
+// A group that was found has no name of its own.
+function some(judges) {
+  const rest = judges.length - NAMED;
+  return judges.slice(0, NAMED).join(", ") + (rest > 0 ? ` and ${count(rest)} more` : "");
 }
 
 function orders(stream, { order_effects: found }) {
