@@ -160,7 +160,7 @@ def gpu(part: dict[str, Any]) -> str:
         "make a chunk and send it to the device, one thread": part["make_ns_per_label"],
         "learn": part["learn_ns_per_label"],
         "answer": part["answer_ns_per_label"],
-        "the device, of all three": part["device_ns_per_label"],
+        "the device, of all three": part.get("device_ns_per_label", float("nan")),
     }
     lines = [[stage, f"{ns:.1f}", f"{1e3 / ns:.0f}"] for stage, ns in stages.items()]
     return (

@@ -99,7 +99,8 @@ def _classes(parts: Parts) -> str:
 def _gpu(parts: Parts) -> str:
     part = parts["gpu"]
     rates = f"{part['labels_per_second'] / 1e6:.1f} M labels/s, {part['labels']:,} labels"
-    return f"{rates}; the device alone {1e3 / part['device_ns_per_label']:.0f} M/s"
+    device = 1e3 / part.get("device_ns_per_label", float("nan"))
+    return f"{rates}; the device alone {device:.0f} M/s"
 
 
 def _spark(parts: Parts) -> str:

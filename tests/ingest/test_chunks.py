@@ -261,3 +261,10 @@ def test_tables_with_and_without_weights_can_be_laid_end_to_end():
     assert both.weights == [1.0, 2.0]
     assert both.groups == [None, "g"]
     assert both.timestamps is None
+
+
+def test_shares_of_votes_that_all_share_cannot_be_changed():
+    chunk = make_chunk([0, 0, 1], [0, 1, 2], [1, 0, 1], weight=[1, 3, 0], n_items=2)
+    assert chunk.vote_shares.tolist() == [[0.75, 0.25], [0, 0]]  # nothing counts on the second
+    with pytest.raises(ValueError, match="read-only"):
+        chunk.vote_shares[1] = 0.5

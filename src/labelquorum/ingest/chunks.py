@@ -138,7 +138,9 @@ class Chunk(_ChunkColumns):
         votes = np.bincount(cell, self.weight, self.n_items * self.n_classes)
         votes = votes.reshape(self.n_items, self.n_classes)
         total = self.weight_by_item[:, None]
-        return np.asarray(np.divide(votes, total, out=np.zeros(votes.shape), where=total > 0))
+        shares = np.divide(votes, total, out=np.zeros(votes.shape), where=total > 0)
+        shares.flags.writeable = False  # all who ask get this array
+        return np.asarray(shares)
 
     @cached_property
     def local_worker(self) -> NDArray[np.int32]:

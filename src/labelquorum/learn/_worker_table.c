@@ -44,7 +44,7 @@ static int read_arguments(PyObject *args, Copied *c, int putting, Py_buffer *bef
                           &c->workers, &PyTuple_Type, &offsets, &PyTuple_Type, &leaves, before))
         return 0;
     size n_leaves = PyTuple_Size(leaves), n_rows = c->row_bytes > 0 ? c->block.len / c->row_bytes : 0;
-    int fits = n_leaves <= MAX_LEAVES && PyTuple_Size(offsets) == n_leaves;
+    int fits = c->row_bytes > 0 && n_leaves <= MAX_LEAVES && PyTuple_Size(offsets) == n_leaves;
     const int32_t *worker = c->workers.buf;
     c->n_workers = c->workers.len / 4;
     for (size k = 0; fits && k < c->n_workers; k++)

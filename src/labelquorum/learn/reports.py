@@ -36,7 +36,7 @@ __all__ = [
 
 CHOSEN_GOLD = (
     "They are chosen, not drawn at random: an expected error or a certificate counts their true "
-    "labels as random, and does not hold, unless the model has gold_sampling='selected'."
+    "labels as random, and does not hold. With gold_sampling='selected' neither uses them."
 )
 """What to say of true labels of the tasks that decide a doubt."""
 
@@ -87,7 +87,7 @@ class Doubt(NamedTuple):
     """Whether answers fall back to the vote."""
     expected_error: float
     """Of the latest answers to tasks with ten workers or more, as a share of that of a guess; NaN
-    where there are none. Above 0.44, more where workers agree or tasks are few, it is in doubt."""
+    where there are none. The more workers agree, and the fewer tasks, the higher must it be."""
     tasks: int
     """How many such tasks there are."""
 

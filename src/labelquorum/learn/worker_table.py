@@ -19,6 +19,9 @@ _worker_table: Any = None
 with suppress(ImportError):  # no compiler was there when the package was installed
     _worker_table = import_module("labelquorum.learn._worker_table")
 
+MAX_LEAVES_IN_C = 16
+"""As in `_worker_table.c`; built-in methods have up to 10."""
+
 __all__ = ["Leaves", "WorkerRows", "forget_row"]
 
 Leaves = Mapping[str, NDArray[Any]]
@@ -60,7 +63,8 @@ class _Table:
             self.block[name] = leaf
             self.places[name] = _Place(fields[name][1], leaf.dtype, leaf.shape[1:])
         # Objects are counted by NumPy when they are copied.
-        self.in_c = _worker_table is not None and not self.block.dtype.hasobject
+        few = len(self.places) <= MAX_LEAVES_IN_C
+        self.in_c = _worker_table is not None and few and not self.block.dtype.hasobject
 
     def reserve(self, n_workers: int) -> None:
         n_before = len(self.block)
@@ -79,7 +83,9 @@ class _Table:
     def change(self, workers: NDArray[np.int32], leaves: Leaves) -> None:
         """Make a new version the root, in which these workers have these rows."""
         shaped = {
-            name: np.ascontiguousarray(leaves[name], place.dtype).reshape(-1, *place.shape)
+            name: np.ascontiguousarray(leaves[name], place.dtype).reshape(
+                len(leaves[name]), *place.shape
+            )
             for name, place in self.places.items()
         }
         if any(len(leaf) != len(workers) for leaf in shaped.values()):
@@ -108,7 +114,7 @@ def take_in_numpy(
 ) -> dict[str, NDArray[Any]]:
     """Copy out the leaves of some rows."""
     rows = block.take(workers)
-    return {name: rows[name] for name in places}
+    return {name: np.array(rows[name]) for name in places}  # aligned, as in C
 
 
 def take_in_c(

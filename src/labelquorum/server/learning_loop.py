@@ -36,6 +36,23 @@ RETRY_SECONDS = 0.5
 """The pause after the store refused a write."""
 
 
+class _Streams:
+    """Names of streams in which something happened, added by any thread, taken by one."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._lock = threading.Lock()
+
+    def add(self, name: str) -> None:
+        with self._lock:
+            self._names.add(name)
+
+    def take(self) -> set[str]:
+        with self._lock:
+            names, self._names = self._names, set()
+        return names
+
+
 class LearningLoop:
     """A thread that learns; see `LearningLoop.start` and `LearningLoop.wake`."""
 
@@ -52,7 +69,7 @@ class LearningLoop:
         self.problem: str | None = None
         """Why nothing is learned, besides the store's own reasons: a thread has none."""
         self._due = threading.Event()
-        self._changed: set[str] = set()
+        self._changed = _Streams()
         self._behind: dict[str, int] = {}  # chunks that wait to be learned from, by stream
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._learn, name="labelquorum_learn", daemon=True)
@@ -86,7 +103,7 @@ class LearningLoop:
         while not self._stop.is_set():
             self._due.wait(POLL_SECONDS)
             self._due.clear()
-            names, self._changed = self._changed, set()
+            names = self._changed.take()
             if time.monotonic() - looked > POLL_SECONDS:
                 looked = time.monotonic()
                 try:
@@ -176,7 +193,7 @@ class SubprocessLoop:
         self._behind: dict[str, int] = {}
         self._checkpoint_tries = 0  # left
         self._stop, self._due = threading.Event(), threading.Event()
-        self._changed: set[str] = set()  # streams that the process is to look at
+        self._changed = _Streams()  # streams that the process is to look at
         self._threads = [
             threading.Thread(target=self._count, name="labelquorum_lag", daemon=True),
             threading.Thread(target=self._notify, name="labelquorum_wake", daemon=True),
@@ -246,7 +263,7 @@ class SubprocessLoop:
         while not self._stop.is_set():
             self._due.wait()
             self._due.clear()
-            names, self._changed = self._changed, set()
+            names = self._changed.take()
             for name in sorted(names):
                 self._process.notify("wake", name)  # if the pipe is full, the loop is busy anyway
             self._stop.wait(LOOK_INTERVAL_SECONDS)

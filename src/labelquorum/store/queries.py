@@ -170,17 +170,20 @@ class Queries:
         if not 0 <= threshold <= 1:
             raise StateError(f"`threshold` must be a number between 0 and 1. Got {threshold!r}.")
         answers, items = schema.answers.c, schema.open_items.c
-        is_open = sa.exists().where(
-            items.stream == self._ref.key,
-            items.item == answers.item,
-            items.open_until > self._ref.now(),
-        )
-        query = (
-            sa.select(schema.answers, is_open.label("open"))
+        # Which are open is asked of this page alone.
+        page = (
+            sa.select(schema.answers)
             .where(answers.stream == self._ref.key, answers.confidence < threshold)
             .order_by(answers.confidence, answers.item)
             .limit(limit)
+            .subquery()
         )
+        is_open = sa.exists().where(
+            items.stream == self._ref.key,
+            items.item == page.c.item,
+            items.open_until > self._ref.now(),
+        )
+        query = sa.select(page, is_open.label("open")).order_by(page.c.confidence, page.c.item)
         with self._ref.read() as connection:
             return [(answer_of(row), bool(row.open)) for row in connection.execute(query)]
 

@@ -13,6 +13,7 @@ from labelquorum.learn.bila.identification import (
     GAMMAS,
     HALF_LIFE,
     MAX_EXPECTED_ERROR,
+    MAX_PAST,
     MIN_TRUTHS,
     NO_ANSWERS,
     answer_sums,
@@ -139,8 +140,37 @@ def test_labels_that_come_one_by_one_do_not_count_a_task_twice(misled):
     model.retract(task, worker)
     after = model.model_.learned.state.expected_errors["rich"]
     assert after[1] == before[1] and after[2] == before[2] + 1
-    assert after[3] == pytest.approx(before[3] * 0.5 ** (1 / HALF_LIFE) + 1)
+    assert after[3] == pytest.approx(min(before[3], MAX_PAST) * 0.5 ** (1 / HALF_LIFE) + 1)
     np.testing.assert_allclose(after[4:] / after[3], before[4:] / before[3], atol=0.02)
+
+
+def test_many_sure_labels_are_not_taken_for_a_truth_that_was_given():
+    """Of 45 good workers, q rounds to 0 and 1 in float32."""
+    rng = np.random.default_rng(1)
+    truth = rng.integers(0, 2, 60)
+    said = truth[:, None] ^ (rng.random((60, 45)) < 0.03)
+    rows = [(task, f"w{k}", int(said[task, k])) for task in range(60) for k in range(45)]
+    model = lq.BiLA(open_items=1000).fit(rows)
+    for late in range(3):
+        model.partial_fit([(task, f"late{late}", int(truth[task])) for task in range(60)])
+    assert model.doubt().tasks == 60
+
+
+def test_a_stream_that_began_with_one_large_chunk_is_doubted_as_soon():
+    rows = {True: [], False: []}
+    for seed in range(4):
+        for sound, first in ((True, SOUND_SEED), (False, MISLED_SEED)):
+            part = jury_rows(first + seed, sound)[0]
+            rows[sound] += [(f"{sound} {seed} {task}", *rest) for task, *rest in part]
+    model = lq.BiLA().fit(rows[True])
+    assert not model.doubt().in_doubt
+    misled = list(dict.fromkeys(row[0] for row in rows[False]))
+    chunk = [row for row in rows[False] if row[0] in misled[:100]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.partial_fit(chunk)
+    sums = model.model_.learned.state.expected_errors["rich"]
+    assert sums[3] <= 100 + MAX_PAST * 0.5 ** (100 / HALF_LIFE) + 1e-9
 
 
 def test_a_stream_whose_tasks_begin_to_mislead_is_doubted_within_two_chunks():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from labelquorum.learn.bila import laplace as module
 from labelquorum.learn.bila.laplace import DIRECT_TASKS, Covariance, laplace, log_evidence
 
 
@@ -31,6 +32,18 @@ def test_the_gradient_is_zero_at_the_maximum(shape):
     np.testing.assert_allclose(found.dual[0], is_true - sigmoid(found.log_odds[0]), atol=0.01)
     expected = mean + factor @ factor.T @ found.dual[0]
     np.testing.assert_allclose(found.log_odds[0], expected, atol=1e-9)
+
+
+def test_judges_who_say_nearly_the_same_are_solved_to_the_end(monkeypatch):
+    rng = np.random.default_rng(0)
+    said = np.sign(rng.normal(size=(512, 1)) + 0.3 * rng.normal(size=(512, 13)))
+    factor, mean = 8 * said / np.sqrt(13), np.zeros(512)
+    is_true = (rng.random(512) < sigmoid(2 * said[:, 0])).astype(float)
+    found = fitted(factor, is_true, mean)[1]
+    monkeypatch.setattr(module, "DIRECT_TASKS", 512)
+    exact = fitted(factor, is_true, mean)[1]
+    np.testing.assert_allclose(found.log_prob, exact.log_prob, atol=1e-3)
+    np.testing.assert_allclose(found.log_odds, exact.log_odds, atol=0.02)
 
 
 @pytest.mark.parametrize("shape", [(40, 60), (60, 10), (DIRECT_TASKS + 100, 30)])

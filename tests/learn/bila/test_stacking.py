@@ -119,6 +119,27 @@ def test_a_task_of_workers_without_gold_keeps_its_answer(jury):
     assert model.predict(strangers).tolist() == [1]
 
 
+def test_gold_of_a_misled_crowd_does_not_turn_the_answers_of_strangers_over():
+    """Nearly everybody is misled, each has seen about one gold task, and three others are good."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 2, 600)
+    seems = np.where(rng.random(600) < 0.8, 1 - truth, truth)
+    rows = [
+        (task, f"j{k}", int(seems[task] ^ (rng.random() < 0.15)))
+        for task in range(600)
+        for k in rng.choice(30, 5, replace=False)
+    ]
+    rows += [
+        (task, f"s{k}", int(task % 2 ^ (rng.random() < 0.1)))
+        for task in range(1000, 1200)
+        for k in range(3)
+    ]
+    model = lq.BiLA().fit(rows, true_labels={task: int(truth[task]) for task in range(60)})
+    assert stack_of(model).slope < 0
+    answers = model.labels_.loc[1000:]
+    assert (answers == lq.BiLA().fit(rows).labels_.loc[1000:]).all()
+
+
 def test_scores_are_used():
     rng = np.random.default_rng(1)
     truth = rng.integers(0, 2, 300)

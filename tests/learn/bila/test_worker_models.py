@@ -317,7 +317,6 @@ def test_heat_is_1_for_one_label_and_grows_with_labels_and_dependence():
     )
 
 
-@pytest.mark.slow
 def test_dependence_counts_for_more_with_many_classes_because_shared_errors_do_not_show():
     def sums(n_classes):
         return np.array([[0.04], [1.0], [0.0], [10.0], [2e6], [-1.0]]) * np.full(n_classes, 1 / 2)
@@ -337,6 +336,7 @@ def test_confidence_falls_where_answers_name_other_classes_than_labels_do():
     assert class_shift_factor(np.zeros(2), np.zeros(2)) == 1
 
 
+@pytest.mark.slow
 def test_items_with_one_label_each_tell_nothing_of_dependence():
     crowd = one_coin_crowd(400, 20, 2, 1, seed=1)
     model = lq.BiLA().fit(label_table(crowd))

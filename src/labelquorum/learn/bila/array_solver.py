@@ -334,8 +334,11 @@ def _first(values: Floats) -> Floats:
 
 # ── on a device ──────────────────────────────────────────────────────────────────────────
 
-_sent: dict[int, tuple[weakref.ref[NDArray[Any]], Leaf]] = {}
-"""Columns that are on the device, by the `id` of the array here, for as long as that is alive."""
+MAX_SENT = 64
+"""Columns that stay on the device at most: those of some ten chunks, made ahead of the solver."""
+
+_sent: dict[tuple[int, int, int], tuple[weakref.ref[NDArray[Any]], Leaf]] = {}
+"""Columns that are on the device, while they are alive here, by `id`, padded length and filler."""
 
 
 def on_device(batch: CountedBatch) -> CountedBatch:
@@ -346,23 +349,28 @@ def on_device(batch: CountedBatch) -> CountedBatch:
     n_labels, n_items = bucket(len(batch.item), 128), bucket(len(batch.gold), 16)
     of_items = {"counted_item", "gold"}  # an item that is only padding has a truth: q never moves
     fillers = {"item": n_items - 1, "first_vote": n_labels - 1}
-    columns = {
-        name: _send(column, n_items if name in of_items else n_labels, fillers.get(name, 0))
-        for name, column in batch._asdict().items()
-        if column is not None
-    }
+    with jax.enable_x64(True):
+        columns = {
+            name: _send(column, n_items if name in of_items else n_labels, fillers.get(name, 0))
+            for name, column in batch._asdict().items()
+            if column is not None
+        }
     return batch._replace(**columns)
 
 
 def _send(column: NDArray[Any], length: int, filler: int) -> Leaf:
-    key = id(column)
-    if key in _sent and _sent[key][0]() is column and len(_sent[key][1]) == length:
-        return _sent[key][1]
+    key = id(column), length, filler
+    known = _sent.get(key)
+    if known is not None and known[0]() is column:
+        return known[1]
     sent = jnp.asarray(pad(column, length, filler))
     _sent[key] = weakref.ref(column, partial(_drop, key)), sent
+    for oldest in list(_sent)[:-MAX_SENT]:
+        _sent.pop(oldest, None)
     return sent
 
 
-def _drop(key: int, gone: object) -> None:
-    if key in _sent and _sent[key][0] is gone:
-        del _sent[key]
+def _drop(key: tuple[int, int, int], gone: object) -> None:
+    known = _sent.get(key)
+    if known is not None and known[0] is gone:
+        _sent.pop(key, None)

@@ -563,8 +563,8 @@ def _with_answers(
     before = (0, 0)
     if past is not None:
         counted = tally.past_probs > 0
-        # Only a truth that was given leaves no other class any probability.
-        known_then = (counted.sum(axis=2) == 1).all(axis=1)
+        # A truth that was given leaves no other class any probability; nor do many labels, rounded.
+        known_then = (counted.sum(axis=2) == 1).all(axis=1) & _has_truth(past)
         many_then = counted.any(axis=(1, 2)) & (past.workers_by_item >= MIN_WORKERS)
         before = int((many_then & known_then).sum()), int((many_then & ~known_then).sum())
     if n_workers.max(initial=0) < MIN_WORKERS and not any(before):
@@ -575,6 +575,14 @@ def _with_answers(
     for name, more in zip(fitted, all_sums, strict=True):
         sums[name] = with_answers(sums.get(name, NO_ANSWERS), more, before)
     return following._replace(expected_errors=sums)
+
+
+def _has_truth(chunk: Chunk) -> NDArray[np.bool_]:
+    """Which items have a truth, or had one that was withdrawn, (N,)."""
+    if chunk.gold is None:
+        return np.zeros(chunk.n_items, bool)
+    given = np.asarray(chunk.gold != MISSING)
+    return given if chunk.new_gold is None else given | chunk.new_gold
 
 
 # ── looking at the state ─────────────────────────────────────────────────────────────────

@@ -61,6 +61,10 @@ MIN_TRUTHS = 10
 HALF_LIFE = 50
 """Answers after which an answer counts for half: a chunk of the default size."""
 
+MAX_PAST = 100.0
+"""What all earlier answers count for at most when more come: as much as they do in a stream of
+chunks of 50, so that a stream that began with one large chunk is doubted as soon."""
+
 GAMMAS = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
 N_COUNTS = 3
 NO_ANSWERS: Floats = np.zeros(N_COUNTS + 2 + len(GAMMAS))
@@ -68,8 +72,8 @@ NO_ANSWERS: Floats = np.zeros(N_COUNTS + 2 + len(GAMMAS))
 have not, and how often one of the latter was answered. Sums over the latest of these answers: 1,
 S², and Ē at each γ."""
 
-BLOCK_ITEMS = 1 << 12
-"""Tasks taken at once, to bound memory."""
+BLOCK_CELLS = 1 << 15
+"""Log scores taken at once, to bound memory; each is needed at every γ."""
 
 MIN_VOTE_LOG_ODDS = 0.05
 """What a label says for its class when all count alike, if the crowd seems no better than chance:
@@ -86,10 +90,10 @@ def expected_errors(log_scores: Floats, n_workers: Floats) -> Floats:
     n_workers
         (N,); a task with 0 does not count.
     """
-    counted, (*models, _, _) = np.flatnonzero(n_workers), log_scores.shape
-    sums = np.zeros((*models, len(GAMMAS)))
-    for start in range(0, len(counted), BLOCK_ITEMS):
-        items = counted[start : start + BLOCK_ITEMS]
+    counted, (*models, _, n_classes) = np.flatnonzero(n_workers), log_scores.shape
+    sums, block = np.zeros((*models, len(GAMMAS))), max(BLOCK_CELLS // max(n_classes, 1), 1)
+    for start in range(0, len(counted), block):
+        items = counted[start : start + block]
         # NumPy takes few long rows several times faster than many short ones.
         by_class = np.ascontiguousarray(log_scores[..., items, :].swapaxes(-1, -2))
         sums += expected_error_of(by_class, n_workers[items]).sum(axis=-1)
@@ -134,7 +138,7 @@ def answer_sums(
 
 def with_answers(sums: Floats, more: Floats, before: tuple[int, int] = (0, 0)) -> Floats:
     """The sums with more answers; `before` counts what of their tasks was counted before."""
-    following: Floats = sums * _faded(more[2]) + more
+    following: Floats = _past(sums, more[2]) + more
     following[:N_COUNTS] = sums[:N_COUNTS] + more[:N_COUNTS]
     following[:2] = np.maximum(following[:2] - before, 0)
     return following
@@ -143,9 +147,9 @@ def with_answers(sums: Floats, more: Floats, before: tuple[int, int] = (0, 0)) -
 def merged_answers(parts: Sequence[Floats], base: Floats) -> Floats:
     """The sums of parts that all went on from a base."""
     # base + Σ_i (part_i − base), where answers of the base count for less by all that came after
-    new = np.sum([part - base * _faded(part[2] - base[2]) for part in parts], axis=0)
+    new = np.sum([part - _past(base, part[2] - base[2]) for part in parts], axis=0)
     counts = base + np.sum([part - base for part in parts], axis=0)
-    total: Floats = base * _faded(counts[2] - base[2]) + new
+    total: Floats = _past(base, counts[2] - base[2]) + new
     total[:N_COUNTS] = counts[:N_COUNTS]
     return np.maximum(total, 0.0)
 
@@ -170,9 +174,12 @@ def doubt_of(sums: Floats, gamma: float, n_items: float) -> Doubt:
     return Doubt(bool(in_doubt), expected, round(float(tasks)))
 
 
-def _faded(n_answers: float) -> float:
-    """What an answer counts for once `n_answers` more have come."""
-    return float(0.5 ** (n_answers / HALF_LIFE))
+def _past(sums: Floats, n_answers: float) -> Floats:
+    """What earlier answers count for once `n_answers` more have come."""
+    if not n_answers:
+        return sums
+    share = min(1.0, MAX_PAST / max(sums[N_COUNTS], 1e-12))
+    return np.asarray(sums * share * 0.5 ** (n_answers / HALF_LIFE))
 
 
 def vote_log_odds(crowd_odds: float, n_classes: int) -> float:

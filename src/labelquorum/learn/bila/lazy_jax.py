@@ -70,8 +70,13 @@ def keep_compiled_code() -> None:
     """
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = os.environ.get("LABELQUORUM_CACHE", str(Path(base) / "labelquorum" / "compiled"))
+    folder = os.environ.get("LABELQUORUM_CACHE")
+    if folder is None:
+        try:
+            base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        except RuntimeError:  # a user without a home, as in some containers
+            return
+        folder = str(Path(base) / "labelquorum" / "compiled")
     if not folder:
         return
     for setting, value in (

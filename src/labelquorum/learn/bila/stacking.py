@@ -78,6 +78,10 @@ not grow with their number."""
 MIN_TASKS = 5
 """Gold tasks from which on there is a stack: one or two say more of chance than of workers."""
 
+MIN_SLOPE = TEMPERATURES[0]
+"""τ at least, of tasks none of whose workers has gold: what gold says of others, such as that they
+mislead, must not turn the answers of these over."""
+
 HALF = 0.5
 """Of the log-odds of a class against the rest: with two classes, the other one loses as much."""
 
@@ -228,7 +232,9 @@ class _Features(NamedTuple):
         parts = {name: part / norms[name] for name, part in parts.items() if norms[name] > 0}
         if "votes" not in parts:  # then nothing is kept of single workers
             workers, groups, scale = workers[:0], groups[:0], scale[:0]
-        often_seen = float(np.bincount(worker)[worker].mean()) if len(worker) else 0.0
+        # By weight: several votes of one worker on one task are one.
+        seen = np.bincount(worker, gold.weight, len(workers))[worker]
+        often_seen = float((seen * gold.weight).sum() / max(gold.weight.sum(), 1e-9))
         return cls(parts, workers, groups, indicators, norms, scale, often_seen)
 
 
@@ -383,11 +389,13 @@ def apply(
     n_known, n_classes = len(stack.bias), chunk.n_classes
     added = np.zeros((chunk.n_labels, n_classes))
     known = chunk.label < n_known  # other classes were not known when it was fitted
+    has_gold = np.zeros(chunk.n_labels, bool)  # the worker of a label, or their model
     for keys, table, of_rows in (
         (stack.workers, stack.votes, chunk.worker_keys[chunk.local_worker]),
         (stack.groups, stack.group_votes, _groups(chunk)),
     ):
         place, found = _places(keys, of_rows)
+        has_gold |= found
         found &= known
         added[found, :n_known] += table[place[found], chunk.label[found]]
     if chunk.score is not None and stack.scores[:, 2:].any():
@@ -397,14 +405,16 @@ def apply(
             _standardised(chunk.score[found], rows_of[:, :2])[:, None] * rows_of[:, 2:]
         )
     added *= vote_weights(chunk)[:, None] * temperature[chunk.item, None]
-    bias = temperature[:, None] * np.pad(stack.bias, (0, n_classes - n_known))
-    total = stack.slope * log_scores + bias
+    told = np.bincount(chunk.item, has_gold, chunk.n_items)[:, None] > 0
+    slope = np.where(told, stack.slope, max(float(stack.slope), MIN_SLOPE))
+    bias = told * temperature[:, None] * np.pad(stack.bias, (0, n_classes - n_known))
+    total = slope * log_scores + bias
     for c in range(n_classes):
         total[:, c] += np.bincount(chunk.item, added[:, c], chunk.n_items)
     # An answer is the prior and what labels say: they share what is added to the prior.
     share = chunk.weight / np.maximum(chunk.weight_by_item, 1e-9)[chunk.item]
-    shared = (stack.slope - 1) * log_prior + bias
-    said = stack.slope * log_evidence + added + share[:, None] * shared[chunk.item]
+    shared = (slope - 1) * log_prior + bias
+    said = slope[chunk.item] * log_evidence + added + share[:, None] * shared[chunk.item]
     return total, said.astype(np.float32)
 
 

@@ -68,7 +68,7 @@ def bwa(
     check_at_least("bwa", tolerance=(tolerance, 0), iterations=(iterations, 1))
 
     def fit(chunk: Chunk, seed: int) -> Fit:
-        labels, numbers = incidence_of(chunk), chunk.vote_shares  # (N, C) z
+        labels, numbers = incidence_of(chunk), chunk.vote_shares.copy()  # (N, C) z
         rate = strength * _prior_variance(numbers, chunk)  # (C,) b
         numbers[numbers.sum(axis=1) == 0] = 1 / max(chunk.n_classes, 1)  # no label counts
         weight = strength + labels.total(labels.worker, None, labels.n_workers)[:, None]  # a + N

@@ -56,7 +56,7 @@ def update(state: State, chunk: Chunk) -> tuple[State, Info]:
 
 def aggregate(state: State, chunk: Chunk) -> Aggregation:
     """Give each item the class with most votes; ties fall by seed and item."""
-    shares = chunk.vote_shares
+    shares = chunk.vote_shares.copy()
     # An item without a counted label gets every class alike.
     shares[shares.sum(axis=1) == 0] = 1 / max(chunk.n_classes, 1)
     evidence = np.eye(chunk.n_classes, dtype=np.float32)[chunk.label] * chunk.weight[:, None]
