@@ -69,6 +69,7 @@ def measure(n_labels: int, chunk_labels: int, n_classes: int, preset: str, threa
     def make() -> Any:
         chunk = integer_chunk(labels, n_workers, n_classes)
         counts = (chunk.weight_by_item > 0).astype(np.float64)
+        assert len(chunk.vote_shares)  # computed now, once, as is the line above
         if os.environ.get(ENGINE) == "jax":
             on_device(pack_counted(chunk, chunk.weight, counts))
         return chunk
