@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelquorum.ingest import rows
-from labelquorum.ingest.rows import IdIndex, encode_list, is_text, look_up, sort_rows
+from labelquorum.ingest.rows import (
+    IdIndex,
+    encode_list,
+    is_text,
+    look_up,
+    sort_rows,
+    votes_of_items,
+)
 from labelquorum.ingest.vocabulary import Roster
 
 needs_c = pytest.mark.skipif(
@@ -40,6 +47,28 @@ def without_c(monkeypatch_context, function, *arguments):
     with monkeypatch_context() as patched:
         patched.setattr(rows, "_rows", None)
         return function(*arguments)
+
+
+@needs_c
+@given(table=labelled, seed=st.integers(0, 99))
+def test_votes_are_added_up_alike(table, seed):
+    n_items, found = table
+    item, _, label = np.array(found, np.int64).reshape(-1, 3).T.astype(np.int32)
+    weight = np.random.default_rng(seed).random(len(item)).astype(np.float32)
+    for n_classes in (0, 3):
+        arguments = votes_of_items, item, label, weight, n_items, n_classes
+        votes, total = votes_of_items(*arguments[1:])
+        others = without_c(pytest.MonkeyPatch.context, *arguments)
+        assert votes.tobytes() == others[0].tobytes() and total.tobytes() == others[1].tobytes()
+
+
+@needs_c
+@pytest.mark.parametrize("wrong", [{"item": [0, 9]}, {"label": [0, -1]}, {"weight": [1.0]}])
+def test_votes_of_what_is_not_counted_are_refused(wrong):
+    columns = {"item": [0, 1], "label": [0, 1], "weight": [1.0, 1.0]} | wrong
+    item, label = (np.array(columns[name], np.int32) for name in ("item", "label"))
+    with pytest.raises(ValueError, match=r"not among those counted|were expected"):
+        votes_of_items(item, label, np.array(columns["weight"], np.float32), 2, 2)
 
 
 @needs_c

@@ -370,7 +370,50 @@ static PyObject *sort(PyObject *self, PyObject *args)
     return done ? Py_BuildValue("nN", P, PyBool_FromLong(repeats)) : NULL;
 }
 
+/* add_votes((item, label), weight, C, votes, totals): the weight of each item's labels by class,
+   (N, C), and in all, (N,), is added to what is there, row by row. With C = 0 only the latter. */
+static PyObject *add_votes(PyObject *self, PyObject *args)
+{
+    PyObject *given;
+    Py_buffer weights, by_class, by_item, buffers[2];
+    int32_t *columns[2];
+    size C;
+    int n = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!y*nw*w*", &PyTuple_Type, &given, &weights, &C, &by_class, &by_item))
+        return NULL;
+    size B = weights.len / 4, N = by_item.len / 8;
+    const float *weight = weights.buf;
+    double *votes = by_class.buf, *totals = by_item.buf;
+    int done = PyTuple_Size(given) == 2 && C >= 0 && by_class.len == 8 * N * C;
+    for (; done && n < 2; n += done) {
+        columns[n] = int32_of(PyTuple_GetItem(given, n), &buffers[n], B, PyBUF_SIMPLE);
+        done = columns[n] != NULL;
+    }
+    if (done) {
+        Py_BEGIN_ALLOW_THREADS
+        for (size b = 0; done && b < B; b++) {
+            size i = columns[0][b], c = columns[1][b];
+            if (!(done = i >= 0 && i < N && (!C || (c >= 0 && c < C))))
+                break;
+            totals[i] += weight[b];
+            if (C)
+                votes[i * C + c] += weight[b];
+        }
+        Py_END_ALLOW_THREADS
+    }
+    if (!done && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "an item or a class is not among those counted");
+    while (n--)
+        PyBuffer_Release(&buffers[n]);
+    PyBuffer_Release(&weights);
+    PyBuffer_Release(&by_class);
+    PyBuffer_Release(&by_item);
+    return done ? Py_NewRef(Py_None) : NULL;
+}
+
 static PyMethodDef functions[] = {
+    {"add_votes", add_votes, METH_VARARGS, "Add up the weight of labels by item and class."},
     {"encode", encode, METH_VARARGS, "Number a list of cells by first appearance."},
     {"look_up", look_up, METH_VARARGS, "Number a list of cells by a dict."},
     {"insert", insert, METH_VARARGS, "Put ids into a hash table."},

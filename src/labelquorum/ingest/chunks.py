@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from labelquorum.errors import LabelError
 from labelquorum.ingest.columns import join, some_rows
 from labelquorum.ingest.labels import MISSING, LabelTable, validated
-from labelquorum.ingest.rows import SortedRows, positions_in, sort_rows
+from labelquorum.ingest.rows import SortedRows, positions_in, sort_rows, votes_of_items
 
 __all__ = [
     "Chunk",
@@ -118,7 +118,7 @@ class Chunk(_ChunkColumns):
     @cached_property
     def weight_by_item(self) -> NDArray[np.float64]:
         """How many labels each item has, by weight, (N,)."""
-        return np.asarray(np.bincount(self.item, self.weight, self.n_items), np.float64)
+        return votes_of_items(self.item, self.label, self.weight, self.n_items, 0)[1]
 
     @cached_property
     def workers_by_item(self) -> NDArray[np.float64]:
@@ -134,13 +134,11 @@ class Chunk(_ChunkColumns):
     @cached_property
     def vote_shares(self) -> NDArray[np.float64]:
         """The share of each item's labels that each class got, (N, C); no labels, no shares."""
-        cell = self.item * self.n_classes + self.label
-        votes = np.bincount(cell, self.weight, self.n_items * self.n_classes)
-        votes = votes.reshape(self.n_items, self.n_classes)
-        total = self.weight_by_item[:, None]
-        shares = np.divide(votes, total, out=np.zeros(votes.shape), where=total > 0)
+        columns = self.item, self.label, self.weight
+        shares, total = votes_of_items(*columns, self.n_items, self.n_classes)
+        np.divide(shares, total[:, None], out=shares, where=total[:, None] > 0)
         shares.flags.writeable = False  # all who ask get this array
-        return np.asarray(shares)
+        return shares
 
     @cached_property
     def local_worker(self) -> NDArray[np.int32]:

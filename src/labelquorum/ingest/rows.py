@@ -20,6 +20,7 @@ __all__ = [
     "look_up",
     "positions_in",
     "sort_rows",
+    "votes_of_items",
 ]
 
 _rows: Any = None
@@ -145,6 +146,26 @@ def sort_rows(
     item, worker, label, order, local_worker, workers = made
     workers = workers[:n_workers].copy()  # chunks are kept
     return SortedRows(item, worker, label, None, order, workers, local_worker, has_repeats)
+
+
+def votes_of_items(
+    item: NDArray[np.int32],
+    label: NDArray[np.int32],
+    weight: NDArray[np.float32],
+    n_items: int,
+    n_classes: int,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The weight of each item's labels by class, (N, C), and in all, (N,); C = 0 for that alone."""
+    votes, total = np.zeros((n_items, n_classes)), np.zeros(n_items)
+    if _rows is None:
+        total += np.bincount(item, weight, n_items)
+        if n_classes:
+            cell = item * n_classes + label
+            votes += np.bincount(cell, weight, votes.size).reshape(votes.shape)
+    else:  # not by `bincount`, which lets no other thread run
+        columns = np.ascontiguousarray(item), np.ascontiguousarray(label)
+        _rows.add_votes(columns, np.ascontiguousarray(weight), n_classes, votes, total)
+    return votes, total
 
 
 def _sort_in_numpy(
