@@ -27,9 +27,6 @@ _rows: Any = None
 with suppress(ImportError):  # no compiler was there when the package was installed
     _rows = import_module("labelquorum.ingest._rows")
 
-MAX_ROWS_IN_C = 1 << 16
-"""Rows, and items, up to which C sorts: it needs 24 bytes more per row, and 8 per item."""
-
 MIN_SLOTS = 1 << 6
 
 _KEY_BITS = 63  # of a number that is sorted
@@ -136,10 +133,7 @@ def sort_rows(
     Equal ones stay as they came.
     """
     n_rows = len(item)
-    # C counts by item, so it is not for a few rows of a great many.
-    in_c = n_rows <= MAX_ROWS_IN_C and n_items <= MAX_ROWS_IN_C
-    in_c &= weight is None and score is None
-    if _rows is None or not in_c:
+    if _rows is None or weight is not None or score is not None:
         return _sort_in_numpy(item, worker, label, weight, score)
     made = tuple(np.empty(n_rows, np.int32) for _ in range(6))
     n_workers, has_repeats = _rows.sort(n_items, (item, worker, label), made)
