@@ -56,7 +56,8 @@ ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
 WARM_CHUNKS = 3
-MADE_AHEAD = 8
+MADE_AHEAD = 6
+SWITCH_SECONDS = 1e-4  # in which a thread gives others a turn: a stage waits for less
 
 
 def measure(n_labels: int, chunk_labels: int, n_classes: int, preset: str, threads: int) -> Result:
@@ -96,6 +97,7 @@ def measure(n_labels: int, chunk_labels: int, n_classes: int, preset: str, threa
             stages[stage].append(seconds)
     say(f"one after the other, in s: {[[round(float(t), 3) for t in s] for s in stages.values()]}")
     turns = max(1, n_labels // chunk_labels)
+    sys.setswitchinterval(SWITCH_SECONDS)
     with ThreadPoolExecutor(threads) as makers, ThreadPoolExecutor(1) as answerer:
         began = time.perf_counter()
         made = deque(makers.submit(make) for _ in range(min(MADE_AHEAD, turns)))

@@ -76,10 +76,11 @@ def fit_compiled(
 
 
 def _fitted(name: str, known: Known, result: tuple[Leaf, ...], recipe: Recipe) -> Fitted:
-    theta, probs, counts, unexplained, loss, rounds = result
+    theta, probs, counts, sums, unexplained, loss, rounds = result
     counts = _first(counts)
     pooled = known.others + pool(name, counts, recipe)
-    return Fitted(counts, _first(theta), probs, pooled, unexplained, np.array([loss, rounds]))
+    numbers = np.array([loss, rounds])
+    return Fitted(counts, _first(theta), probs, pooled, unexplained, numbers, sums)
 
 
 @jit(static_argnames=("name", "recipe"))
@@ -105,7 +106,7 @@ def _fit(
     recipe: Recipe,
     loop: Callable[..., Any],
 ) -> tuple[Leaf, ...]:
-    """θ, q, the counts, the unexplained sums, the loss and the rounds; workers are last."""
+    """θ, q, counts, sums of q by class, unexplained sums, loss and rounds; workers are last."""
     n_classes, n_workers = len(label_shares), known.theta.shape[-1]
     xp = array_namespace(known.theta, batch.gold)
     given = batch.gold[:, None] != MISSING
@@ -151,7 +152,7 @@ def _fit(
     loss = -log_evidence.sum() / xp.maximum(batch.counted_item.sum(), 1)
     counts = known.counts + model.count_labels(probs, batch, n_workers)
     reported = _unexplained(model, batch, probs, theta, counts, crowd, prior, recipe)
-    return theta, probs, counts, reported, loss, rounds
+    return theta, probs, counts, batch.counted_item @ probs, reported, loss, rounds
 
 
 def _softmax(log_scores: Leaf) -> Leaf:
@@ -334,8 +335,8 @@ def _first(values: Floats) -> Floats:
 
 # ── on a device ──────────────────────────────────────────────────────────────────────────
 
-MAX_SENT = 64
-"""Columns that stay on the device at most: those of some ten chunks, made ahead of the solver."""
+MAX_SENT = 128
+"""Columns that stay on the device at most: those of twenty chunks, made ahead of the solver."""
 
 _sent: dict[tuple[int, int, int], tuple[weakref.ref[NDArray[Any]], Leaf]] = {}
 """Columns that are on the device, while they are alive here, by `id`, padded length and filler."""

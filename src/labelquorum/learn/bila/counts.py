@@ -535,7 +535,7 @@ def _commit(
     pooled, class_counts, unexplained = {}, {}, {}
     for name, past in before.items():
         fit = fitted[name]
-        if not np.isfinite(fit.theta.sum() + fit.class_probs.sum()):
+        if not np.isfinite(fit.theta.sum() + fit.class_sums.sum()):
             raise StateError(
                 "Learning from this chunk gave no finite numbers, so it was not learned from. "
                 "Look for extreme weights, or for settings far from their defaults."
@@ -543,7 +543,7 @@ def _commit(
         rows |= leaves_of(name, fit.counts) | {f"{name}_theta": fit.theta}
         probs = fit.class_probs if all_count else fit.class_probs * tally.items[:, None]
         pooled[name] = fit.pooled
-        class_counts[name] = past.known.class_counts + probs.sum(axis=0, dtype=np.float64)
+        class_counts[name] = past.known.class_counts + fit.class_sums
         unexplained[name] = with_more(past.unexplained, fit.unexplained)
         counted.append(probs.astype(np.float32, copy=False))
     following = state._replace(

@@ -63,7 +63,8 @@ def fit(
         _arrays(batch),
         (*map(_float64, (known.counts, known.others, known.class_counts, label_shares)), *filled),
     )
-    return Fitted(*filled)
+    *main, log_scores = filled
+    return Fitted(*main, batch.counted_item @ filled[2], log_scores)
 
 
 def score(

@@ -100,8 +100,7 @@ def fit_each(
             fitted = fit(name, batch, before, label_shares, recipe)
         if n_workers is None:
             return fitted
-        inferred = before.class_counts + batch.counted_item @ fitted.class_probs
-        shared = fitted.pooled, label_shares, inferred
+        shared = fitted.pooled, label_shares, before.class_counts + fitted.class_sums
         settled = Settled(fitted.counts, fitted.theta, *shared)
         if chosen == "jax" and not is_sparse:
             errors = array_solver.expected_errors_compiled(name, batch, settled, n_workers, recipe)

@@ -66,6 +66,7 @@ def fit(batch: CountedBatch, known: Known, label_shares: Floats, recipe: Recipe)
         pooled=_pooled(known, counts, batch, probs, recipe),
         unexplained=_unexplained(batch, probs, _Says(theta, counts, crowd, batch, recipe), prior),
         numbers=np.array([loss, rounds]),
+        class_sums=batch.counted_item @ probs,
     )
 
 

@@ -92,6 +92,7 @@ class Fitted(NamedTuple):
     pooled: Floats  # P with this chunk
     unexplained: Floats  # `sums` of `dependence`
     numbers: Floats  # (2,) the mean of −log p(l_i), and the number of rounds
+    class_sums: Floats  # (C,) the sum of q over the items that count in ν
     log_scores: Floats | None = None  # (N, C) by all of this, where they are asked for
     expected_errors: Floats = np.zeros(5)  # of `identification`, where they are asked for
 
