@@ -63,8 +63,9 @@ def fit(
         _arrays(batch),
         (*map(_float64, (known.counts, known.others, known.class_counts, label_shares)), *filled),
     )
-    *main, log_scores = filled
-    return Fitted(*main, batch.counted_item @ filled[2], log_scores)
+    counts, theta, probs, pooled, unexplained, numbers, log_scores = filled
+    sums = batch.counted_item @ probs
+    return Fitted(counts, theta, probs, pooled, unexplained, numbers, sums, log_scores)
 
 
 def score(
