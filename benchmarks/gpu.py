@@ -56,7 +56,7 @@ ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
 WARM_CHUNKS = 3
-MADE_AHEAD = 6
+MADE_AHEAD = 10
 SWITCH_SECONDS = 1e-4  # in which a thread gives others a turn: a stage waits for less
 
 
@@ -186,7 +186,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--chunk-labels", type=int, default=5 * 10**6)
     parser.add_argument("--classes", type=int, default=N_CLASSES)
     parser.add_argument("--preset", default="default", help="of BiLA")
-    parser.add_argument("--threads", type=int, default=4, help="that make chunks")
+    parser.add_argument("--threads", type=int, default=10, help="that make chunks")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
     parser.add_argument("--save", action="store_true", help="keep the result in results/")
     options = parser.parse_args(arguments)

@@ -446,7 +446,7 @@ def verdicts(found: dict[str, Result]) -> list[Result]:
     ):
         if name in found:
             one = found[name]
-            what = unit.replace("_", " ").replace(" per ", " a ")
+            what = unit.replace("_", " ")
             # The last answers come after the time is up, so a rate that is kept reads a bit less.
             kept = one[unit] >= 0.99 * least and not one["refused"]
             add(f"{name}: {what}", one[unit], least, kept)
