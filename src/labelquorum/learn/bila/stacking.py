@@ -405,9 +405,9 @@ def apply(
             _standardised(chunk.score[found], rows_of[:, :2])[:, None] * rows_of[:, 2:]
         )
     added *= vote_weights(chunk)[:, None] * temperature[chunk.item, None]
-    told = np.bincount(chunk.item, has_gold, chunk.n_items)[:, None] > 0
-    slope = np.where(told, stack.slope, max(float(stack.slope), MIN_SLOPE))
-    bias = told * temperature[:, None] * np.pad(stack.bias, (0, n_classes - n_known))
+    covered = np.bincount(chunk.item, has_gold, chunk.n_items)[:, None] > 0
+    slope = np.where(covered, stack.slope, max(float(stack.slope), MIN_SLOPE))
+    bias = covered * temperature[:, None] * np.pad(stack.bias, (0, n_classes - n_known))
     total = slope * log_scores + bias
     for c in range(n_classes):
         total[:, c] += np.bincount(chunk.item, added[:, c], chunk.n_items)
