@@ -206,7 +206,7 @@ def columns_of(task: str | None, worker: str | None, label: str | None) -> dict[
 
 
 def check_labels(path: Path, truths: Iterable[Hashable], labels: Iterable[Hashable]) -> None:
-    """Tell of true labels that nobody gave: more often they are spelled otherwise than missing."""
+    """Warn of true labels that no worker gave: most often they are misspelled."""
     known = set(labels)
     other = Counter(truth for truth in truths if truth not in known)
     if other:

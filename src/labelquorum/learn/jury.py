@@ -151,7 +151,7 @@ class Jury:
         more = f"; so do the judges of {others} other group{'s' * (others > 1)}" if others else ""
         n_judges = len(top["judges"])
         who = f"The {n_judges} judges of {top['group']}"
-        if top["by"] == "errors":  # the number of such a group tells nobody who is in it
+        if top["by"] == "errors":  # the number of such a group does not say who is in it
             some = [str(judge) for judge in top["judges"][:NAMED]]
             rest = f"{n_judges - NAMED:,} more" if n_judges > NAMED else some.pop()
             who = f"{', '.join(some)} and {rest}"

@@ -29,7 +29,7 @@ def fitted(factor, is_true, mean):
 def test_the_gradient_is_zero_at_the_maximum(shape):
     factor, is_true, mean = problem(*shape)
     found = fitted(factor, is_true, mean)[1]
-    np.testing.assert_allclose(found.dual[0], is_true - sigmoid(found.log_odds[0]), atol=0.01)
+    np.testing.assert_allclose(found.dual[0], is_true - sigmoid(found.log_odds[0]), atol=1e-3)
     expected = mean + factor @ factor.T @ found.dual[0]
     np.testing.assert_allclose(found.log_odds[0], expected, atol=1e-9)
 
@@ -51,7 +51,7 @@ def test_weights_are_those_of_ridge_logistic_regression(shape):
     factor, is_true, mean = problem(*shape)
     dual = fitted(factor, is_true, 0 * mean)[1].dual[0]
     theirs = LogisticRegression(C=1, fit_intercept=False, tol=1e-8).fit(factor, is_true)
-    np.testing.assert_allclose(factor.T @ dual, theirs.coef_[0], atol=0.01)
+    np.testing.assert_allclose(factor.T @ dual, theirs.coef_[0], atol=2e-3)
 
 
 @pytest.mark.parametrize("n_tasks", [40, DIRECT_TASKS + 40])
@@ -65,14 +65,14 @@ def test_classes_fitted_at_once_are_as_each_alone_and_as_with_their_own_features
         level = np.full((n_tasks, 1), np.sqrt(0.3))
         wide = np.concatenate([factor, slopes[c][:, None], level], axis=1)
         alone = fitted(wide, is_true[c], means[c])[1]
-        np.testing.assert_allclose(together.log_odds[c], alone.log_odds[0], atol=0.02)
+        np.testing.assert_allclose(together.log_odds[c], alone.log_odds[0], atol=1e-3)
 
 
 def test_a_start_leads_to_the_same_maximum():
     factor, is_true, mean = problem(DIRECT_TASKS + 30, 40)
     covariance, found = fitted(factor, is_true, mean)
     other = laplace(covariance, is_true[None], mean[None], start=0.8 * found.dual)
-    np.testing.assert_allclose(other.log_odds, found.log_odds, atol=0.02)
+    np.testing.assert_allclose(other.log_odds, found.log_odds, atol=1e-3)
 
 
 @pytest.mark.parametrize("n_tasks", [1, 2])
