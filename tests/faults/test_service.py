@@ -1,18 +1,13 @@
 """The service, or the process that learns for it, is killed from outside while clients send."""
 
-import os
 import random
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from faults.kills import check_kept
+from faults.service import Service
 from faults.source import CLASSES, RULES, batches_of, labels_of, table_of
 
 import labelquorum as lq
@@ -21,57 +16,6 @@ from labelquorum.store.store import Store
 pytestmark = pytest.mark.kill
 
 SENDERS = 4
-
-
-class Service:
-    """`labelquorum serve` on one port, however often it is killed."""
-
-    def __init__(self, where):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url, self._where, self.key = f"http://127.0.0.1:{self.port}", str(where), None
-        self.start()
-
-    def start(self):
-        command = [sys.executable, "-m", "labelquorum", "serve", self._where]
-        self._process = subprocess.Popen(
-            [*command, "--port", str(self.port)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-        said = []
-        for line in self._process.stderr:
-            said.append(line)
-            if '"serving"' in line:
-                break
-        else:
-            raise AssertionError(said)
-        self._log = threading.Thread(target=self._process.stderr.read)
-        self._log.start()
-        self.key = self.key or self._process.stdout.readline().strip()
-
-    def kill_learner(self):
-        """Kill the subprocess that learns; the service starts another."""
-        children = []
-        for thread in Path(f"/proc/{self._process.pid}/task").iterdir():
-            with suppress(FileNotFoundError):  # a thread that has just ended
-                children += (thread / "children").read_text().split()
-        for child in children:
-            command = Path(f"/proc/{child}/cmdline").read_bytes()
-            if command.endswith(b"labelquorum.server.learner_process\0loop\0"):
-                os.kill(int(child), signal.SIGKILL)
-                return 1
-        return 0
-
-    def end(self, number):
-        self._process.send_signal(number)
-        self._process.wait(60)
-        self._log.join()  # the learners, who have it too, end with the service
-        for pipe in (self._process.stdout, self._process.stderr):
-            pipe.close()
 
 
 def send_all(client, todo, left, acknowledged, failed):
