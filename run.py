@@ -97,7 +97,7 @@ COMMANDS = {
         [["python", "experiments/label_studio/check.py"]],
     ),
     "faults": Command(
-        "Provoke every fault a stream must survive [--long] [--report-only].",
+        "Provoke every fault a stream must survive [--long] [--against REVISION].",
         [["python", "experiments/faults/measure.py"]],
     ),
     "python": Command("Run the environment's Python.", [["python"]], at_root=False),
