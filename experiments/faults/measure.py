@@ -55,7 +55,7 @@ def run_tests(long: bool, only: list[str], xml: Path, source: Path | None = None
     files += ["--ignore=tests/faults/test_report.py"]  # which reads what is to be written
     processes = "2"
     if source is not None:
-        variables["PYTHONPATH"], processes = str(source), "0"
+        variables["PYTHONPATH"], processes = str(source), "1"
     arguments = ["-n", processes, "--dist", "worksteal", "-q", "-m", "", f"--junitxml={xml}"]
     arguments += files
     return subprocess.run(
