@@ -3,8 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Floats", "Ints"]
-
 Floats = NDArray[np.float64]
 
 

@@ -5,16 +5,6 @@ Every message says where, what, the rule, what we got, and what to do next.
 
 from collections.abc import Sequence
 
-__all__ = [
-    "ConflictError",
-    "FullError",
-    "LabelError",
-    "LabelQuorumError",
-    "LimitError",
-    "StateError",
-    "StoreError",
-]
-
 
 class LabelQuorumError(Exception):
     """The root of everything this library raises on purpose."""

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from labelquorum.store.stats import ChunkSeries
     from labelquorum.store.stream import Stream
 
-__all__ = ["Answer", "Gallery", "opened", "report_page"]
 
 WORKERS, MATRICES, LEAST_SURE, CHUNKS = 30, 8, 20, 10
 

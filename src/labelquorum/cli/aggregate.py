@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from labelquorum.ingest.writers import Written
     from labelquorum.learn.estimator import Estimator
 
-__all__ = ["Alarm", "Encoding", "aggregate", "encoding_of", "stream", "write_file"]
 
 Encoding = Literal["csv", "jsonl"]
 

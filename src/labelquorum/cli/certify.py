@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from labelquorum.learn.analysis.expected_error import ExpectedError
     from labelquorum.learn.estimator import Estimator
 
-__all__ = ["certify", "expected_error"]
 
 Source = Annotated[
     str,

@@ -15,8 +15,6 @@ from rich.text import Text
 from labelquorum.cli.options import AsJson, print_json, tell
 from labelquorum.errors import LabelError
 
-__all__ = ["datasets"]
-
 Facts = Mapping[str, Any]
 
 COUNTS = ("workers", "items", "labels", "classes", "truth")

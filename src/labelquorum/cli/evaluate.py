@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from labelquorum.evaluation.benchmark import Protocol, Row
     from labelquorum.evaluation.results import Results
 
-__all__ = ["evaluate"]
 
 SHORT_LIST = ("bila", "majority_vote", "dawid_skene", "one_coin", "glad")
 """What is run unless methods are named: those that people compare first, in minutes."""

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from labelquorum.learn.estimator import Estimator
     from labelquorum.report import Gallery
 
-__all__ = ["doctor", "plot", "report", "workers"]
 
 Row = Mapping[str, Any]
 

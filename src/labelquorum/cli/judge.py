@@ -34,7 +34,6 @@ from labelquorum.errors import LabelError
 if TYPE_CHECKING:
     from labelquorum.ingest.labels import LabelTable
 
-__all__ = ["judge"]
 
 Row = Mapping[str, Any]
 

@@ -14,40 +14,6 @@ from labelquorum.ingest.labels import LabelSpace, OnBad, Repeats
 if TYPE_CHECKING:
     from labelquorum.learn.estimator import Estimator
 
-__all__ = [
-    "MODEL",
-    "Abstain",
-    "AsJson",
-    "Classes",
-    "LabelColumn",
-    "Labels",
-    "MaybeLabels",
-    "Method",
-    "ModelFile",
-    "OnBadRow",
-    "OnRepeat",
-    "OpenItems",
-    "Preset",
-    "Raw",
-    "Seed",
-    "Summary",
-    "TaskColumn",
-    "WarmupItems",
-    "WorkerColumn",
-    "Workers",
-    "check_labels",
-    "columns_of",
-    "in_a_folder",
-    "label_space",
-    "open_model",
-    "open_source",
-    "output_option",
-    "parse_abstain",
-    "parse_classes",
-    "print_json",
-    "store_option",
-    "tell",
-]
 
 MODEL, ROWS = "Model", "Rows"
 

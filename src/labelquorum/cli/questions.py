@@ -23,18 +23,6 @@ from labelquorum.errors import LabelError
 if TYPE_CHECKING:
     from labelquorum.learn.estimator import Estimator
 
-__all__ = [
-    "MaybeStore",
-    "Source",
-    "answer_rows",
-    "ask",
-    "asked_model",
-    "explain",
-    "flags",
-    "read_answers",
-    "score",
-    "stopping",
-]
 
 ASKED = 20  # rows of a table for people
 ID_WIDTH = 36  # as a UUID has; longer text is folded

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from labelquorum.store.store import Store
     from labelquorum.store.stream import Stream
 
-__all__ = ["run"]
 
 RULES = "Rules of the stream"
 NEVER = "never"

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from labelquorum.server.config import Settings
     from labelquorum.server.learner_process import LearnerProcess
 
-__all__ = ["demo", "keys", "serve"]
 
 DATA = "labelquorum-data"
 Where = Annotated[

@@ -13,9 +13,8 @@ from labelquorum.cli.options import output_option, tell
 from labelquorum.errors import StateError
 
 if TYPE_CHECKING:
-    from labelquorum.evaluation.simulate.crowds import Crowd
+    from labelquorum.evaluation.simulate.oracle import Crowd
 
-__all__ = ["simulate"]
 
 Kind = Literal["one-coin", "class-conditional", "ordinal", "bimodal", "judges"]
 Arrival = Literal["items", "trickle", "bursts"]
@@ -179,7 +178,7 @@ def simulate(
     worker (worker, role, since, group, labels, skill, skill_later). Put
     labels.csv and truth.csv into one folder, and it is a data set.
     """
-    from labelquorum.evaluation.simulate.crowds import oracle_error
+    from labelquorum.evaluation.simulate.oracle import oracle_error
 
     files = {"--output": output, "--truth": truth, "--roles": roles}
     encodings = {option: encoding_of(path, option) for option, path in files.items()}
@@ -272,7 +271,7 @@ def _give_roles(crowd: "Crowd", wanted: Mapping[str, Mapping[str, Any]], seed: i
 
 def _correlate(crowd: "Crowd", kind: Kind, correlation: float | None, seed: int) -> "Crowd":
     """Let those who are still honest err together, if they are judges."""
-    from labelquorum.evaluation.simulate.crowds import HONEST
+    from labelquorum.evaluation.simulate.oracle import HONEST
     from labelquorum.evaluation.simulate.roles import with_judges
 
     if kind == "judges":

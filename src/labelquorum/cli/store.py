@@ -16,18 +16,6 @@ from labelquorum.cli.options import AsJson, Raw, output_option, print_json, stor
 if TYPE_CHECKING:
     from labelquorum.store.refit import RefitReport
 
-__all__ = [
-    "StoreOption",
-    "StreamName",
-    "backup",
-    "delete",
-    "export",
-    "forget",
-    "refine",
-    "rename",
-    "restore",
-    "streams",
-]
 
 Format = Literal["csv", "jsonl", "parquet"]
 What = Literal["answers", "workers", "chunks", "labels"]

@@ -19,8 +19,8 @@ import pandas as pd
 
 from labelquorum.client.transport import AbsentError, Event, Wire, batches, packed, plain
 from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, StateError, StoreError
+from labelquorum.ingest.frames import read_gold
 from labelquorum.ingest.labels import LabelSpace
-from labelquorum.ingest.readers import read_gold
 from labelquorum.ingest.validate import ATTRIBUTES
 from labelquorum.ingest.writers import replacing
 

@@ -30,8 +30,6 @@ from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.readers import iter_labels
 from labelquorum.ingest.validate import COLUMNS, shown
 
-__all__ = ["BATCH_ROWS", "AbsentError", "Event", "Wire", "batches", "packed", "plain"]
-
 LATER = frozenset({429, 502, 503, 504, 507})
 """Answers that mean: not now."""
 FIRST_WAIT, LONGEST_WAIT = 0.1, 10.0

@@ -14,7 +14,6 @@ from labelquorum.errors import StateError
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-__all__ = ["Shot", "find_browser", "shots_of", "take"]
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 OPTIONS = (

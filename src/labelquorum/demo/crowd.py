@@ -21,22 +21,9 @@ from rich.text import Text
 from labelquorum.client import Client
 from labelquorum.errors import LabelQuorumError
 from labelquorum.evaluation.simulate.arrivals import Arrivals, trickle
-from labelquorum.evaluation.simulate.crowds import Crowd, draw_labels, draw_workers, oracle
+from labelquorum.evaluation.simulate.crowds import draw_labels, draw_workers
+from labelquorum.evaluation.simulate.oracle import Crowd, oracle
 from labelquorum.evaluation.simulate.roles import with_ring, with_sleepers
-
-__all__ = [
-    "CLASSES",
-    "KINDS",
-    "LABELS_PER_ITEM",
-    "WORKERS",
-    "Errors",
-    "Feeder",
-    "Kind",
-    "Scene",
-    "errors_of",
-    "simulate",
-    "summary",
-]
 
 
 class Kind(NamedTuple):

@@ -16,8 +16,6 @@ from typing import IO, Any, NamedTuple, Self
 from labelquorum.errors import LabelQuorumError, StateError
 from labelquorum.server.config import Log
 
-__all__ = ["Service"]
-
 STOP_SECONDS = 30.0
 """A service that takes longer to end is killed."""
 

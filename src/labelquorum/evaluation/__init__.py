@@ -27,19 +27,21 @@ from labelquorum.evaluation.simulate.arrivals import (
     whole_items,
 )
 from labelquorum.evaluation.simulate.crowds import (
-    Cast,
-    Crowd,
     balanced_truth,
     bimodal_crowd,
     bimodal_noise,
     class_conditional_crowd,
-    confusion_at,
     one_coin_crowd,
+    ordinal_crowd,
+    published_noise_rates,
+)
+from labelquorum.evaluation.simulate.oracle import (
+    Cast,
+    Crowd,
+    confusion_at,
     oracle,
     oracle_error,
     oracle_probs,
-    ordinal_crowd,
-    published_noise_rates,
 )
 from labelquorum.evaluation.simulate.roles import (
     effective_workers,
@@ -55,15 +57,7 @@ from labelquorum.evaluation.simulate.roles import (
 )
 
 if TYPE_CHECKING:
-    from labelquorum.evaluation.metrics import (
-        ClassAgreement,
-        calibration_error,
-        class_agreement,
-        error_rate,
-        krippendorff_alpha,
-        log_loss,
-        reliability,
-    )
+    from labelquorum.evaluation.metrics import calibration_error, error_rate, log_loss, reliability
     from labelquorum.evaluation.plots import (
         plot_calibration,
         plot_confusion,
@@ -72,6 +66,11 @@ if TYPE_CHECKING:
         plot_stream,
     )
     from labelquorum.evaluation.replay import Prequential, stream
+    from labelquorum.learn.analysis.agreement import (
+        ClassAgreement,
+        class_agreement,
+        krippendorff_alpha,
+    )
 
 __all__ = [
     "Arrivals",

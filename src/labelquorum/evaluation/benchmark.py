@@ -35,18 +35,6 @@ from labelquorum.learn.estimators import estimator, method_names
 from labelquorum.learn.methods import _batch
 from labelquorum.learn.registry import AGGREGATORS
 
-__all__ = [
-    "METHODS",
-    "Protocol",
-    "Row",
-    "check_method",
-    "digest",
-    "evaluate",
-    "evaluate_all",
-    "kind_of",
-    "n_orders",
-]
-
 Row = dict[str, Any]
 Kind = Literal["online", "batch", "windowed", "refit"]
 

@@ -16,19 +16,17 @@ from labelquorum.errors import StateError
 from labelquorum.evaluation.metrics import error_rate
 from labelquorum.evaluation.simulate.arrivals import label_table
 from labelquorum.evaluation.simulate.crowds import (
-    Crowd,
     balanced_truth,
     bimodal_crowd,
     class_conditional_crowd,
 )
+from labelquorum.evaluation.simulate.oracle import Crowd
 from labelquorum.ingest.chunks import Chunk, cut_chunks, make_chunk
 from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable
 from labelquorum.ingest.vocabulary import Roster
 from labelquorum.learn.aggregator import Aggregation, Aggregator, softmax
 from labelquorum.learn.methods.majority_vote import majority_vote
 from labelquorum.learn.model_file import state_arrays, state_from_arrays
-
-__all__ = ["CHECKS", "SLACK", "Check", "check_aggregator", "seeded_error"]
 
 Check = Callable[[Aggregator], None]
 

@@ -16,8 +16,6 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import concatenate
 from labelquorum.ingest.labels import LabelTable
 
-__all__ = ["PEERS", "Peer"]
-
 PEERS: dict[str, str] = {
     "crowdkit:dawid_skene": "DawidSkene",
     "crowdkit:mace": "MACE",

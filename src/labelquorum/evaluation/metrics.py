@@ -10,18 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelquorum.errors import StateError
 from labelquorum.ingest.labels import MISSING
-from labelquorum.learn.analysis.agreement import ClassAgreement, class_agreement, krippendorff_alpha
-
-__all__ = [
-    "ClassAgreement",
-    "by_confidence",
-    "calibration_error",
-    "class_agreement",
-    "error_rate",
-    "krippendorff_alpha",
-    "log_loss",
-    "reliability",
-]
 
 
 def error_rate(aggregated: ArrayLike, truth: ArrayLike) -> float:

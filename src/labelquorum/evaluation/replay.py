@@ -19,8 +19,6 @@ from labelquorum.evaluation.metrics import calibration_error, log_loss, reliabil
 from labelquorum.ingest.chunks import take_rows
 from labelquorum.ingest.labels import MISSING, LabelTable
 
-__all__ = ["Arrival", "Order", "Prequential", "Streamed", "stream"]
-
 Arrival = Literal["items", "labels"]
 Order = int | Literal["time"] | None
 

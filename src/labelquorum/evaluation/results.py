@@ -15,8 +15,6 @@ from labelquorum.evaluation.benchmark import Protocol, Row, n_orders
 from labelquorum.evaluation.datasets.load import dataset_info
 from labelquorum.ingest.writers import replacing
 
-__all__ = ["Results", "error_table", "score_table", "shared_sets"]
-
 Key = tuple[Any, ...]
 
 SCORES: Mapping[str, tuple[str, str]] = {

@@ -20,25 +20,6 @@ from labelquorum.ingest.columns import join, some_rows
 from labelquorum.ingest.labels import MISSING, LabelTable, validated
 from labelquorum.ingest.rows import SortedRows, positions_in, sort_rows, votes_of_items
 
-__all__ = [
-    "Chunk",
-    "concatenate",
-    "cut_chunks",
-    "has_news",
-    "id_key",
-    "id_keys",
-    "id_order",
-    "make_chunk",
-    "scramble",
-    "sort_ids",
-    "sorted_chunk",
-    "take_items",
-    "take_rows",
-    "with_news",
-    "withdrawn",
-]
-
-
 _OPTIONAL = ("groups", "timestamps", "scores", "worker_kinds", "models", "prompts", "orders")
 _LETTERS = frozenset(ascii_letters)
 _DIGITS = frozenset(digits)

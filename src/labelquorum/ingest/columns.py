@@ -16,20 +16,6 @@ from numpy.typing import NDArray
 
 from labelquorum.ingest.rows import encode_list
 
-__all__ = [
-    "DictionaryColumn",
-    "as_column",
-    "cells_of_pandas",
-    "distinct",
-    "encode",
-    "first_rows",
-    "join",
-    "kinds_of",
-    "mapped",
-    "rows_with",
-    "some_rows",
-]
-
 MIN_ENCODED_ROWS = 4096
 """Shorter columns are lists: below it, pandas' 20 to 100 µs per call cost more than they save."""
 

@@ -32,19 +32,6 @@ from labelquorum.ingest.validate import (
     shown,
 )
 
-__all__ = [
-    "PACKED",
-    "check_rows",
-    "iter_parquet",
-    "name_of",
-    "opened",
-    "read_excel",
-    "read_feather",
-    "read_json",
-    "read_parquet",
-    "unpacked_name",
-]
-
 PACKED: Mapping[str, Callable[[str, Any], Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,

@@ -34,17 +34,6 @@ from labelquorum.ingest.validate import (
     role_of,
 )
 
-__all__ = [
-    "check_workers",
-    "collect",
-    "is_hole",
-    "is_tabular",
-    "read_gold",
-    "read_matrix",
-    "read_table",
-    "require_pyarrow",
-]
-
 _FRAMES = (
     ("pandas", "DataFrame"),
     ("polars", "DataFrame"),

@@ -24,8 +24,6 @@ from labelquorum.errors import LabelError
 from labelquorum.ingest.labels import LabelEvent
 from labelquorum.ingest.validate import shown
 
-__all__ = ["Heard", "Version", "read_label_studio"]
-
 _ONE, _MANY = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED"), "ANNOTATIONS_CREATED"
 _DELETED = "ANNOTATIONS_DELETED"
 _EXPORT = "export"

@@ -10,17 +10,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from labelquorum.errors import StateError
 
-__all__ = [
-    "COLUMN_ALIASES",
-    "COMMON_NAMES",
-    "MISSING",
-    "LabelEvent",
-    "LabelSpace",
-    "LabelTable",
-    "Repeats",
-    "is_missing",
-]
-
 MISSING = -1
 """The label index of "this worker did not label this item"."""
 

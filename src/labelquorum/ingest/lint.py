@@ -20,8 +20,6 @@ from labelquorum.ingest.labels import LabelTable
 from labelquorum.ingest.validate import shown
 from labelquorum.ingest.worker_attributes import Attributes, joined
 
-__all__ = ["Finding", "examine"]
-
 FEW_LABELS = 5  # fewer labels say little about a worker
 ONE_ANSWER_LABELS = 10  # giving one answer only is odd from this number of labels on …
 ONE_ANSWER_AGREEMENT = 0.75  # … if others agree with it, on the same tasks, no more often than this

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from labelquorum.ingest.columns import DictionaryColumn, encode, first_rows, join
 
-__all__ = ["split"]
-
 BLOCK_BYTES = 1 << 24
 """Bytes that are split at once: positions take several times as much memory."""
 

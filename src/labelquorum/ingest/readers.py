@@ -34,7 +34,6 @@ from labelquorum.ingest.frames import (
     check_workers,
     is_hole,
     is_tabular,
-    read_gold,
     read_matrix,
     read_table,
 )
@@ -63,32 +62,6 @@ from labelquorum.ingest.validate import (
     match_columns,
     shown,
 )
-
-__all__ = [
-    "FORMATS",
-    "Format",
-    "TextSource",
-    "iter_csv",
-    "iter_jsonl",
-    "iter_labels",
-    "iter_parquet",
-    "iter_wide",
-    "read_columns",
-    "read_csv",
-    "read_dict",
-    "read_excel",
-    "read_feather",
-    "read_gold",
-    "read_json",
-    "read_jsonl",
-    "read_labels",
-    "read_parquet",
-    "read_records",
-    "read_table",
-    "read_tuples",
-    "read_wide",
-    "read_workers",
-]
 
 TextSource = str | os.PathLike[str] | Iterable[str] | Iterable[bytes]
 """A path, an open file of text or bytes, or any iterable of lines."""

@@ -26,16 +26,6 @@ from labelquorum.ingest.validate import (
     shown,
 )
 
-__all__ = [
-    "Shape",
-    "holds_columns",
-    "read_columns",
-    "read_dict",
-    "read_records",
-    "read_tuples",
-    "shape_of",
-]
-
 
 def read_dict(
     answers: Mapping[Any, Any], space: LabelSpace = ANY_LABEL, source: str = "dict"

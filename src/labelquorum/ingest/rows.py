@@ -11,18 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "IdIndex",
-    "SortedRows",
-    "canonical_order",
-    "encode_list",
-    "is_text",
-    "look_up",
-    "positions_in",
-    "sort_rows",
-    "votes_of_items",
-]
-
 _rows: Any = None
 with suppress(ImportError):  # no compiler was there when the package was installed
     _rows = import_module("labelquorum.ingest._rows")

@@ -16,9 +16,6 @@ from labelquorum.ingest.files import PACKED
 from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.readers import FORMATS
 
-__all__ = ["Kind", "Lines", "kind_of", "looks_like", "split_records"]
-
-
 GROWING = (".wide.csv", ".csv", ".tsv", ".jsonl", ".ndjson")
 """The formats to which lines can be appended."""
 

@@ -19,16 +19,6 @@ from labelquorum.errors import LabelError, LabelQuorumError, LimitError
 from labelquorum.ingest.frames import require_pyarrow
 from labelquorum.ingest.validate import NAME_BYTES, find_columns
 
-__all__ = [
-    "MAX_DECODED_BYTES",
-    "MAX_RATIO",
-    "MAX_ROWS",
-    "MAX_UNPACKED_BYTES",
-    "decode_in_fork",
-    "decode_parquet",
-    "gunzip",
-]
-
 MAX_UNPACKED_BYTES = 256 * 2**20
 """Maximum unpacked size."""
 

@@ -42,31 +42,6 @@ from labelquorum.ingest.labels import (
 )
 from labelquorum.ingest.rows import is_text
 
-__all__ = [
-    "ANY_LABEL",
-    "ATTRIBUTES",
-    "COLUMNS",
-    "NAMED_ROWS",
-    "NAME_BYTES",
-    "NAME_COLUMNS",
-    "NEEDED",
-    "OF_WORKERS",
-    "SKIP",
-    "WORKER_KINDS",
-    "Columns",
-    "Fault",
-    "check_names",
-    "checked",
-    "fault_of_name",
-    "fault_of_new_name",
-    "find_columns",
-    "is_printable_name",
-    "kind_of_value",
-    "match_columns",
-    "role_of",
-    "shown",
-]
-
 ANY_LABEL = LabelSpace()
 """Any class, and the first bad row is an error: the default of every reader."""
 

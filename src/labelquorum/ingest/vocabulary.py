@@ -30,8 +30,6 @@ from labelquorum.ingest.labels import MISSING, LabelSpace, LabelTable, is_missin
 from labelquorum.ingest.rows import IdIndex, look_up, sort_rows
 from labelquorum.ingest.worker_attributes import Attributes, joined
 
-__all__ = ["HeldItem", "HeldItems", "Intake", "Note", "Roster", "Tally"]
-
 
 class Note(NamedTuple):
     """What is kept of an item for reports alone."""

@@ -15,8 +15,6 @@ from labelquorum.ingest.columns import encode
 from labelquorum.ingest.labels import LabelTable
 from labelquorum.ingest.validate import ATTRIBUTES, COLUMNS, shown
 
-__all__ = ["Attributes", "attribute_columns", "joined", "merged"]
-
 
 class Attributes(NamedTuple):
     """What is known of a worker; None where nothing is."""

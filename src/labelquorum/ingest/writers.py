@@ -24,16 +24,6 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.columns import DictionaryColumn, as_column, encode
 from labelquorum.ingest.frames import require_pyarrow
 
-__all__ = [
-    "Written",
-    "encode_rows",
-    "harmless",
-    "names_of",
-    "replacing",
-    "write_columns",
-    "write_rows",
-]
-
 Written = Literal["csv", "jsonl", "parquet"]
 Row = Mapping[str, Any]
 

@@ -19,25 +19,6 @@ from labelquorum.ingest.chunks import Chunk, make_chunk, scramble
 from labelquorum.ingest.labels import MISSING
 from labelquorum.learn.model_file import state_arrays, state_from_arrays
 
-__all__ = [
-    "WRAPPERS",
-    "Aggregation",
-    "Aggregator",
-    "Counts",
-    "Draws",
-    "Part",
-    "RefitState",
-    "break_ties",
-    "consensus",
-    "one_row_per_worker",
-    "refit",
-    "softmax",
-    "split_name",
-    "sum_by_item",
-    "vote_counts",
-    "windowed",
-]
-
 State = Any
 Info = Any
 Leaves = dict[str, NDArray[Any]]

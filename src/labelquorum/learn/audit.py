@@ -4,10 +4,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from labelquorum.errors import LabelError
-from labelquorum.ingest.readers import read_gold
+from labelquorum.ingest.frames import read_gold
 from labelquorum.learn.analysis.certificate import Audit, checked_audit
-
-__all__ = ["audit_of", "read_audit"]
 
 
 def audit_of(

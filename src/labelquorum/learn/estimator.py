@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from labelquorum.errors import LabelError, StateError
 from labelquorum.ingest.columns import distinct
+from labelquorum.ingest.frames import read_gold
 from labelquorum.ingest.labels import LabelSpace, LabelTable, OnBad, Repeats
-from labelquorum.ingest.readers import read_gold, read_labels, read_workers
+from labelquorum.ingest.readers import read_labels, read_workers
 from labelquorum.ingest.validate import Columns
 from labelquorum.ingest.vocabulary import Tally
 from labelquorum.learn.aggregator import split_name
@@ -56,8 +57,6 @@ from labelquorum.learn.model_file import (
 from labelquorum.learn.registry import AGGREGATORS
 from labelquorum.learn.reports import Agreement, Doubt, Explanation, Report, id_index
 from labelquorum.learn.worker_priors import history_rows, read_history
-
-__all__ = ["SHARED_SETTINGS", "Estimator", "check_settings"]
 
 MAX_SHOWN_CLASSES = 10
 """Classes that a notebook shows of a model."""

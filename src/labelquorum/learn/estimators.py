@@ -27,31 +27,6 @@ from labelquorum.learn.model_file import crafted_refused, read_snapshot
 from labelquorum.learn.registry import AGGREGATORS
 from labelquorum.learn.reports import id_index
 
-__all__ = [
-    "BCC",
-    "BWA",
-    "EBCC",
-    "ESTIMATORS",
-    "GLAD",
-    "IBCC",
-    "LAA",
-    "MACE",
-    "MMCE",
-    "SBIC",
-    "BiLA",
-    "DawidSkene",
-    "LAOnePass",
-    "LATwoPass",
-    "MajorityVote",
-    "MinimaxEntropy",
-    "OneCoin",
-    "StepwiseEM",
-    "StreamingVB",
-    "estimator",
-    "load",
-    "method_names",
-]
-
 
 @takes_settings
 class BiLA(Estimator):

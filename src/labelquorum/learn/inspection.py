@@ -49,8 +49,6 @@ from labelquorum.learn.reports import (
     worker_report,
 )
 
-__all__ = ["Inspection", "agreement"]
-
 DRAWS = 400
 """Matrices drawn per worker for intervals: the 95 % bounds then rest on ten draws at each end."""
 

@@ -17,15 +17,6 @@ from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import MISSING
 from labelquorum.ingest.vocabulary import Note
 
-__all__ = [
-    "ItemColumns",
-    "OpenItem",
-    "Selection",
-    "columns_of_chunk",
-    "columns_of_items",
-    "edges_of",
-]
-
 MAX_COPIED_ROWS = 1 << 12
 """Rows up to which a column is copied, as it may be a view of a large one: 64 KiB of 4 classes."""
 

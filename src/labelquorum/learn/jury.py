@@ -31,8 +31,6 @@ from labelquorum.learn.analysis.jury import (
 from labelquorum.learn.lazy import pd
 from labelquorum.learn.reports import MAX_SHOWN_ROWS, id_index
 
-__all__ = ["MIN_GOLD_TASKS", "Jury", "jury_report"]
-
 MIN_GOLD_TASKS = 20
 """Gold tasks that two or more judges must have labelled for errors to be counted by them; and half
 of the pairs that can be compared must share enough of them."""

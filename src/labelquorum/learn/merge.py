@@ -19,11 +19,10 @@ from labelquorum.ingest.worker_attributes import merged as merged_attributes
 from labelquorum.learn.aggregator import Part
 from labelquorum.learn.analysis.drift import fresh_track, joined
 from labelquorum.learn.estimator import Estimator
+from labelquorum.learn.item_columns import OpenItem
 from labelquorum.learn.model import ModelState
-from labelquorum.learn.open_items import OpenItem, OpenItems
+from labelquorum.learn.open_items import OpenItems
 from labelquorum.learn.worker_table import WorkerRows
-
-__all__ = ["merge"]
 
 _MAY_DIFFER = ("seed", "history", "open_items", "warmup_items")
 

@@ -33,28 +33,12 @@ from labelquorum.ingest.vocabulary import Intake, Note, Roster, Tally
 from labelquorum.ingest.worker_attributes import Attributes
 from labelquorum.learn.aggregator import Aggregation, Aggregator
 from labelquorum.learn.analysis.drift import count, fresh_track, left_out, taken_back
+from labelquorum.learn.item_columns import OpenItem
 from labelquorum.learn.model_file import Snapshot, state_arrays, state_from_arrays
-from labelquorum.learn.open_items import OpenItem, OpenItems
+from labelquorum.learn.open_items import OpenItems
 from labelquorum.learn.reports import NO_DOUBT, Answer, Doubt
 from labelquorum.learn.worker_priors import History
 from labelquorum.learn.worker_table import WorkerRows
-
-__all__ = [
-    "Model",
-    "ModelState",
-    "Step",
-    "check_table",
-    "commit",
-    "count_agreement",
-    "counted_probs",
-    "empty_state",
-    "learn_chunk",
-    "snapshot_parts",
-    "state_from_snapshot",
-    "uncount",
-    "unknown_worker",
-    "with_history",
-]
 
 MAX_FRACTIONAL_CLASSES = 50
 """Fractional labels that may be classes: half stars from 0 to 10 are 20; measurements are more."""

@@ -24,18 +24,6 @@ from labelquorum.errors import LabelQuorumError, StateError
 from labelquorum.ingest.writers import replacing
 from labelquorum.learn.worker_table import WorkerRows
 
-__all__ = [
-    "FORMAT_VERSION",
-    "Snapshot",
-    "crafted_refused",
-    "read_snapshot",
-    "snapshot_bytes",
-    "snapshot_from_bytes",
-    "state_arrays",
-    "state_from_arrays",
-    "write_snapshot",
-]
-
 FORMAT_VERSION = 1
 
 Arrays = dict[str, NDArray[Any]]

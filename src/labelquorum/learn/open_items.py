@@ -31,8 +31,6 @@ from labelquorum.learn.item_columns import (
     edges_of,
 )
 
-__all__ = ["OpenItem", "OpenItems"]
-
 CLOSED_SLOTS = 1 << 17
 """Hashes of closed items that are kept, 1 MiB; a newer one takes its slot from an older."""
 

@@ -20,8 +20,6 @@ from labelquorum.learn.methods.sbic import sbic
 from labelquorum.learn.methods.stepwise_em import stepwise_em
 from labelquorum.learn.methods.streaming_vb import streaming_vb
 
-__all__ = ["AGGREGATORS"]
-
 AGGREGATORS: dict[str, Callable[..., Aggregator]] = {
     "bila": build_bila,
     "majority_vote": majority_vote,

@@ -20,20 +20,6 @@ from labelquorum.learn.analysis.agreement import (
 )
 from labelquorum.learn.lazy import pd
 
-__all__ = [
-    "CHOSEN_GOLD",
-    "NO_DOUBT",
-    "Agreement",
-    "Answer",
-    "Doubt",
-    "Explanation",
-    "Report",
-    "agreement_report",
-    "id_index",
-    "item_report",
-    "worker_report",
-]
-
 CHOSEN_GOLD = (
     "They are chosen, not drawn at random: an expected error or a certificate counts their true "
     "labels as random, and does not hold. With gold_sampling='selected' neither uses them."

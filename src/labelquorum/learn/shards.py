@@ -39,22 +39,6 @@ from labelquorum.learn.methods.dawid_skene import Params, log_joint, shares
 from labelquorum.learn.model import ModelState, Step, count_agreement
 from labelquorum.learn.worker_table import WorkerRows
 
-__all__ = [
-    "ROUNDS",
-    "Gained",
-    "Known",
-    "Run",
-    "Shard",
-    "Sharding",
-    "Sums",
-    "added",
-    "fit_shards",
-    "learn_in_shards",
-    "sharding_of",
-    "shards_of",
-    "together",
-]
-
 Sums = dict[str, Floats]
 """Named numbers that add up over shards."""
 

@@ -18,8 +18,6 @@ from labelquorum.ingest.chunks import id_order
 from labelquorum.ingest.labels import LabelTable
 from labelquorum.ingest.validate import ANY_LABEL, checked
 
-__all__ = ["History", "Row", "history_rows", "read_history"]
-
 Row = tuple[Hashable, Hashable, Hashable, Any]
 """A worker, the truth, their label, and how often."""
 

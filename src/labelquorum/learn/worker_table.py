@@ -22,7 +22,6 @@ with suppress(ImportError):  # no compiler was there when the package was instal
 MAX_LEAVES_IN_C = 16
 """As in `_worker_table.c`; built-in methods have up to 10."""
 
-__all__ = ["Leaves", "WorkerRows", "forget_row"]
 
 Leaves = Mapping[str, NDArray[Any]]
 """Named arrays that share their leading axis, one entry per worker."""

@@ -29,8 +29,6 @@ from labelquorum.server.routes import (
 )
 from labelquorum.store.store import Store
 
-__all__ = ["PARTS", "check_routes", "create_app"]
-
 # Routes are looked through in this order, and most requests bring labels.
 PARTS = (
     labels,

@@ -18,8 +18,6 @@ from labelquorum.errors import LabelQuorumError
 from labelquorum.server.errors import BUG, ApiError, api_error_of, error_response
 from labelquorum.store.api_keys import SCOPES, Key, Keys, digest_of
 
-__all__ = ["ROUTES", "Guarded", "Keyring", "Need", "RateLimiter", "bare"]
-
 Bare = TypeVar("Bare", bound=Callable[..., Any])
 Reach = Literal["stream", "any", "all"]
 

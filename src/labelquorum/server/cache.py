@@ -19,9 +19,6 @@ from starlette.responses import Response
 from labelquorum.errors import LabelQuorumError
 from labelquorum.server.errors import ApiError
 
-__all__ = ["SORTS", "Cache", "Cached", "WorkerTable", "as_json", "json_response"]
-
-
 Value = TypeVar("Value")
 
 

@@ -15,8 +15,6 @@ from typing import IO, Any
 from labelquorum.errors import StateError
 from labelquorum.ingest.untrusted import MAX_UNPACKED_BYTES
 
-__all__ = ["Log", "Settings", "log_config"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -26,8 +26,6 @@ from labelquorum.store.stats import StreamStats
 from labelquorum.store.store import Store
 from labelquorum.store.stream import Stream
 
-__all__ = ["Known", "Service", "cached_body", "known_stream", "service_of"]
-
 Answer = TypeVar("Answer")
 
 MAX_QUESTIONS, MAX_WAITING_QUESTIONS = 4, 64

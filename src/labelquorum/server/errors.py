@@ -18,17 +18,6 @@ from starlette.responses import Response
 from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, LimitError, StateError
 from labelquorum.server.schemas import ErrorShape
 
-__all__ = [
-    "BUG",
-    "RETRY_SECONDS",
-    "ApiError",
-    "add_error_handlers",
-    "api_error_of",
-    "error_response",
-    "error_responses",
-    "sentence_of",
-]
-
 RETRY_SECONDS = 1
 BUG = "The service could not do this; the reason is in its log. Ask its administrator."
 

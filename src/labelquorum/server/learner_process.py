@@ -53,15 +53,6 @@ from labelquorum.store.learner import (
 if TYPE_CHECKING:
     from labelquorum.server.learning_loop import LearningLoop
 
-__all__ = [
-    "LENGTH_BYTES",
-    "LearnerProcess",
-    "outcome_from",
-    "pack",
-    "tune_garbage_collection",
-    "unpack",
-    "work_from",
-]
 
 log = logging.getLogger("labelquorum.learner")
 
@@ -150,8 +141,8 @@ def _decode_bytes(found: dict[str, Any]) -> Any:
 
 def _error_from(name: str, message: str) -> Exception:
     """The error of a reply: our own by its class, any other as a sentence."""
-    if name in errors.__all__:
-        kind: Callable[[str], LabelQuorumError] = getattr(errors, name)
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, LabelQuorumError):
         return kind(message)
     return RuntimeError(f"{name}: {message}")
 

@@ -14,8 +14,6 @@ from labelquorum.errors import LabelQuorumError, StateError, StoreError
 from labelquorum.server.learner_process import LearnerProcess
 from labelquorum.store.store import Store
 
-__all__ = ["LearningLoop", "SubprocessLoop"]
-
 log = logging.getLogger("labelquorum.learning")
 
 LOOK_INTERVAL_SECONDS = 0.1

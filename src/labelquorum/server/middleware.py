@@ -21,8 +21,6 @@ from labelquorum.server.auth import PUBLIC, PUBLIC_BELOW, Guarded, RateLimiter
 from labelquorum.server.context import Service
 from labelquorum.server.errors import ApiError, error_response
 
-__all__ = ["Middleware"]
-
 HOOKS = re.compile(r"/v1/streams/[^/]+/hooks/[^/]+")
 SECRET_HEADER = b"x-labelquorum-key"
 """Where a hook may carry its key, whose sender cannot set Authorization."""

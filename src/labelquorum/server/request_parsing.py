@@ -30,23 +30,6 @@ from labelquorum.server.config import Settings
 from labelquorum.server.errors import RETRY_SECONDS, ApiError, sentence_of
 from labelquorum.server.learner_process import LearnerProcess
 
-__all__ = [
-    "SMALL_BYTES",
-    "BodyReader",
-    "Cursor",
-    "Limit",
-    "ParquetReader",
-    "Search",
-    "after_cursor",
-    "cursor_of",
-    "measure_json",
-    "parse_json",
-    "read_shape",
-    "refuse_long_texts",
-    "spellings",
-    "too_many_labels",
-]
-
 Shape = TypeVar("Shape", bound=BaseModel)
 Result = TypeVar("Result")
 

@@ -8,43 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from labelquorum.ingest.validate import WORKER_KINDS
 from labelquorum.store.queries import Answer, Undecided
 
-__all__ = [
-    "AskList",
-    "CertificateShape",
-    "ChunkPage",
-    "ChunkShape",
-    "ErrorShape",
-    "ExpectedErrorShape",
-    "Fine",
-    "Gain",
-    "Gone",
-    "HookAnswer",
-    "Id",
-    "ItemPage",
-    "ItemShape",
-    "KeyList",
-    "KeyMade",
-    "KeyShape",
-    "NewKey",
-    "NewStream",
-    "PendingList",
-    "ReceiptShape",
-    "RulesShape",
-    "Stopping",
-    "StreamShape",
-    "StreamsShape",
-    "Summary",
-    "Told",
-    "WorkerPage",
-    "WorkerShape",
-    "chunk_body",
-    "gold_body",
-    "hook_body",
-    "item_body",
-    "json_body",
-    "labels_body",
-]
-
 Id = str | int | float
 """A task's, worker's or class's own name."""
 

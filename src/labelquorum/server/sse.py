@@ -15,8 +15,6 @@ from labelquorum.server.errors import RETRY_SECONDS, ApiError
 from labelquorum.server.telemetry import Metrics
 from labelquorum.store.stream import Stream
 
-__all__ = ["EventStreamResponse", "Hub"]
-
 MAX_BUFFERED_EVENTS = 1000
 """Per stream, in memory; older events are read from the store."""
 

@@ -15,8 +15,6 @@ from fastapi import APIRouter, Request, Response
 from labelquorum.server.auth import Guarded
 from labelquorum.server.errors import ApiError, error_responses
 
-__all__ = ["ASSETS", "PAGE_HEADERS", "page_files", "router"]
-
 router = APIRouter(route_class=Guarded)
 ASSETS = "/assets/"
 INDEX = "index.html"

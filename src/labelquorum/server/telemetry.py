@@ -16,8 +16,6 @@ from labelquorum.server.config import Log
 from labelquorum.store.rules import Rules
 from labelquorum.store.stats import DEPTH, StreamStats
 
-__all__ = ["Metrics", "Sample", "Throughput", "alerts"]
-
 # ── metrics ──────────────────────────────────────────────────────────────────────────────
 
 BUCKET_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -15,8 +15,6 @@ from labelquorum.server.config import Settings, log_config
 from labelquorum.server.learner_process import tune_garbage_collection
 from labelquorum.server.middleware import Middleware
 
-__all__ = ["Server", "check_free", "serve"]
-
 MAX_HEADER_BYTES = 2**16
 """Of the request line and all headers together."""
 

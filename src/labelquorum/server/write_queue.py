@@ -21,8 +21,6 @@ from labelquorum.store.batch import Batch, Receipt
 from labelquorum.store.store import Store
 from labelquorum.store.stream import Stream
 
-__all__ = ["BusyError", "WriteQueue"]
-
 log = logging.getLogger("labelquorum.write_queue")
 
 GROUP_LABELS = 2_000

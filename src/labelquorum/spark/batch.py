@@ -52,7 +52,6 @@ from labelquorum.spark.session import cause_of, label_columns, require_frame
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["PARTITION_LABELS", "Aggregated", "aggregate", "rounds_apart", "rounds_gathered"]
 
 PARTITION_LABELS = 500_000
 """Maximum number of labels fitted in one piece, unless given."""

@@ -22,39 +22,6 @@ from labelquorum.learn.shards import Gained, Known, Sums, sharding_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "ANSWERS",
-    "LABELS",
-    "SUMS",
-    "WORKER",
-    "Found",
-    "Plan",
-    "Run",
-    "Schema",
-    "ShardCounts",
-    "answer_with_counts",
-    "answers_of",
-    "by_shard",
-    "chunk_bytes",
-    "chunk_from",
-    "classes_from",
-    "crowd_of",
-    "fit_alone",
-    "fit_first",
-    "fit_with_counts",
-    "gained_bytes",
-    "gained_from",
-    "gathered",
-    "ids_bytes",
-    "kept",
-    "known_bytes",
-    "known_from",
-    "numbers",
-    "rows_of",
-    "table_bytes",
-    "table_from",
-    "unpack",
-]
 
 LABELS, ANSWERS, WORKER, SUMS = range(4)
 """Kinds of rows: a shard's labels, its answers, one of its workers, its sums."""

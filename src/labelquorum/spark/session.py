@@ -19,7 +19,6 @@ from labelquorum.errors import LabelError, StateError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["cause_of", "label_columns", "require_frame", "require_pyspark", "session"]
 
 JAVA = 17
 """The oldest Java that Spark 4 runs on."""

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["SPREAD_LABELS", "ExecutorLearner", "Feed", "Sink", "Taker", "aggregate_stream"]
 
 Sink = Callable[["DataFrame", int], None]
 

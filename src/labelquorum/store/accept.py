@@ -35,8 +35,6 @@ from labelquorum.store.learner import AttributeRow
 from labelquorum.store.new_classes import NewClasses
 from labelquorum.store.stream_ref import StreamRef, rules_of
 
-__all__ = ["Acceptor", "Revised", "Revision", "WaitingItem"]
-
 
 class WaitingItem(NamedTuple):
     """An item with labels that are not cut yet."""

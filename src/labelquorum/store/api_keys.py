@@ -15,8 +15,6 @@ from labelquorum.ingest.validate import NAME_BYTES, is_printable_name
 from labelquorum.store.database import schema
 from labelquorum.store.store import Store
 
-__all__ = ["SCOPES", "Key", "Keys", "digest_of"]
-
 SCOPES = ("read", "write", "admin")
 """Each may do what those before it may."""
 

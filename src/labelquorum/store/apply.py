@@ -21,8 +21,6 @@ from labelquorum.store.learner import LabelColumns, Outcome, Work, WorkerRow
 from labelquorum.store.rules import DAY
 from labelquorum.store.stream_ref import StreamRef
 
-__all__ = ["MAX_ATTEMPTS", "Applied", "Applier"]
-
 MAX_ATTEMPTS = 3
 """A chunk that fails this often is quarantined."""
 

@@ -32,8 +32,6 @@ from labelquorum.store.database import (
 from labelquorum.store.store import Store
 from labelquorum.store.stream_ref import rules_of
 
-__all__ = ["backup", "restore"]
-
 _ROWS = 1_000  # copied at a time
 _VERSIONS = "alembic_version"
 

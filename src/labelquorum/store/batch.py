@@ -19,22 +19,6 @@ from labelquorum.ingest.readers import read_labels
 from labelquorum.ingest.validate import NAME_BYTES
 from labelquorum.ingest.worker_attributes import Attributes, joined
 
-__all__ = [
-    "CLOSED",
-    "Batch",
-    "Receipt",
-    "Row",
-    "Submission",
-    "batch_of",
-    "check_names",
-    "decode",
-    "decode_all",
-    "encode",
-    "encode_id",
-    "prepare",
-]
-
-
 CLOSED = (
     "Late labels came when their tasks were closed: they are not stored and change no answer. For "
     "later labels to count, set the stream's rule `grace` longer, or to null so that tasks stay "

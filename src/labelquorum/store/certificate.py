@@ -24,8 +24,6 @@ from labelquorum.store.batch import decode
 from labelquorum.store.database import schema
 from labelquorum.store.stream_ref import StreamRef
 
-__all__ = ["stream_certificate", "stream_expected_error"]
-
 
 class _Gold(NamedTuple):
     """Gold tasks with what was answered before, in the order they came."""

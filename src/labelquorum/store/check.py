@@ -26,8 +26,6 @@ from labelquorum.store.database import (
 from labelquorum.store.store import Store
 from labelquorum.store.stream import Stream
 
-__all__ = ["BROKEN", "examine_store"]
-
 BROKEN = "broken"
 """The name of a finding that is no oddity but a fault of the store itself."""
 

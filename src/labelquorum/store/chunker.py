@@ -18,8 +18,6 @@ from labelquorum.store.gold import GoldLabels
 from labelquorum.store.rules import Rules
 from labelquorum.store.stream_ref import StreamRef, rules_of
 
-__all__ = ["Chunker", "Cut"]
-
 MAX_ROWS_PER_LABEL = 4
 """Labels are found by their rows if at most this many came per label of a chunk since its first;
 else by their items, which costs a label as much as reading some ten rows."""

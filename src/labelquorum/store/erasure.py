@@ -20,8 +20,6 @@ from labelquorum.store.database import schema
 from labelquorum.store.evidence import read_evidence, worker_places, write_evidence
 from labelquorum.store.stream_ref import StreamRef
 
-__all__ = ["erase"]
-
 REMOVED = "the reason was removed with a worker who was forgotten"
 
 

@@ -17,8 +17,6 @@ from labelquorum.ingest.chunks import id_keys
 from labelquorum.ingest.vocabulary import Note
 from labelquorum.learn.item_columns import ItemColumns, edges_of
 
-__all__ = ["read_evidence", "worker_places", "write_evidence"]
-
 MAGIC = b"LQE1"
 """The first bytes. Safetensors begin with the length of a header, which is never that large."""
 

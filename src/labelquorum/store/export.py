@@ -16,7 +16,6 @@ from labelquorum.store.database.sql import any_row
 if TYPE_CHECKING:
     from labelquorum.store.stream import Stream
 
-__all__ = ["Export", "Exported", "exported"]
 
 Exported = Literal["answers", "workers", "chunks", "labels"]
 

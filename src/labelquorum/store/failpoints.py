@@ -6,8 +6,6 @@ code, so that a new one cannot go unlisted.
 
 from collections.abc import Callable
 
-__all__ = ["DELETE_POINTS", "GOLD_POINTS", "POINTS", "arm", "fault"]
-
 POINTS = (
     "before_accept_commit",
     "after_accept",

@@ -19,8 +19,6 @@ from labelquorum.ingest.tail import Kind, Lines, kind_of, looks_like, split_reco
 from labelquorum.store.batch import Receipt, decode, encode
 from labelquorum.store.stream import Stream
 
-__all__ = ["FileSource", "LineSource"]
-
 BYTES_PER_COMMIT = 1 << 20
 MAX_RECORD_BYTES = 16 << 20
 TAIL_BYTES = 4096  # before a position; by their digest a source is recognised

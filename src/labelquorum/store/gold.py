@@ -20,7 +20,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from labelquorum.errors import ConflictError, LabelError
-from labelquorum.ingest.readers import read_gold
+from labelquorum.ingest.frames import read_gold
 from labelquorum.store.accept import Acceptor, WaitingItem
 from labelquorum.store.batch import Batch, Receipt, check_names, decode, encode, encode_id
 from labelquorum.store.database import schema
@@ -29,8 +29,6 @@ from labelquorum.store.failpoints import fault
 from labelquorum.store.learner import Outcome
 from labelquorum.store.stats import confidence_bin
 from labelquorum.store.stream_ref import StreamRef
-
-__all__ = ["TOO_LATE", "GoldLabels"]
 
 TOO_LATE = 0
 """In place of a chunk number: the truth of an item that was closed."""

@@ -8,20 +8,6 @@ labels and returns answers without it.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-__all__ = [
-    "AnswerColumns",
-    "AttributeRow",
-    "Configuration",
-    "LabelColumns",
-    "Learner",
-    "LocalLearner",
-    "OpenColumns",
-    "OpenRow",
-    "Outcome",
-    "Work",
-    "WorkerRow",
-]
-
 
 class Configuration(NamedTuple):
     """What a stream learns by."""

@@ -19,9 +19,6 @@ from labelquorum.learn.model_file import write_snapshot
 from labelquorum.store.learner import Work
 from labelquorum.store.model_rows import looked_at, snapshot_of
 
-__all__ = ["QUESTIONS", "answer"]
-
-
 INTERVALS = 20
 """With more classes, skill intervals are Wilson's: those of the posterior take long."""
 

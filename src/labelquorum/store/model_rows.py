@@ -51,16 +51,6 @@ from labelquorum.store.learner import (
 )
 from labelquorum.store.stats import chunk_summary
 
-__all__ = [
-    "attributes_of",
-    "configure",
-    "estimator_of",
-    "kept_table",
-    "learn",
-    "looked_at",
-    "snapshot_of",
-]
-
 _NO_NOTE = encode(tuple(NO_NOTE))
 _ROWS = "rows/"  # what a state calls the numbers of single workers
 _WITH_BYTES = b"\0sparse\0"  # starts a row that ends in bytes of any length; no count is that small

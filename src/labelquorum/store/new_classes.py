@@ -18,8 +18,6 @@ from labelquorum.store.batch import Batch, decode, encode
 from labelquorum.store.database import schema
 from labelquorum.store.stream_ref import StreamRef
 
-__all__ = ["NewClasses"]
-
 MAX_FRACTIONAL_CLASSES = 50
 """As in `learn.model`, which is not imported where labels are accepted: it loads pandas."""
 

@@ -30,16 +30,6 @@ if TYPE_CHECKING:
     from labelquorum.learn.model_file import Snapshot
     from labelquorum.store.store import Store
 
-__all__ = [
-    "Answer",
-    "GoldError",
-    "Queries",
-    "Recent",
-    "Undecided",
-    "all_counts",
-    "all_rows",
-    "answer_of",
-]
 
 RECENT_LABELS = 20_000
 """Recent agreement of workers is measured on this many of the stream's last labels."""

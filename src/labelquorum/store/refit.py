@@ -12,8 +12,6 @@ from labelquorum.store.database import schema
 from labelquorum.store.learner import AttributeRow, LabelColumns
 from labelquorum.store.stream import Stream
 
-__all__ = ["ChangedAnswer", "RefitReport", "refit"]
-
 
 class ChangedAnswer(NamedTuple):
     """A task of which the refit says something else."""

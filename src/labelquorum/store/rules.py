@@ -25,8 +25,6 @@ from typing import Any, Literal, get_args
 
 from labelquorum.errors import StateError
 
-__all__ = ["DAY", "Retention", "Rules"]
-
 DAY = 86_400.0
 """Seconds."""
 MAX_COUNT = 2**31 - 1

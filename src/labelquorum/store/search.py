@@ -20,7 +20,6 @@ from labelquorum.store.queries import Answer, Undecided, answer_of
 if TYPE_CHECKING:
     from labelquorum.store.stream import Stream
 
-__all__ = ["WINDOW", "Found", "find_items", "find_undecided"]
 
 After = tuple[float | None, Hashable]
 _Condition = Callable[[Any], sa.ColumnElement[bool]]  # on the columns of some answers

@@ -23,21 +23,6 @@ from labelquorum.store.database import schema
 if TYPE_CHECKING:
     from labelquorum.store.stream import Stream
 
-__all__ = [
-    "BINS",
-    "DEPTH",
-    "ChunkSeries",
-    "MissingClass",
-    "Point",
-    "StreamStats",
-    "Truth",
-    "chunk_series",
-    "chunk_summary",
-    "confidence_bin",
-    "confidence_histogram",
-    "truths",
-]
-
 
 BINS = 20
 """Number of equal bins of the confidence histogram."""

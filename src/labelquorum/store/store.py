@@ -41,8 +41,6 @@ from labelquorum.store.rules import Rules
 from labelquorum.store.stream import Stream
 from labelquorum.store.stream_ref import StreamRef
 
-__all__ = ["Store"]
-
 DISK_FULL = "53100"  # so PostgreSQL calls it
 
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from labelquorum.learn.estimator import Estimator
     from labelquorum.learn.model_file import Snapshot
 
-__all__ = ["Stream"]
-
 
 class Stream:
     """One stream of a store; made by `Store.create` and `Store.stream`."""

@@ -28,8 +28,6 @@ from labelquorum.store.rules import Rules
 if TYPE_CHECKING:
     from labelquorum.store.store import Store
 
-__all__ = ["StreamRef", "rules_of"]
-
 
 _NO_LABELS = LabelColumns()
 

@@ -36,8 +36,6 @@ from labelquorum.learn.methods._cells import (
 )
 from labelquorum.learn.methods._sparse_em import Sparse, em_rounds
 
-__all__ = ["GLAD", "MACE", "DawidSkene", "OneCoinDawidSkene"]
-
 EPSILON = 1e-10
 """Crowd-Kit lets no count, prior or probability be smaller."""
 

@@ -16,8 +16,6 @@ from labelquorum.compat.crowdkit.tables import (
 from labelquorum.compat.crowdkit.votes import MajorityVote, accuracy
 from labelquorum.errors import LabelError, StateError
 
-__all__ = ["accuracy_on_aggregates", "alpha_krippendorff", "consistency", "uncertainty"]
-
 
 class MissingSkillError(LabelError, AssertionError):
     """Workers without a skill: an AssertionError to programs written for Crowd-Kit."""

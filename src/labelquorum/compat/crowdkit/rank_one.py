@@ -18,8 +18,6 @@ from labelquorum.compat.crowdkit.votes import VoteBySkill
 from labelquorum.errors import LabelError
 from labelquorum.learn.methods._batch import Incidence
 
-__all__ = ["KOS", "MMSR"]
-
 
 @dataclass(eq=False)
 class KOS(Aggregator):

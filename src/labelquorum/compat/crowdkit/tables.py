@@ -13,17 +13,6 @@ from labelquorum._types import Floats
 from labelquorum.errors import LabelError, StateError
 from labelquorum.learn.methods._batch import Incidence, incidence
 
-__all__ = [
-    "COLUMNS",
-    "Aggregator",
-    "MissingColumnError",
-    "Table",
-    "check_columns",
-    "natural_order",
-    "read_table",
-    "require_scipy",
-]
-
 COLUMNS = ["task", "worker", "label"]
 
 Codes = NDArray[np.intp]

@@ -18,15 +18,6 @@ from labelquorum.compat.crowdkit.tables import (
 from labelquorum.errors import LabelError, StateError
 from labelquorum.learn.methods._batch import Incidence, sum_votes
 
-__all__ = [
-    "GoldMajorityVote",
-    "MajorityVote",
-    "VoteBySkill",
-    "Wawa",
-    "ZeroBasedSkill",
-    "accuracy",
-]
-
 
 @dataclass(eq=False)
 class MajorityVote(Aggregator):

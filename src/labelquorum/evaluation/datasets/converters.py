@@ -24,21 +24,6 @@ from typing import NamedTuple
 from labelquorum.errors import LabelError
 from labelquorum.ingest.labels import LabelTable
 
-__all__ = [
-    "AGE_GROUPS",
-    "CONVERTERS",
-    "ORIGINALS",
-    "Converter",
-    "Tables",
-    "TruthRow",
-    "age_group",
-    "as_files",
-    "in_age_groups",
-    "in_two_classes",
-    "read_column",
-    "read_matrix",
-]
-
 Row = tuple[str, ...]
 
 LABEL_COLUMNS = "task", "worker", "label", "timestamp"

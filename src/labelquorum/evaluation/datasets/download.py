@@ -24,8 +24,6 @@ from labelquorum.evaluation.datasets.load import (
     way_to_get,
 )
 
-__all__ = ["Progress", "download_dataset"]
-
 GITHUB = "https://github.com"
 PATIENCE = 30.0  # seconds without a byte
 PIECE = 2**16

@@ -33,27 +33,6 @@ from labelquorum.evaluation.datasets.converters import ORIGINALS, TruthRow, read
 from labelquorum.ingest.labels import COLUMN_ALIASES, LabelTable, is_missing
 from labelquorum.ingest.readers import read_labels, read_workers
 
-__all__ = [
-    "DATA_VARIABLE",
-    "TOY",
-    "Counts",
-    "Dataset",
-    "DatasetInfo",
-    "check_dataset",
-    "count_dataset",
-    "data_folder",
-    "data_folders",
-    "dataset_info",
-    "dataset_paths",
-    "is_dataset",
-    "known_datasets",
-    "list_datasets",
-    "read_dataset",
-    "read_truth",
-    "unknown_dataset",
-    "way_to_get",
-]
-
 Order = Literal["source", "arrival", "arrival within items"]
 
 

@@ -27,8 +27,6 @@ from labelquorum.evaluation.plots.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["moved_apart", "plot_error_along_stream", "plot_stream"]
-
 
 def plot_error_along_stream(
     path: str | Path,

@@ -16,20 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "EMPHASIS_COLOUR",
-    "HAIRLINE",
-    "INK",
-    "OTHER_COLOURS",
-    "QUIET_INK",
-    "REFERENCE_COLOUR",
-    "SUFFIXES",
-    "new_figure",
-    "plain",
-    "quiet_axes",
-    "save",
-    "shortened",
-]
 
 SUFFIXES = (".png", ".svg", ".pdf")
 PIXELS_PER_INCH = 200  # twice matplotlib's usual screen density

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_calibration", "plot_confusion", "plot_skills"]
 
 NUMBERED_CLASSES = 6  # the most with which the cells of a heat map carry numbers
 MAP_SIDE, MAP_GAP, MAP_TITLE, SHEET_TOP = 1.7, 0.3, 0.62, 0.5  # inches

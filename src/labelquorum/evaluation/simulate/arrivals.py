@@ -18,17 +18,6 @@ from labelquorum.evaluation.simulate.crowds import check_count, generator
 from labelquorum.evaluation.simulate.oracle import Crowd
 from labelquorum.ingest.labels import LabelTable
 
-__all__ = [
-    "ARRIVALS",
-    "Arrivals",
-    "bursts",
-    "chunks",
-    "label_table",
-    "trickle",
-    "truth_by_item",
-    "whole_items",
-]
-
 
 class Arrivals(NamedTuple):
     """When the labels of a crowd come in."""

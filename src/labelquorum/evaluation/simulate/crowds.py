@@ -16,38 +16,8 @@ from numpy.typing import ArrayLike
 from labelquorum._types import Floats, Ints
 from labelquorum.errors import StateError
 from labelquorum.evaluation.simulate.oracle import (
-    HONEST,
-    Cast,
     Crowd,
-    confusion_at,
-    oracle,
-    oracle_error,
-    oracle_probs,
 )
-
-__all__ = [
-    "HONEST",
-    "Cast",
-    "Crowd",
-    "MissingPattern",
-    "balanced_truth",
-    "bimodal_crowd",
-    "bimodal_noise",
-    "check_count",
-    "check_share",
-    "class_conditional_crowd",
-    "confusion_at",
-    "draw_distinct",
-    "draw_labels",
-    "draw_workers",
-    "generator",
-    "one_coin_crowd",
-    "oracle",
-    "oracle_error",
-    "oracle_probs",
-    "ordinal_crowd",
-    "published_noise_rates",
-]
 
 TRIES = 50  # draws before a race decides
 RACERS = 1 << 22  # numbers in one block of a race

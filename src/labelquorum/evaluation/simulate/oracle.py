@@ -11,16 +11,6 @@ from numpy.typing import NDArray
 
 from labelquorum._types import Floats, Ints
 
-__all__ = [
-    "HONEST",
-    "Cast",
-    "Crowd",
-    "confusion_at",
-    "oracle",
-    "oracle_error",
-    "oracle_probs",
-]
-
 HONEST = "honest"
 
 

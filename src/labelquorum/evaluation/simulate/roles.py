@@ -15,27 +15,8 @@ from numpy.typing import ArrayLike
 from labelquorum._types import Floats, Ints
 from labelquorum.errors import StateError
 from labelquorum.evaluation.simulate.arrivals import names
-from labelquorum.evaluation.simulate.crowds import (
-    HONEST,
-    Cast,
-    Crowd,
-    check_share,
-    draw_labels,
-    generator,
-)
-
-__all__ = [
-    "effective_workers",
-    "error_correlation",
-    "with_adversaries",
-    "with_bots",
-    "with_drifters",
-    "with_judges",
-    "with_ring",
-    "with_sleepers",
-    "with_spammers",
-    "worker_table",
-]
+from labelquorum.evaluation.simulate.crowds import check_share, draw_labels, generator
+from labelquorum.evaluation.simulate.oracle import HONEST, Cast, Crowd
 
 LONGEST = "U16"  # room for the name of a role
 

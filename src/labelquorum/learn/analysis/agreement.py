@@ -17,14 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from labelquorum._types import Floats
 from labelquorum.learn.analysis.intervals import wilson
 
-__all__ = [
-    "ClassAgreement",
-    "PairwiseAgreement",
-    "class_agreement",
-    "cohen_kappa",
-    "krippendorff_alpha",
-]
-
 
 class ClassAgreement(NamedTuple):
     """Agreement on each class; NaN where a class has no label with a partner."""

@@ -52,17 +52,6 @@ from numpy.typing import ArrayLike, NDArray
 from labelquorum._types import Floats
 from labelquorum.errors import LabelError, StateError
 
-__all__ = [
-    "BETS",
-    "Audit",
-    "Certificate",
-    "GoldSampling",
-    "certificate",
-    "check_level",
-    "checked_audit",
-    "checked_scores",
-]
-
 GoldSampling = Literal["random", "selected"]
 
 BETS = (np.arange(32) + 0.5) ** 2 / 32**2

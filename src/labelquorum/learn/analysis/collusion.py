@@ -16,8 +16,6 @@ from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.learn.aggregator import one_row_per_worker
 
-__all__ = ["Pairs", "believed", "pair_scores", "rings"]
-
 MIN_SHARED_ITEMS = 5
 """Items two workers must share."""
 

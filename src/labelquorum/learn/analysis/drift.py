@@ -24,23 +24,6 @@ _tracks: Any = None
 with suppress(ImportError):  # no compiler was there when the package was installed
     _tracks = import_module("labelquorum.learn.analysis._tracks")
 
-__all__ = [
-    "BINS",
-    "WIDTH",
-    "Bin",
-    "Change",
-    "changes",
-    "count",
-    "count_in_numpy",
-    "curve",
-    "extend",
-    "fresh_track",
-    "joined",
-    "left_out",
-    "limit",
-    "scores",
-    "taken_back",
-]
 
 BINS = 16
 """Bins of a track."""

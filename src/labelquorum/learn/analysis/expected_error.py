@@ -32,8 +32,6 @@ from labelquorum.errors import LabelError
 from labelquorum.learn.analysis.certificate import Audit, GoldSampling, check_level, checked_scores
 from labelquorum.learn.analysis.intervals import wilson
 
-__all__ = ["Doubts", "ExpectedError", "expected_error", "expected_error_of"]
-
 
 class Doubts(NamedTuple):
     """What is summed over all tasks, f = 1 − confidence."""

@@ -13,20 +13,7 @@ from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk, make_chunk
 from labelquorum.ingest.labels import MISSING
 from labelquorum.learn.aggregator import Aggregator, State
-from labelquorum.learn.open_items import OpenItem
-
-__all__ = [
-    "TINY",
-    "Odds",
-    "Prospects",
-    "adds_up",
-    "discounted",
-    "gains",
-    "labels_to_flip",
-    "odds",
-    "prospects",
-    "removals_to_flip",
-]
+from labelquorum.learn.item_columns import OpenItem
 
 CLOSE = 0.05
 """Log-odds that differ by no more are taken for the same."""

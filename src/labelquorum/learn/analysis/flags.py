@@ -22,17 +22,6 @@ from labelquorum._types import Floats
 from labelquorum.learn.analysis import drift
 from labelquorum.learn.analysis.collusion import Pairs, believed
 
-__all__ = [
-    "FLAGS",
-    "MIN_LABELS",
-    "Flag",
-    "colluding",
-    "drifting",
-    "guessed",
-    "matrix_flags",
-    "suspects",
-]
-
 FLAGS = ("spammer", "one_answer", "reversed", "drifting", "colluding")
 
 MIN_LABELS = 20

@@ -3,8 +3,6 @@
 from math import sqrt
 from statistics import NormalDist
 
-__all__ = ["wilson"]
-
 
 def wilson(share: float, n: float, level: float = 0.95) -> tuple[float, float]:
     """Bounds of a share observed on n > 0 trials (E. B. Wilson, JASA 22, 1927).

@@ -16,16 +16,6 @@ from numpy.typing import NDArray
 from labelquorum._types import Floats
 from labelquorum.learn.analysis.intervals import wilson
 
-__all__ = [
-    "MIN_SHARED_TASKS",
-    "Correlations",
-    "OrderEffect",
-    "effective_number",
-    "error_correlations",
-    "found_groups",
-    "order_effect",
-]
-
 MIN_SHARED_TASKS = 5
 """Tasks two judges must share, as two workers for collusion: fewer tell next to nothing."""
 

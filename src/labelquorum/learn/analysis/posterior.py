@@ -25,24 +25,6 @@ from labelquorum._types import Floats
 from labelquorum.learn.bila.hierarchical import Recipe, class_prior, matrices, normalised
 from labelquorum.learn.bila.worker_models import WORKER_MODELS
 
-__all__ = [
-    "MIN_SHARE",
-    "Counted",
-    "Known",
-    "Surroundings",
-    "as_matrices",
-    "blocks",
-    "design",
-    "draw_matrices",
-    "draws",
-    "fisher_rows",
-    "how_known",
-    "observed_rows",
-    "row_spread",
-    "surroundings",
-    "variance_factor",
-]
-
 ITEMS = 200
 """Items that are imagined to see how sure the crowd is of an item's truth."""
 

@@ -18,8 +18,6 @@ from labelquorum.ingest.chunks import Chunk, scramble
 from labelquorum.ingest.labels import MISSING
 from labelquorum.learn.aggregator import Aggregator, State
 
-__all__ = ["THRESHOLDS", "Stop", "curve", "has_stack", "stopping_of", "stopping_sums"]
-
 THRESHOLDS: tuple[float, ...] = (
     *(round(0.5 + 0.025 * step, 3) for step in range(19)),
     0.96,

@@ -34,19 +34,6 @@ from labelquorum.learn.bila.worker_models import (
     WorkerModel,
 )
 
-__all__ = [
-    "count",
-    "expected_errors_compiled",
-    "fit",
-    "fit_compiled",
-    "on_device",
-    "past_unexplained",
-    "pool",
-    "score",
-    "score_compiled",
-    "solve_workers",
-]
-
 STEP_TOLERANCE, MAX_STEPS = 1e-12, 1000
 """A worker is solved when no number of θ moves further in a step, or after `MAX_STEPS` steps."""
 

@@ -79,24 +79,6 @@ from labelquorum.learn.bila.worker_models import (
 from labelquorum.learn.reports import NO_DOUBT, Doubt
 from labelquorum.learn.worker_table import WorkerRows, forget_row
 
-__all__ = [
-    "Info",
-    "State",
-    "add",
-    "aggregate",
-    "counting",
-    "doubt",
-    "forget_gold",
-    "init",
-    "merge",
-    "readings",
-    "selected",
-    "update",
-    "with_gold",
-    "with_more",
-]
-
-
 MAX_HELD_OUT_CELLS = 4_000_000
 """Labels of a chunk's gold × classes² up to which each is scored by counts that lack it: 32 MB."""
 

@@ -22,23 +22,6 @@ from numpy.typing import NDArray
 
 from labelquorum.learn.bila.minibatch import Leaf, array_namespace, segment_sum
 
-__all__ = [
-    "CLARITY",
-    "N_SUMS",
-    "N_VOTE_SUMS",
-    "class_shift_factor",
-    "clear_gain",
-    "correlation",
-    "evidence_gain",
-    "exponent",
-    "gain_of_clear",
-    "is_contradicted",
-    "log_sum_exp",
-    "sums",
-    "temperature",
-    "vote_correlation",
-]
-
 N_SUMS, N_VOTE_SUMS = 7, 3
 """The rows of `sums`, and those beyond where workers have several votes on an item."""
 

@@ -19,8 +19,6 @@ from labelquorum.learn.bila.generative import Newcomers, Params
 from labelquorum.learn.bila.lazy_jax import jax, jnp
 from labelquorum.learn.bila.minibatch import Batch, Leaf, sum_by_item
 
-__all__ = ["ENCODERS", "Encoder", "mlp", "tied"]
-
 
 class Encoder(NamedTuple):
     """q: a way to start and the class logits; `dense` when every worker's row moves each step.

@@ -17,16 +17,6 @@ from labelquorum.errors import StateError
 from labelquorum.learn.bila.lazy_jax import jax, jnp
 from labelquorum.learn.bila.minibatch import Batch, Leaf, sum_by_item
 
-__all__ = [
-    "GENERATIVE_MODELS",
-    "GenerativeModel",
-    "NewcomerRows",
-    "Newcomers",
-    "Params",
-    "confusion_matrix",
-    "worker_ability",
-]
-
 
 class Params(NamedTuple):
     """Parameters in two parts; the second has one row per worker."""

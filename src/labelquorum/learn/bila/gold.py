@@ -17,8 +17,6 @@ from labelquorum._types import Floats
 from labelquorum.ingest.chunks import Chunk, take_items
 from labelquorum.ingest.labels import MISSING
 
-__all__ = ["MAX_LABELS", "MAX_TASKS", "GoldTasks", "gold_items", "join", "remember", "vote_weights"]
-
 MAX_TASKS, MAX_LABELS = 512, 20_000
 """Gold that is kept: a stack of 512 tasks is fitted in a tenth of a second, and 20,000 labels are
 0.6 MB of state."""

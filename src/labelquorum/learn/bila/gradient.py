@@ -35,8 +35,6 @@ from labelquorum.learn.bila.training import (
 )
 from labelquorum.learn.worker_table import WorkerRows
 
-__all__ = ["Info", "PredictBy", "State", "gradient_aggregator"]
-
 PredictBy = Literal["likelihood", "posterior", "encoder"]
 
 

@@ -19,32 +19,6 @@ from labelquorum._types import Floats
 from labelquorum.learn.bila.lazy_jax import jax
 from labelquorum.learn.bila.minibatch import CountedBatch, Leaf, array_namespace, segment_sum
 
-__all__ = [
-    "COUNTED_PRIORS",
-    "HIERARCHICAL",
-    "ONE_COIN",
-    "Recipe",
-    "class_prior",
-    "confusion",
-    "count_labels",
-    "crowd_matrix",
-    "curvature",
-    "diagonal_curvature",
-    "gradient",
-    "label_log_probs",
-    "log_powers",
-    "loss",
-    "matrices",
-    "normalised",
-    "pool",
-    "right",
-    "row_sums",
-    "step",
-    "with_own",
-    "worker_matrices",
-    "worker_weight",
-]
-
 MAX_UNROLLED_CLASSES = 16
 """Sums over at most this many classes are written out term by term: XLA vectorises those better."""
 

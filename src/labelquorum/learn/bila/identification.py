@@ -30,20 +30,6 @@ from labelquorum._types import Floats
 from labelquorum.learn.bila.minibatch import Leaf, array_namespace
 from labelquorum.learn.reports import NO_DOUBT, Doubt
 
-__all__ = [
-    "MIN_TRUTHS",
-    "MIN_WORKERS",
-    "NO_ANSWERS",
-    "answer_sums",
-    "doubt_of",
-    "expected_error_of",
-    "expected_errors",
-    "merged_answers",
-    "upgraded_answers",
-    "vote_log_odds",
-    "with_answers",
-]
-
 MIN_WORKERS = 10
 """Workers of a task from which on an unsure answer is doubted: with fewer, any crowd is unsure."""
 

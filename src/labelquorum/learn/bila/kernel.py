@@ -24,8 +24,6 @@ try:
 except ImportError as error:
     WHY_NOT = str(error)
 
-__all__ = ["count", "fit", "is_built", "past_unexplained", "pool", "score", "solve_workers"]
-
 
 def is_built() -> bool:
     """Whether this installation has the kernel."""

@@ -12,8 +12,6 @@ import numpy as np
 
 from labelquorum._types import Floats
 
-__all__ = ["Covariance", "Fit", "laplace", "log_evidence"]
-
 MAX_ROUNDS, TOLERANCE = 30, 1e-5
 """Newton's method ends once a round gains less than this in every log p."""
 

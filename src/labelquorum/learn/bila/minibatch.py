@@ -16,26 +16,6 @@ from labelquorum.ingest.chunks import Chunk
 from labelquorum.ingest.labels import MISSING
 from labelquorum.learn.bila.lazy_jax import jax, jnp
 
-__all__ = [
-    "Batch",
-    "CountedBatch",
-    "Leaf",
-    "Packed",
-    "array_namespace",
-    "bucket",
-    "labels_in_minibatch",
-    "minibatch",
-    "minibatch_order",
-    "pack",
-    "pack_counted",
-    "pad",
-    "segment_sum",
-    "sum_by_item",
-    "whole",
-    "workers_last",
-]
-
-
 Leaf = Any
 """An array: NumPy's outside compiled code, JAX's inside it."""
 

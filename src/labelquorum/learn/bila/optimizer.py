@@ -16,19 +16,6 @@ from numpy.typing import NDArray
 from labelquorum.errors import StateError
 from labelquorum.learn.bila.lazy_jax import jax, jnp, optax
 
-__all__ = [
-    "OPTIMIZERS",
-    "BoundedRMSPropState",
-    "Optimizer",
-    "bounded_rmsprop",
-    "clipped_rmsprop",
-    "constant_bounds",
-    "dynamic_bounds",
-    "regret_bound",
-    "regret_constants",
-    "tf1_rmsprop",
-]
-
 Bounds = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 """η_l(t) and η_u(t), functions of the step t = 1, 2, …"""
 

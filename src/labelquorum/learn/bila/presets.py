@@ -13,8 +13,6 @@ from labelquorum.learn.bila.settings import (
     name_of,
 )
 
-__all__ = ["PRESETS", "Preset", "saved_settings", "settings_of"]
-
 Preset = Literal["default", "recipe", "network", "www2021", "authors"]
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {

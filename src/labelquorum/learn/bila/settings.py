@@ -21,21 +21,6 @@ from labelquorum.learn.bila.optimizer import OPTIMIZERS
 from labelquorum.learn.bila.stacking import RANDOM, SELECTED
 from labelquorum.learn.bila.training import ClassPrior
 
-__all__ = [
-    "BY_GRADIENT",
-    "COUNTED",
-    "LEFT_TO_PRESET",
-    "SETTINGS",
-    "Setting",
-    "Settings",
-    "check",
-    "complete",
-    "counted_models",
-    "has_effect",
-    "name_of",
-    "takes_settings",
-]
-
 COUNTED: Mapping[str, tuple[str, ...]] = {
     "two_accounts": (HIERARCHICAL, ONE_COIN),
     "hierarchical": (HIERARCHICAL,),

@@ -25,18 +25,6 @@ from labelquorum.learn.bila.minibatch import CountedBatch
 from labelquorum.learn.bila.sparse_counts import SparseCounts, count_sparsely, is_sparse
 from labelquorum.learn.bila.worker_models import Fitted, Known, Settled
 
-__all__ = [
-    "ENGINE",
-    "Engine",
-    "count",
-    "engine",
-    "fit_each",
-    "past_unexplained",
-    "pool",
-    "score",
-    "solve_workers",
-]
-
 ENGINE = "LABELQUORUM_ENGINE"
 Engine = Literal["c", "numpy", "jax"]
 

@@ -24,24 +24,6 @@ from labelquorum.learn.bila.minibatch import CountedBatch
 from labelquorum.learn.bila.worker_models import WORKER_MODELS
 from labelquorum.learn.worker_table import Leaves
 
-__all__ = [
-    "MAX_MATRIX_BYTES",
-    "SparseCounts",
-    "added",
-    "as_matrices",
-    "blank_leaves",
-    "check_matrices_fit",
-    "converted",
-    "count_sparsely",
-    "counts_of",
-    "dense_counts",
-    "is_sparse",
-    "leaves_of",
-    "padded",
-    "rows_with_classes",
-    "total",
-]
-
 MAX_DENSE_CLASSES = 128
 """With more classes counts are sparse: 129² numbers are 130 KB per worker. The rule knows the
 classes alone, so that streams, shards and resumed models follow it alike."""

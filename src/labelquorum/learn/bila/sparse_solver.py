@@ -32,8 +32,6 @@ from labelquorum.learn.bila.sparse_counts import (
 )
 from labelquorum.learn.bila.worker_models import Fitted, Known, Settled
 
-__all__ = ["fit", "past_unexplained", "pool", "pool_labels", "score", "solve_workers"]
-
 
 def fit(batch: CountedBatch, known: Known, label_shares: Floats, recipe: Recipe) -> Fitted:
     """Solve a chunk by the hierarchical model together with all that was counted before."""

@@ -35,8 +35,6 @@ from labelquorum.ingest.chunks import Chunk
 from labelquorum.learn.bila.gold import GoldTasks, vote_weights
 from labelquorum.learn.bila.laplace import Covariance, Fit, laplace, log_evidence
 
-__all__ = ["RANDOM", "SELECTED", "Stack", "apply", "fit", "is_due", "log_odds"]
-
 RANDOM, SELECTED = "random", "selected"
 """How gold tasks were drawn: at random, or by what they are, such as disputed ones."""
 

@@ -20,17 +20,6 @@ from labelquorum.learn.bila.lazy_jax import jax, jnp, keep_compiled_code
 from labelquorum.learn.bila.minibatch import Batch, Leaf, Packed, minibatch, minibatch_order, whole
 from labelquorum.learn.bila.optimizer import Optimizer
 
-__all__ = [
-    "ClassPrior",
-    "Engine",
-    "Scores",
-    "Trained",
-    "build_engine",
-    "count_labels",
-    "log_class_prior",
-    "loss",
-]
-
 ClassPrior = Literal["warmup", "running", "chunk", "uniform", "learned", "blended"]
 
 LABEL_FLOOR = 0.5

@@ -18,24 +18,6 @@ from labelquorum.learn.bila.dependence import evidence_gain, is_contradicted
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, worker_weight
 from labelquorum.learn.bila.minibatch import CountedBatch, Leaf, array_namespace, segment_sum
 
-__all__ = [
-    "DROP",
-    "MIN_EVIDENCE_GAIN",
-    "NOISE",
-    "WORKER_MODELS",
-    "Fitted",
-    "Known",
-    "Settled",
-    "WorkerModel",
-    "crowd_odds",
-    "hierarchical_evidence_gain",
-    "log_skill",
-    "one_coin_derivatives",
-    "one_coin_loss",
-    "one_coin_right",
-    "select_worker_model",
-]
-
 DROP, NOISE = 0.10, 4.0
 """By so much the log skill may fall, and by so much / items more, before the hierarchical model is
 distrusted: chosen on the development sets (`docs/accuracy.md`)."""

@@ -21,31 +21,6 @@ from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk, take_items
 from labelquorum.learn.aggregator import Aggregation, Aggregator, break_ties, consensus
 
-__all__ = [
-    "Fit",
-    "Incidence",
-    "Indices",
-    "Info",
-    "Leaves",
-    "Round",
-    "State",
-    "check_at_least",
-    "em_rounds",
-    "has_settled",
-    "incidence",
-    "incidence_of",
-    "log_likelihood",
-    "log_likelihood_alike",
-    "log_normalise",
-    "offline",
-    "probs_of_labels",
-    "soft_counts",
-    "sum_by_worker",
-    "sum_votes",
-    "take",
-    "with_unknown_classes",
-]
-
 Leaves = dict[str, NDArray[Any]]
 Indices = NDArray[np.intp]
 ParamsT = TypeVar("ParamsT")

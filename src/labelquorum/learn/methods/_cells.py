@@ -18,19 +18,6 @@ from numpy.typing import NDArray
 from labelquorum._types import Floats
 from labelquorum.learn.methods._batch import Incidence, Indices, take
 
-__all__ = [
-    "Cells",
-    "Smoothing",
-    "Swept",
-    "additive",
-    "cells_of",
-    "confusion_of",
-    "find",
-    "log_joint",
-    "number",
-    "sweep",
-]
-
 
 class Smoothing(NamedTuple):
     """How counts become positive."""

@@ -9,8 +9,6 @@ import numpy as np
 
 from labelquorum._types import Floats
 
-__all__ = ["digamma", "divergence", "expected_log", "log_gamma", "worker_prior"]
-
 _SHIFT = 8  # from here on the series below are good to 12 digits
 # B_2n / 2n and B_2n / (2n (2n − 1)) for n = 1 … 6, B the Bernoulli numbers
 _DIGAMMA_SERIES = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760)

@@ -20,8 +20,6 @@ from labelquorum._types import Floats
 from labelquorum.learn.methods._batch import Indices, has_settled, log_normalise
 from labelquorum.learn.methods._cells import Cells, Smoothing, additive, log_joint, number
 
-__all__ = ["Round", "Sparse", "em_rounds", "fit_probs"]
-
 MAX_LOST = 1e-7
 MAX_MISSED = 1e-10
 MAX_LINKS = 0.1

@@ -27,8 +27,6 @@ from labelquorum.learn.methods._batch import (
 )
 from labelquorum.learn.methods._dirichlet import worker_prior
 
-__all__ = ["bcc"]
-
 
 class _Draw(NamedTuple):
     log_classes: Floats  # (C,) log κ

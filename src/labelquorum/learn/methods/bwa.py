@@ -25,8 +25,6 @@ from labelquorum.learn.methods._batch import (
     sum_votes,
 )
 
-__all__ = ["bwa"]
-
 MIN_VARIANCE = 1e-6
 """The prior variance of a label where nobody ever disagrees on a class."""
 

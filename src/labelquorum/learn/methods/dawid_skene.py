@@ -42,8 +42,6 @@ from labelquorum.learn.methods._cells import (
 )
 from labelquorum.learn.methods._sparse_em import fit_probs
 
-__all__ = ["MAX_DENSE_NUMBERS", "Params", "dawid_skene", "log_joint", "shares"]
-
 MAX_DENSE_NUMBERS = 1 << 23
 """A state with more numbers in its matrices than this, 64 MiB, keeps what they are made of."""
 

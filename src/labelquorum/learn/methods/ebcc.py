@@ -27,8 +27,6 @@ from labelquorum.learn.methods._batch import (
 )
 from labelquorum.learn.methods._dirichlet import divergence, expected_log, worker_prior
 
-__all__ = ["ebcc"]
-
 UNUSED = 1e-6
 """A subtype whose items add up to less than this is left as the prior has it."""
 

@@ -39,8 +39,6 @@ from labelquorum.learn.methods._batch import (
     probs_of_labels,
 )
 
-__all__ = ["Improve", "Params", "Priors", "expect", "glad", "objective", "rounds"]
-
 EASE_ROUNDS = 30
 """Rounds in which the ease of items is found when the abilities are known."""
 

@@ -27,8 +27,6 @@ from labelquorum.learn.methods._batch import (
 )
 from labelquorum.learn.methods._dirichlet import divergence, expected_log, worker_prior
 
-__all__ = ["ibcc"]
-
 
 class _Counts(NamedTuple):
     """The parameters of the Dirichlet distributions."""

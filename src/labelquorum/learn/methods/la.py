@@ -36,20 +36,6 @@ from labelquorum.learn.aggregator import (
 from labelquorum.learn.methods._batch import Leaves, check_at_least
 from labelquorum.learn.worker_table import WorkerRows, forget_row
 
-__all__ = [
-    "Credit",
-    "Info",
-    "State",
-    "aggregate_one_pass",
-    "aggregate_two_pass",
-    "init",
-    "la_one_pass",
-    "la_two_pass",
-    "lightweight",
-    "qualities",
-    "update",
-]
-
 
 class State(NamedTuple):
     """How often each worker was right, and what was answered."""

@@ -33,8 +33,6 @@ from labelquorum.learn.bila.minibatch import Batch, Leaf, Packed, bucket, pack, 
 from labelquorum.learn.methods._batch import check_at_least
 from labelquorum.learn.worker_table import WorkerRows
 
-__all__ = ["Info", "State", "laa"]
-
 Expectation = Literal["sampled", "exact"]
 
 VOTE_FLOOR = 1e-10

@@ -37,18 +37,6 @@ from labelquorum.learn.methods._batch import (
 )
 from labelquorum.learn.methods._dirichlet import expected_log
 
-__all__ = [
-    "SMOOTHING",
-    "STRATEGY_PRIOR",
-    "Normalise",
-    "Params",
-    "expect",
-    "log_shares",
-    "mace",
-    "rounds",
-    "variational",
-]
-
 SMOOTHING = 0.01
 """Without priors, this over C is added to every count."""
 

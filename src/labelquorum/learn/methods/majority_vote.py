@@ -18,8 +18,6 @@ from labelquorum.learn.aggregator import (
 )
 from labelquorum.learn.worker_table import WorkerRows, forget_row
 
-__all__ = ["Info", "State", "aggregate", "init", "majority_vote", "update"]
-
 
 class State(NamedTuple):
     """How each worker's labels went with the vote; the vote itself needs nothing."""

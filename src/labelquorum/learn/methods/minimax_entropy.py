@@ -43,8 +43,6 @@ from labelquorum.learn.methods._batch import (
     offline,
 )
 
-__all__ = ["Logits", "minimax_entropy", "mmce"]
-
 
 class Logits(NamedTuple):
     """The multipliers of workers and items, or sums of the same shapes."""

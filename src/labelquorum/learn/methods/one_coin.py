@@ -36,8 +36,6 @@ from labelquorum.learn.methods._batch import (
     probs_of_labels,
 )
 
-__all__ = ["FLOOR", "Params", "maximise", "one_coin", "right_and_wrong", "rounds"]
-
 FLOOR = 1e-10
 """No probability is smaller."""
 

@@ -27,8 +27,6 @@ from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus, sum
 from labelquorum.learn.methods._batch import Leaves, check_at_least
 from labelquorum.learn.worker_table import WorkerRows, forget_row
 
-__all__ = ["Info", "Prior", "State", "aggregate", "init", "sbic", "update"]
-
 
 class State(NamedTuple):
     """How often each worker was right."""

@@ -30,8 +30,6 @@ from labelquorum.learn.methods._batch import (
 from labelquorum.learn.methods._dirichlet import worker_prior
 from labelquorum.learn.worker_table import WorkerRows, forget_row
 
-__all__ = ["Info", "Settings", "State", "aggregate", "init", "stepwise_em", "update"]
-
 _TINY = 1e-300  # stands for 0 where a logarithm is taken
 
 

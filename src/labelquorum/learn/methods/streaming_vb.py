@@ -26,8 +26,6 @@ from labelquorum.learn.methods._batch import check_at_least, log_normalise, sum_
 from labelquorum.learn.methods._dirichlet import divergence, expected_log, worker_prior
 from labelquorum.learn.worker_table import WorkerRows, forget_row
 
-__all__ = ["Info", "Settings", "State", "aggregate", "init", "streaming_vb", "update"]
-
 
 class State(NamedTuple):
     """The counts of all Dirichlet distributions, less those of the prior."""

@@ -15,8 +15,6 @@ from labelquorum.server.request_parsing import Limit
 from labelquorum.server.schemas import CertificateShape, ExpectedErrorShape
 from labelquorum.store.stream import Stream
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
 Share = Annotated[float, Query(gt=0, lt=1)]

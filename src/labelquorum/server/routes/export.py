@@ -30,8 +30,6 @@ from labelquorum.store.api_keys import Key
 from labelquorum.store.export import exported
 from labelquorum.store.stream import Stream
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Guarded)
 PIECE = 2**16
 MAX_WRITING = 4

@@ -10,8 +10,6 @@ from labelquorum.server.context import service_of
 from labelquorum.server.errors import ApiError, error_responses
 from labelquorum.server.schemas import Fine
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Guarded)
 
 

@@ -32,8 +32,6 @@ from labelquorum.store.queries import Answer, Undecided
 from labelquorum.store.search import Found, find_items, find_undecided
 from labelquorum.store.stream import Stream
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
 ASK_COLUMNS = (

@@ -12,8 +12,6 @@ from labelquorum.server.request_parsing import read_shape
 from labelquorum.server.schemas import KeyList, KeyMade, KeyShape, NewKey, json_body
 from labelquorum.store.api_keys import Key
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Guarded)
 
 

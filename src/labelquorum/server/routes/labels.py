@@ -26,8 +26,6 @@ from labelquorum.server.request_parsing import (
 from labelquorum.server.schemas import Gone, ReceiptShape, Told, gold_body, labels_body
 from labelquorum.store.batch import Batch, batch_of
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
 NAME = {"type": "string", "minLength": 1, "maxLength": 256}

@@ -27,8 +27,6 @@ from labelquorum.store.queries import all_counts
 from labelquorum.store.rules import Rules
 from labelquorum.store.stream import Stream
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Guarded)
 MAX_CLASSES = 1000
 MAX_EVENT = 2**62  # an id of the database is below 2**63

@@ -17,8 +17,6 @@ from labelquorum.server.telemetry import alerts
 from labelquorum.store.rules import Rules
 from labelquorum.store.stats import BINS, StreamStats
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
 

@@ -18,8 +18,6 @@ from labelquorum.server.schemas import HookAnswer, hook_body
 from labelquorum.store.accept import Revised, Revision
 from labelquorum.store.batch import Submission
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Guarded)
 Field = Annotated[str | None, Query(min_length=1, max_length=256)]
 

@@ -26,8 +26,6 @@ from labelquorum.store.queries import AGREEMENT_WORKERS, JURY_WORKERS, Recent
 from labelquorum.store.stats import StreamStats
 from labelquorum.store.stream import Stream
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Guarded)
 STREAM = "/v1/streams/{stream}"
 

@@ -28,8 +28,6 @@ from zlib import crc32
 
 from labelquorum.errors import StoreError
 
-__all__ = ["PageChecksums", "new_mark"]
-
 HEADER = 100  # bytes of the file
 LOG_HEADER, FRAME = 32, 24  # bytes before the log's first frame, and before each page in it
 PIECE = 1 << 20  # bytes read at a time

@@ -18,25 +18,6 @@ from sqlalchemy import (
     text,
 )
 
-__all__ = [
-    "answers",
-    "attributes",
-    "batches",
-    "chunks",
-    "crowd",
-    "events",
-    "gold",
-    "keys",
-    "labels",
-    "metadata",
-    "models",
-    "open_items",
-    "positions",
-    "streams",
-    "waiting",
-    "workers",
-]
-
 metadata = MetaData()
 
 # In SQLite, tables of many small rows are kept in the order of their keys: one tree less to write.

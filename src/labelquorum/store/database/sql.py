@@ -17,17 +17,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
-__all__ = [
-    "CACHED_STATEMENTS",
-    "among",
-    "among_given",
-    "any_row",
-    "as_parameter",
-    "fetch_columns",
-    "pick",
-    "put",
-]
-
 MAX_ROWS_PER_STEP, ROW_MULTIPLE = 256, 16
 """Rows per step to SQLite: the first, or a multiple of the second, or fewer than that: so few
 sizes that their statements stay parsed, and two steps for most numbers of rows. A statement that

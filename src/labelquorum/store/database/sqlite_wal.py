@@ -21,8 +21,6 @@ import sqlalchemy as sa
 
 from labelquorum.store.database.page_checksums import PageChecksums, new_mark
 
-__all__ = ["BUSY_SECONDS", "WriteAheadLog"]
-
 LOG_BYTES = 16_000_000
 """A WAL of this size is checkpointed."""
 FOLLOW_BYTES = 1_000_000
