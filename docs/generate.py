@@ -698,12 +698,9 @@ TABLES: dict[str, Callable[[], str]] = {
         "selection",
         "python3 run.py python experiments/accuracy/selection.py",
     ),
-    **{
-        f"spark_{part}": partial(
-            reported, SPARK, part, f"python3 run.py spark experiments/spark/{part}.py --save"
-        )
-        for part in ("kills", "switch")
-    },
+    "spark_kills": partial(
+        reported, SPARK, "kills", "python3 run.py spark experiments/spark/kills.py --save"
+    ),
     "certificates": partial(
         reported, TRUST, "certificates", "python3 run.py python experiments/trust/certificates.py"
     ),

@@ -67,18 +67,6 @@ def tolerance(found: dict[str, Any]) -> str:
     return table(head, rows) + f"\nThe largest difference is {worst:.2f} points.\n"
 
 
-def switch(found: dict[str, Any]) -> str:
-    """The seconds of a chunk, on the driver and spread."""
-    rows = [
-        [f"{row['labels']:,}", f"{row['driver']:.2f}", f"{row['executors']:.2f}"]
-        for row in found["rows"]
-    ]
-    cores = found["made"]["cores"]
-    return table(["labels of a chunk", "on the driver, s", "on the executors, s"], rows) + (
-        f"\nDriver and executors share {cores} cores here.\n"
-    )
-
-
 def kills(found: dict[str, Any]) -> str:
     """Where the driver was killed, and what was left."""
     ways = found["kills_by_way"].items()
@@ -146,7 +134,7 @@ def draw_scale(found: dict[str, Any], file: Path) -> None:
     file.write_text(text, encoding="utf-8")
 
 
-PARTS = {"kills": kills, "scale": scale, "switch": switch, "tolerance": tolerance}
+PARTS = {"kills": kills, "scale": scale, "tolerance": tolerance}
 
 
 def main() -> int:

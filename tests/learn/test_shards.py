@@ -19,15 +19,10 @@ from labelquorum.evaluation.datasets.load import (
     read_dataset,
 )
 from labelquorum.ingest.chunks import take_rows
-from labelquorum.ingest.readers import read_labels
 from labelquorum.ingest.vocabulary import Roster
-from labelquorum.learn.model import commit, empty_state, learn_chunk
 from labelquorum.learn.shards import (
     Known,
-    fit_shards,
-    learn_in_shards,
     sharding_of,
-    shards_of,
     together,
 )
 
@@ -148,59 +143,6 @@ def test_what_a_later_round_counts_takes_the_place_of_what_an_earlier_one_did(ta
     again = sharding.fit(chunk, known, first)  # others counted nothing, so it starts from nothing
     assert again.rows.sum() == pytest.approx(first.rows.sum())
     assert np.abs(again.rows - first.rows).max() < 0.5
-
-
-def test_shards_of_a_chunk_are_all_its_items_with_all_their_labels(table):
-    chunk = Roster(lq.BiLA().model_.space).read(table).chunk
-    parts = shards_of(chunk, 7)
-    assert len(parts) == 7
-    assert np.array_equal(np.concatenate([part.item_keys for part in parts]), chunk.item_keys)
-    assert np.array_equal(np.concatenate([part.label for part in parts]), chunk.label)
-    sizes = [part.n_labels for part in parts]
-    assert max(sizes) - min(sizes) <= 10
-
-
-@pytest.mark.slow
-def test_a_stream_goes_on_from_a_chunk_that_was_learned_in_shards(table):
-    model, method = lq.BiLA(), lq.BiLA().model_.aggregator
-    half = len(table.item_ids) // 2
-    parts = [take_rows(table, range(half)), take_rows(table, range(half, 2 * half))]
-    states = []
-    for spread in (False, True):
-        learned = empty_state(model.model_.space, 0)
-        for part in parts:
-            intake = learned.vocabulary.read(part, learned.open_items)
-            if spread:
-                step = learn_in_shards(
-                    learned, method, intake, 0, n_shards=3, run=fit_shards(model)
-                )
-            else:
-                step = learn_chunk(learned, method, intake, 0)
-            learned = commit(learned, step)
-        states.append((learned, step))
-    (one, whole), (other, sharded) = states
-    assert one.vocabulary.worker_ids == other.vocabulary.worker_ids
-    assert np.mean(whole.result.aggregated != sharded.result.aggregated) <= 0.01
-    counted = [learned.state.rows.to_arrays()["rich_counts"].sum() for learned in (one, other)]
-    assert counted[0] == pytest.approx(counted[1]) == pytest.approx(2 * half)
-
-
-def test_shards_bring_new_workers_and_classes_into_a_stream():
-    model, method = lq.BiLA(), lq.BiLA().model_.aggregator
-    learned = empty_state(model.model_.space, 0)
-    for number, names in enumerate((["a", "b"], ["b", "c"])):
-        labels = {
-            f"t{number}-{i}": {f"w{number + j}": names[(i + (j == 3)) % 2] for j in range(4)}
-            for i in range(40)
-        }
-        intake = learned.vocabulary.read(
-            read_labels(labels, model.model_.space), learned.open_items
-        )
-        step = learn_in_shards(learned, method, intake, 0, n_shards=2, run=fit_shards(model))
-        learned = commit(learned, step)
-    assert learned.vocabulary.classes == ["a", "b", "c"]
-    assert learned.vocabulary.worker_ids == ["w0", "w1", "w2", "w3", "w4"]
-    assert learned.state.rows.to_arrays()["rich_counts"].sum() == pytest.approx(320)
 
 
 def test_a_method_that_cannot_learn_from_shards_is_refused_with_a_sentence():

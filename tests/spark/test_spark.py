@@ -21,7 +21,6 @@ from labelquorum.ingest.chunks import take_rows
 from labelquorum.ingest.readers import read_labels
 from labelquorum.learn.bila.solver import engine
 from labelquorum.spark.batch import _dealt
-from labelquorum.spark.streaming import ExecutorLearner
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
@@ -95,18 +94,14 @@ def test_one_partition_is_the_library_bit_for_bit(spark, crowd, method):
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "rounds", "gathered", "share"),
+    ("method", "settings", "rounds", "share"),
     [
-        ("bila", {}, None, 64 << 20, 0.01),
-        ("bila", {}, 2, 0, 0.02),
-        ("dawid_skene", {"iterations": 4}, None, 64 << 20, 0),
-        ("dawid_skene", {"iterations": 2}, None, 0, 0),
+        ("bila", {}, None, 0.01),
+        ("bila", {}, 2, 0.02),
+        ("dawid_skene", {"iterations": 4}, None, 0),
     ],
 )
-def test_four_partitions_answer_as_the_library_does(
-    spark, crowd, method, settings, rounds, gathered, share, monkeypatch
-):
-    monkeypatch.setattr("labelquorum.spark.batch.GATHER_BYTES", gathered)
+def test_four_partitions_answer_as_the_library_does(spark, crowd, method, settings, rounds, share):
     labels = arrow(crowd)
     model = lq.estimator(method, **settings).fit(labels)
     frame = spark.createDataFrame(labels)
@@ -318,22 +313,6 @@ def test_a_checkpoint_that_is_older_than_the_store_is_refused_rather_than_passed
         fed(spark, tmp_path)
 
 
-def test_a_job_that_fails_is_no_fault_of_the_chunk(spark, crowd, tmp_path, monkeypatch):
-    files_of(crowd, tmp_path / "in", 1)
-    with monkeypatch.context() as patch:
-        patch.setattr("labelquorum.spark.streaming.fit_with_counts", lambda plan, reply: _die)
-        with pytest.raises(StoreError, match="Spark could not learn from a chunk"):
-            fed(spark, tmp_path, spread_labels=500)
-    assert [chunk["state"] for chunk in chunks(tmp_path)] == ["cut"]
-    fed(spark, tmp_path, spread_labels=500)
-    assert [chunk["state"] for chunk in chunks(tmp_path)] == ["applied"]
-
-
-def _die(batches):
-    raise OSError("lost")
-    yield
-
-
 def test_rules_of_time_hold_while_no_micro_batch_comes(spark, tmp_path):
     (tmp_path / "in").mkdir()
     table = read_labels({f"a{i}": dict.fromkeys(("ann", "bob"), i % 2) for i in range(5)})
@@ -390,28 +369,6 @@ def test_another_method_than_the_stream_has_is_refused(spark, crowd, tmp_path):
     for options in ({"method": "bila:recipe"}, {"seed": 7}):
         with pytest.raises(StateError, match="a stream keeps that"):
             fed(spark, tmp_path, **options)
-
-
-def test_large_chunks_are_learned_from_on_the_executors(spark, crowd, tmp_path, monkeypatch):
-    run, sizes = ExecutorLearner._run, []
-
-    def noted(self, plan, todo):
-        sizes.append(len(todo))
-        return run(self, plan, todo)
-
-    monkeypatch.setattr(ExecutorLearner, "_run", noted)
-    files_of(crowd, tmp_path / "in", 2)
-    fed(spark, tmp_path, rules=Rules(chunk_items=1000, grace=0), spread_labels=500)
-    model, expected = lq.BiLA(), {}
-    for file in sorted((tmp_path / "in").iterdir()):
-        expected |= dict(model.partial_fit(str(file)).labels_.items())
-    with look(tmp_path) as store:
-        answers = {given.item_id: given.label for given in store.stream("birds").answers()}
-        counted = store.stream("birds").estimator().model_.learned.state.rows.to_arrays()
-    assert answers.keys() == expected.keys()
-    assert np.mean([answers[item] != label for item, label in expected.items()]) <= 0.02
-    assert counted["rich_counts"].sum() == pytest.approx(len(crowd.item_ids))
-    assert sizes == [2] * 10  # two chunks of two shards, five rounds each
 
 
 def test_the_rate_source_is_read_without_gap_or_repeat_over_a_restart(spark, tmp_path):

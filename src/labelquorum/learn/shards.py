@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.errors import StateError
-from labelquorum.ingest.chunks import Chunk, take_items
-from labelquorum.ingest.vocabulary import Intake
+from labelquorum.ingest.chunks import Chunk
 from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus
-from labelquorum.learn.bila.counts import Info, State, with_gold, with_more
+from labelquorum.learn.bila.counts import State, with_more
 from labelquorum.learn.bila.dependence import N_SUMS, N_VOTE_SUMS
 from labelquorum.learn.bila.hierarchical import Recipe
-from labelquorum.learn.bila.identification import NO_ANSWERS, with_answers
+from labelquorum.learn.bila.identification import NO_ANSWERS
 from labelquorum.learn.bila.solver import pool as pool_counts
 from labelquorum.learn.bila.solver import solve_workers
 from labelquorum.learn.bila.sparse_counts import (
@@ -36,7 +35,6 @@ from labelquorum.learn.bila.worker_models import WORKER_MODELS, select_worker_mo
 from labelquorum.learn.estimator import Estimator
 from labelquorum.learn.methods._batch import has_settled, incidence_of, log_normalise, soft_counts
 from labelquorum.learn.methods.dawid_skene import Params, log_joint, shares
-from labelquorum.learn.model import ModelState, Step, count_agreement
 from labelquorum.learn.worker_table import WorkerRows
 
 Sums = dict[str, Floats]
@@ -60,18 +58,6 @@ class Known(NamedTuple):
     rows: Floats  # (P, D) of the shard's workers
     sums: Sums
     pooled: Sums  # what all workers, those of other shards too, give to what is shared
-
-
-class Shard(NamedTuple):
-    """What fitting a shard takes."""
-
-    chunk: Chunk  # its own workers are numbered, and no others
-    known: Known | None  # None where nothing was counted yet
-    own: Gained | None  # what it counted in the round before
-
-
-Run = Callable[[list[Shard]], list[Gained]]
-"""How shards are fitted: here, one after the other, or elsewhere."""
 
 
 class Sharding(NamedTuple):
@@ -102,116 +88,20 @@ def sharding_of(model: Estimator) -> Sharding:
     )
 
 
-def shards_of(chunk: Chunk, n_shards: int) -> list[Chunk]:
-    """Part a chunk into shards of about as many labels each; their workers stay numbered as before.
-
-    Item i goes where the chunk's labels up to its own end, so parts follow from the chunk alone.
-    """
-    ends = np.searchsorted(chunk.item, np.arange(chunk.n_items), side="right")
-    place = (np.maximum(ends, 1) - 1) * n_shards // max(chunk.n_labels, 1)
-    parts = (take_items(chunk, place == number) for number in range(n_shards))
-    return [part for part in parts if part.n_labels]
-
-
-def _alone(chunk: Chunk) -> Chunk:
-    """A shard in which its own workers are numbered, and no others."""
-    return chunk._replace(
-        worker=chunk.local_worker,
-        workers=np.arange(len(chunk.workers), dtype=np.int32),
-        n_workers=len(chunk.workers),
-    )
-
-
-def added(parts: Sequence[Sums]) -> Sums:
-    """The sums of several shards together."""
-    return {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
-
-
 def together(
     sharding: Sharding,
     gained: Sequence[Gained],
     places: Sequence[NDArray[np.intp]],
     n_classes: int,
-    base: Known | None = None,
 ) -> Known:
-    """What all shards counted, of all workers; it takes the place of what they did a round before.
-
-    `places` says of each shard where its workers stand among all. `base` was counted before.
-    """
+    """Add up the counts of all shards, by worker; `places` are a shard's workers among all."""
     n_workers = 1 + max(int(place.max(initial=-1)) for place in places)
-    start = np.zeros((n_workers, gained[0].rows.shape[1])) if base is None else base.rows
-    rows = start.copy()
+    rows = np.zeros((n_workers, gained[0].rows.shape[1]))
     for place, one in zip(places, gained, strict=True):
         rows[place] += one.rows
-    sums = [one.sums for one in gained]
-    pooled = sharding.pool(rows, n_classes)
-    if base is None:
-        return Known(rows, added(sums), pooled)
-    old = sharding.pool(start, n_classes)
-    pooled = {name: base.pooled[name] - old[name] + pooled[name] for name in old}
-    return Known(np.maximum(rows, 0), added([base.sums, *sums]), pooled)
-
-
-# ── one chunk in shards ──────────────────────────────────────────────────────────────────
-
-
-def fit_shards(model: Estimator) -> Run:
-    """Fit shards here, one after the other."""
-    sharding = sharding_of(model)
-    return lambda parts: [sharding.fit(*part) for part in parts]
-
-
-def learn_in_shards(
-    learned: ModelState,
-    method: Aggregator,
-    intake: Intake,
-    seed: int,
-    number: int | None = None,
-    *,
-    n_shards: int,
-    run: Run,
-) -> Step:
-    """Learn from a chunk as `learn_chunk` does, but in shards; none of its items was open.
-
-    It takes a method whose state is counts.
-    """
-    assert method.counts is not None
-    recipe, chunk = method.counts.recipe, intake.chunk
-    sharding, parts = _counted(method, recipe, seed), shards_of(chunk, n_shards)
-    start = method.init(chunk, seed) if learned.state is None else learned.state
-    start, _ = method.update(start, take_items(chunk, np.zeros(chunk.n_items, bool)))  # room
-    parent = _counted_by(start, recipe.worker_models)
-    base = Known(parent.rows[chunk.workers], parent.sums, start.pooled)
-    places = [np.searchsorted(chunk.workers, part.workers) for part in parts]
-    known = base
-    gained: Sequence[Gained | None] = [None] * len(parts)
-    for past in range(sharding.rounds):
-        nothing = past == 0 and learned.state is None
-        todo = [
-            Shard(_alone(part), None if nothing else known._replace(rows=known.rows[place]), own)
-            for part, place, own in zip(parts, places, gained, strict=True)
-        ]
-        gained = counted = run(todo)
-        known = together(sharding, counted, places, chunk.n_classes, base)
-    reached = _state_of(known, recipe, seed)
-    expected = {}
-    for name, sums in reached.expected_errors.items():
-        before = base.sums[f"expected_errors/{name}"]
-        expected[name] = with_answers(before, sums - before)
-    rows = start.rows.scatter(chunk.workers, reached.rows.to_arrays())
-    reached = reached._replace(
-        rows=rows, gold=start.gold, stack=start.stack, expected_errors=expected
-    )
-    state = with_gold(reached, chunk, recipe)
-    result = method.aggregate(state, chunk)
-    nothing_open = np.zeros((chunk.n_items, len(recipe.worker_models), chunk.n_classes), np.float32)
-    losses = np.zeros(0, np.float32)
-    selected = recipe.worker_models[state.speaks]
-    info = Info(chunk.n_labels, sharding.rounds, losses, selected, nothing_open)
-    at = learned.n_chunks + 1 if number is None else number
-    return Step(
-        intake, state, info, result, count_agreement(learned.worker_stats, intake, result, at)
-    )
+    names = gained[0].sums
+    sums = {name: np.sum([one.sums[name] for one in gained], axis=0) for name in names}
+    return Known(rows, sums, sharding.pool(rows, n_classes))
 
 
 # ── counts: BiLA ─────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
@@ -19,43 +18,22 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from labelquorum.errors import ConflictError, LabelError, StateError, StoreError
+from labelquorum.errors import ConflictError, LabelError, StateError
 from labelquorum.ingest.labels import LabelTable, OnBad
 from labelquorum.ingest.readers import read_labels
-from labelquorum.learn.shards import Gained, Shard, learn_in_shards
-from labelquorum.spark.executor import (
-    Plan,
-    ShardCounts,
-    chunk_bytes,
-    fit_with_counts,
-    gained_bytes,
-    gathered,
-    known_bytes,
-)
-from labelquorum.spark.session import cause_of, label_columns, require_frame
+from labelquorum.spark.session import label_columns, require_frame
 from labelquorum.store.batch import decode
 from labelquorum.store.export import exported
-from labelquorum.store.learner import Configuration, LocalLearner, Outcome, Work
-from labelquorum.store.model_rows import learn
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 from labelquorum.store.stream import Stream
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 
 Sink = Callable[["DataFrame", int], None]
-
-SPREAD_LABELS = 1_000_000
-"""Least number of labels in a chunk that is learned from on the executors, unless given.
-
-For six cores or more; on two the driver is faster at this size too. See `docs/spark.md`.
-"""
-
-SHARD_LABELS = 250_000
-"""Labels per shard. It does not depend on the cluster: results would, too."""
 
 _AT_ONCE = 500  # chunks whose answers are read
 
@@ -235,7 +213,6 @@ def aggregate_stream(
     trigger: Mapping[str, Any] | None = None,
     rules: Rules | None = None,
     on_bad: OnBad | None = None,
-    spread_labels: int = SPREAD_LABELS,
     method: str | None = None,
     **settings: Any,
 ) -> "Feed":
@@ -271,8 +248,6 @@ def aggregate_stream(
     on_bad
         "skip" passes over rows without task, worker or label; "error" ends the query at one.
         Unless given, as the stream was made; a new one has "error".
-    spread_labels
-        Least number of labels in a chunk that is learned from on the executors.
     """
     require_frame(df)
     for name, value, kind in (("rules", rules, Rules), ("trigger", trigger, Mapping)):
@@ -291,7 +266,6 @@ def aggregate_stream(
     labels = label_columns(df)
     store = _hold(store_url)
     try:
-        store.learner = ExecutorLearner(df.sparkSession, spread_labels)
         usual = Rules(chunk_items=WHOLE_CHUNK_ITEMS, grace=0.0) if whole_items else None
         if on_bad is not None and stream not in store.streams():
             settings["on_bad"] = on_bad
@@ -479,64 +453,3 @@ def _release(store_url: str) -> None:
         if not held.n_feeds:
             del _stores[_name(store_url)]
             held.store.close()
-
-
-class ExecutorLearner:
-    """Learns from a large chunk on the executors, and from a small one on the driver.
-
-    A distributed pass costs its jobs, however small the chunk is. See `store.learner.Learner`.
-    """
-
-    def __init__(self, session: "SparkSession", least: int = SPREAD_LABELS) -> None:
-        self._session, self._least, self._here = session, least, LocalLearner()
-
-    def configure(self, method: str, settings: Mapping[str, Any]) -> Configuration:
-        """Check what a stream is to learn by, and spell out every setting."""
-        return self._here.configure(method, settings)
-
-    def ask(self, work: Work, question: str, options: Mapping[str, Any]) -> Any:
-        """What the model says of these workers and open items."""
-        return self._here.ask(work, question, options)
-
-    def learn(self, work: Work) -> Outcome:
-        """Learn from a chunk, and say which rows are new."""
-        is_plain = not (work.keeps_open or work.open_items or work.gold)
-        if len(work.labels.row) < self._least or not is_plain:
-            return self._here.learn(work)
-        plan = Plan(work.method, decode(work.settings), ())
-        n_shards = max(2, -(-len(work.labels.row) // SHARD_LABELS))
-        by = partial(learn_in_shards, n_shards=n_shards, run=partial(self._run, plan))
-        return learn(work, by=by)
-
-    def _run(self, plan: Plan, todo: list[Shard]) -> list[Gained]:
-        """Fit shards on the executors."""
-        import pyarrow
-
-        table = pyarrow.table(
-            {
-                "shard": pyarrow.array(range(len(todo)), pyarrow.int32()),
-                "labels": [chunk_bytes(shard.chunk) for shard in todo],
-            }
-        )
-        counts = {
-            number: ShardCounts(known_bytes(shard.known), gained_bytes(shard.own))
-            for number, shard in enumerate(todo)
-        }
-        try:
-            rows = self._session.createDataFrame(table).repartitionById(len(todo), "shard")
-            return gathered(
-                rows.mapInArrow(fit_with_counts(plan, counts), "shard int, data binary")
-            )
-        except Exception as error:
-            cause = cause_of(error)
-            if cause is not None:
-                raise cause from error
-            # An executor was lost, or Spark stopped: no fault of the chunk, which comes again.
-            raise StoreError(
-                f"Spark could not learn from a chunk of {table.num_rows} shards. It is kept, and "
-                f"is learned from when the query starts again. Spark said: {_first_line(error)}"
-            ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:300]

@@ -6,7 +6,7 @@ and its own workers: everybody else enters only through the sums that are shared
 built with those workers alone, in the order they first appeared, and learns as it would with all.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from itertools import chain, starmap
@@ -101,11 +101,8 @@ def configure(method: str, settings: Mapping[str, Any]) -> Configuration:
     return Configuration(model.method, text, digest)
 
 
-def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
-    """Learn from a chunk, and say which rows are new.
-
-    `by` is how: as `learn_chunk` does it, or in its place.
-    """
+def learn(work: Work) -> Outcome:
+    """Learn from a chunk, and return the rows that changed."""
     model = model_of(work.method, work.settings)
     memory = memory_of(work)
     known = memory.vocabulary.worker_ids[:]
@@ -114,7 +111,7 @@ def learn(work: Work, by: Callable[..., Step] = learn_chunk) -> Outcome:
     intake = memory.vocabulary.read(table_of(work), memory.open_items, gold)
     if not intake.chunk.n_labels:
         return _nothing_learned(work, intake)
-    step = by(memory, model.model_.aggregator, intake, model.model_.seed, work.chunk)
+    step = learn_chunk(memory, model.model_.aggregator, intake, model.model_.seed, work.chunk)
     memory = commit(memory, step)
     classes, chunk = memory.vocabulary.classes, intake.chunk
     places = [row.place for row in work.workers]

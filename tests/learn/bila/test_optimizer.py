@@ -16,8 +16,6 @@ from labelquorum.learn.bila.optimizer import (
     clipped_rmsprop,
     constant_bounds,
     dynamic_bounds,
-    regret_bound,
-    regret_constants,
     tf1_rmsprop,
 )
 from labelquorum.learn.bila.presets import settings_of
@@ -187,38 +185,6 @@ def test_constant_bounds_out_of_order_are_refused(low, high):
 # --- Theorem 1 -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.99, 0.999])
-def test_the_dynamic_bounds_meet_the_conditions_of_theorem_1(decay):
-    low, high = dynamic_bounds(decay)
-    limit = 10 + 20 / (1 - decay)
-    for n_steps in (1, 2, 10, 1000, 100_000):
-        ceiling, spread = regret_constants((low, high), n_steps)
-        assert ceiling == pytest.approx(high(1)) == pytest.approx(0.1 + 0.1 / (1 - decay))
-        # B by its definition, one step at a time
-        least = max(
-            t / low(t) - ((t - 1) / high(t - 1) if t > 1 else 0) for t in range(1, n_steps + 1)
-        )
-        assert spread == pytest.approx(least)
-        assert spread <= limit
-    assert spread > limit - 10 / (1 - decay)  # and the limit is not idle
-
-
-def test_constant_bounds_meet_the_conditions_only_where_they_are_equal():
-    """Section 4 says constants always do: t/η_l − (t − 1)/η_u grows with t where η_l < η_u."""
-    for n_steps in (10, 1000):
-        assert regret_constants(constant_bounds(0.2, 0.2), n_steps)[1] == pytest.approx(5)
-        spread = regret_constants(constant_bounds(0.1, 0.2), n_steps)[1]
-        assert spread == pytest.approx(5 * n_steps + 5)
-
-
-def test_the_regret_bound_is_the_right_hand_side_of_theorem_1():
-    first = np.array([0.5, 0.25, 0.1])
-    bounds = constant_bounds(0.2, 0.2)  # B = 5, R∞ = 0.2
-    # ½ · 2² [2 · 3 · 5 (√9 − 1) + 2 + 4 + 10] + (√9 − ½) 0.2 · 7²
-    expected = 0.5 * 4 * (2 * 3 * 5 * 2 + 16) + 2.5 * 0.2 * 49
-    assert regret_bound(first, 2.0, 7.0, 9, bounds) == pytest.approx(expected)
-
-
 RADIUS, N_STEPS, DIMENSION = 1.0, 3000, 4
 GRID = (1, 2, 3, 5, 10, 30, 100, 300, 1000, 3000)
 
@@ -243,10 +209,6 @@ class Squares:
         x, y = self.x[:n_steps].astype(np.float64), self.y[:n_steps].astype(np.float64)
         return lsq_linear(x, y, (-RADIUS, RADIUS), tol=1e-12).x
 
-    def longest_gradient(self):
-        reach = RADIUS * np.abs(self.x).sum(axis=1) + np.abs(self.y)
-        return reach * np.linalg.norm(self.x, axis=1)
-
 
 class Absolutes(Squares):
     """f_t(θ) = |x_t·θ − y_t|: no curvature, and a gradient that jumps."""
@@ -270,9 +232,6 @@ class Absolutes(Squares):
         assert found.success
         return found.x[:DIMENSION]
 
-    def longest_gradient(self):
-        return np.linalg.norm(self.x, axis=1)
-
 
 class Sawtooth(Squares):
     """f_t(θ) = x_t·θ, every third slope steep: where Adam ends in the wrong corner (Reddi 2018)."""
@@ -292,9 +251,6 @@ class Sawtooth(Squares):
 
     def best(self, n_steps):
         return -RADIUS * np.sign(self.x[:n_steps].sum(axis=0))
-
-    def longest_gradient(self):
-        return np.linalg.norm(self.x, axis=1)
 
 
 def play(problem, transform, direction=1.0):
@@ -333,19 +289,11 @@ def grows_faster_than_root(regret):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("problem_type", [Squares, Absolutes, Sawtooth])
-def test_the_regret_stays_under_theorem_1_and_grows_no_faster_than_root_t(problem_type, seed):
+def test_the_regret_grows_no_faster_than_root_t(problem_type, seed):
     problem = problem_type(seed)
-    learning_rate, decay = 0.1, 0.9
-    bounds = dynamic_bounds(decay)
-    thetas = play(problem, bounded_rmsprop(learning_rate, decay))
+    thetas = play(problem, bounded_rmsprop(0.1, 0.9))
     assert np.abs(thetas).max() <= RADIUS
     regret = regrets(problem, thetas)
-
-    first_grad = np.abs(problem.grad(thetas[0], problem.x[0], problem.y[0]))
-    first_step_size = np.clip(learning_rate / first_grad, bounds[0](1), bounds[1](1))
-    for T, value in zip(GRID, regret, strict=True):
-        longest = problem.longest_gradient()[:T].max()
-        assert value <= regret_bound(first_step_size, 2 * RADIUS, longest, T, bounds)
     assert not grows_faster_than_root(regret)
     assert regret[-1] / GRID[-1] < 0.25 * regret[GRID.index(100)] / 100
 

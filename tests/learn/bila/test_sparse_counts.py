@@ -12,9 +12,8 @@ from labelquorum.evaluation.simulate.crowds import class_conditional_crowd
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.learn.aggregator import Part
 from labelquorum.learn.bila import PRESETS, bila, sparse_counts
-from labelquorum.learn.bila.sparse_counts import CELL, SparseCounts, counts_of, dense_counts
+from labelquorum.learn.bila.sparse_counts import CELL, counts_of, dense_counts
 from labelquorum.learn.model_file import state_arrays, state_from_arrays
-from labelquorum.learn.shards import fit_shards, learn_in_shards
 
 DENSE = 10**6
 
@@ -278,18 +277,3 @@ def test_matrices_become_sparse_when_classes_are_too_many(monkeypatch):
         models.append(model.partial_fit(table_of(crowd, 0, 120)))
         assert is_sparse(model)
     assert_alike(*models, atol=1e-7)
-
-
-def test_shards_of_one_chunk_are_solved_with_sparse_counts(monkeypatch):
-    crowd = class_conditional_crowd(120, 12, 6, 4, seed=2)
-    probs = []
-    for most in (DENSE, 2):
-        bound(monkeypatch, most, 0.0)
-        model = lq.BiLA(newton_classes=0, open_items=0).partial_fit(table_of(crowd, 0, 40))
-        learned, method = model.model_.learned, model.model_.aggregator
-        intake = learned.vocabulary.read(table_of(crowd, 40, 120), learned.open_items)
-        step = learn_in_shards(learned, method, intake, 0, n_shards=3, run=fit_shards(model))
-        probs.append(step.result.probs)
-        counts = counts_of(step.state.rows.to_arrays(), "rich")
-        assert isinstance(counts, SparseCounts) == (most == 2)
-    np.testing.assert_allclose(*probs, atol=1e-5)

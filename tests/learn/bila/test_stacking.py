@@ -11,7 +11,6 @@ from labelquorum.evaluation import class_conditional_crowd
 from labelquorum.ingest.chunks import id_key
 from labelquorum.learn.bila import bila
 from labelquorum.learn.bila.stacking import Stack
-from labelquorum.learn.shards import fit_shards, learn_in_shards
 
 
 class Jury:
@@ -254,15 +253,6 @@ def test_a_stack_is_fitted_again_only_when_gold_has_grown(jury):
     for n, task in enumerate(range(100, 106)):
         model.partial_fit(jury.labels[:0], true_labels={task: int(jury.truth[task])})
         assert (int(stack_of(model).seen) == int(before.seen)) == (n < 4)  # 5 % of 100
-
-
-def test_shards_keep_gold(jury):
-    model = lq.BiLA()
-    learned, method = model.model_.learned, model.model_.aggregator
-    intake = learned.vocabulary.read(lq.read_labels(jury.labels), learned.open_items, jury.gold(20))
-    step = learn_in_shards(learned, method, intake, 0, n_shards=3, run=fit_shards(model))
-    assert len(step.state.gold["key"]) == 20
-    assert (step.result.aggregated[50:] != jury.truth[50:]).mean() < 0.1
 
 
 def test_a_history_of_workers_goes_with_gold(jury):

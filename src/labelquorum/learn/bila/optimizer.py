@@ -1,4 +1,4 @@
-"""The paper's stochastic optimiser, Algorithm 1 lines 22–27, and its regret bound, Theorem 1.
+"""The paper's stochastic optimiser, Algorithm 1 lines 22–27.
 
 RMSProp whose element-wise step size is bias-corrected, clipped between two bounds that close in
 on each other, and divided by √t.
@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf, log
 from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from labelquorum.errors import StateError
 from labelquorum.learn.bila.lazy_jax import jax, jnp, optax
@@ -131,55 +128,6 @@ def tf1_rmsprop(
         learning_rate, decay=decay, eps=1e-10, eps_in_sqrt=True, initial_scale=1.0
     )
     return optax.chain(optax.clip(clip), rmsprop)
-
-
-def regret_constants(bounds: Bounds, n_steps: int) -> tuple[float, float]:
-    """The two conditions of Theorem 1, evaluated: the least R∞ and B that satisfy them.
-
-    R∞ ≥ η_u(t) and B ≥ t/η_l(t) − (t−1)/η_u(t−1) for all t ≤ T.
-
-    Examples
-    --------
-    >>> ceiling, spread = regret_constants(dynamic_bounds(0.9), 1000)
-    >>> print(f"R∞ = {ceiling:.2f}, B = {spread:.1f} ≤ 10 + 20/(1−γ) = 210")
-    R∞ = 1.10, B = 209.0 ≤ 10 + 20/(1−γ) = 210
-    """
-    step_floor, step_ceiling = bounds
-    t = np.arange(1, n_steps + 1, dtype=np.float64)
-    before = np.divide(t - 1, step_ceiling(np.maximum(t - 1, 1)))
-    return float(np.max(step_ceiling(t))), float(np.max(t / step_floor(t) - before))
-
-
-def regret_bound(
-    first_step_size: NDArray[np.float64],
-    diameter: float,
-    gradient_norm: float,
-    n_steps: int,
-    bounds: Bounds,
-) -> float:
-    """The right-hand side of Theorem 1.
-
-    Parameters
-    ----------
-    first_step_size
-        η_1, (d,).
-    diameter
-        D∞: no two points of the box χ differ by more in any coordinate.
-    gradient_norm
-        G: no gradient is longer.
-    n_steps
-        T.
-    bounds
-        η_l(t) and η_u(t).
-    """
-    ceiling, spread = regret_constants(bounds, n_steps)
-    root = np.sqrt(n_steps)
-    d = len(first_step_size)
-    # R(T) ≤ ½ D∞² [2dB(√T − 1) + Σ_i 1/η_{1,i}] + (√T − ½) R∞ G²
-    return float(
-        0.5 * diameter**2 * (2 * d * spread * (root - 1) + np.sum(1 / first_step_size))
-        + (root - 0.5) * ceiling * gradient_norm**2
-    )
 
 
 def _bounded(learning_rate: float, decay: float) -> Optimizer:
