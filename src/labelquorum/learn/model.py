@@ -549,7 +549,6 @@ def state_from_snapshot(
     notes = list(map(Note, ids["open_groups"], ids["open_timestamps"]))
     chunks = snapshot.header.get("chunks")
     book, held_arrays = _part(snapshot.arrays, "book"), _part(snapshot.arrays, "ledger")
-    book.setdefault("track", fresh_track(len(book["labels"])))  # older files have none
     room = max(open_items, len(ids["open_items"]))  # `fit` keeps more than the setting
     attributes: dict[Hashable, Attributes] = {}
     if "attributed_workers" in ids:

@@ -164,9 +164,7 @@ def state_from_arrays(state_type: type[StateT], arrays: Mapping[str, NDArray[Any
             values[field] = int(arrays[field])
         else:
             values[field] = leaves if get_origin(kind) is dict else arrays[field]
-    state = state_type(**values)
-    upgraded: StateT = state.upgraded() if hasattr(state, "upgraded") else state
-    return upgraded
+    return state_type(**values)
 
 
 _SIZES, _BYTES = ".sizes", ".bytes"  # of a leaf whose rows are bytes of any length

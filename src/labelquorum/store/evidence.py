@@ -2,7 +2,6 @@
 
 Items are written and read by the thousand, so those with as many labels are one array. The bytes
 of an item are little-endian words of 4 bytes: the header, then its arrays one after the other.
-Stores of earlier versions hold safetensors, which are read as well.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -11,14 +10,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load
 
 from labelquorum.ingest.chunks import id_keys
 from labelquorum.ingest.vocabulary import Note
 from labelquorum.learn.item_columns import ItemColumns, edges_of
 
 MAGIC = b"LQE1"
-"""The first bytes. Safetensors begin with the length of a header, which is never that large."""
+"""The first bytes, by which another format could be told apart."""
 
 HEADER_WORDS = 8
 _LABELS, _CLASSES, _MODELS, _FLAGS, _AGGREGATED, _GOLD, _TEMPERATURE = range(1, HEADER_WORDS)
@@ -28,8 +26,6 @@ _HAS_VOTES, _HAS_SCORES = 1, 2  # of the flags
 
 def worker_places(evidence: bytes) -> list[int]:
     """The places of the workers of an open item."""
-    if not evidence.startswith(MAGIC):
-        evidence = _renewed(evidence)
     n_labels = int.from_bytes(evidence[4 * _LABELS : 4 * _CLASSES], "little")
     places: list[int] = np.frombuffer(evidence, "<i8", n_labels, 4 * HEADER_WORDS).tolist()
     return places
@@ -84,13 +80,12 @@ def read_evidence(
 
     `places` are those of their workers, in order, and perhaps of others.
     """
-    given = [one if one.startswith(MAGIC) else _renewed(one) for one in evidence]
     size = 4 * HEADER_WORDS
-    heads = np.frombuffer(b"".join(one[:size] for one in given), "<i4").reshape(-1, HEADER_WORDS)
+    heads = np.frombuffer(b"".join(one[:size] for one in evidence), "<i4").reshape(-1, HEADER_WORDS)
     start = 0
     for _, run in groupby(heads[:, _CLASSES : _FLAGS + 1].tolist()):
         here = slice(start, start + len(list(run)))
-        yield _read_run(item_ids[here], given[here], heads[here], notes[here], places)
+        yield _read_run(item_ids[here], evidence[here], heads[here], notes[here], places)
         start = here.stop
 
 
@@ -161,29 +156,3 @@ def _parts(n_labels: int, n_classes: int, n_models: int, flags: int) -> dict[str
         parts[name] = slice(start, start + size)
         start += size
     return parts
-
-
-def _renewed(evidence: bytes) -> bytes:
-    """The evidence of a store of an earlier version, in the present format."""
-    arrays = load(evidence)
-    n_labels, n_classes = arrays["log_evidence"].shape
-    columns = ItemColumns(
-        ids=[None],
-        key=np.zeros(1, np.uint64),
-        edges=edges_of(np.array([n_labels])),
-        n_classes=np.array([n_classes], np.int32),
-        worker=np.arange(n_labels, dtype=np.int32),
-        label=arrays["label"],
-        weight=arrays["weight"],
-        log_evidence=arrays["log_evidence"],
-        votes=arrays.get("votes"),
-        probs=arrays["probs"][None],
-        aggregated=np.array([arrays["aggregated"]], np.int32),
-        counted_probs=arrays["counted_probs"][None],
-        gold=np.array([arrays["gold"]], np.int32),
-        temperature=np.array([arrays["heat"]], np.float32),
-        notes=None,
-        score=arrays.get("score"),
-    )
-    [renewed] = write_evidence(columns, np.zeros(1, np.intp), arrays["worker"])
-    return renewed

@@ -20,7 +20,6 @@ from labelquorum.learn.bila.identification import (
     doubt_of,
     expected_errors,
     merged_answers,
-    upgraded_answers,
     vote_log_odds,
     with_answers,
 )
@@ -245,14 +244,6 @@ def test_parts_that_went_on_from_a_base_fade_it_once():
     np.testing.assert_allclose(merged[3:], base[3:] / 4 + more[0][3:] + more[1][3:])
     np.testing.assert_allclose(merged_answers(parts[:1], base), parts[0])
     np.testing.assert_allclose(merged_answers(more, NO_ANSWERS), more[0] + more[1])
-
-
-def test_sums_saved_before_agreement_was_kept_go_on_with_that_of_a_middling_crowd():
-    old = np.array([2, 100, 90, 80, 60, 40, 20.0])
-    now = upgraded_answers(old)
-    assert len(now) == len(NO_ANSWERS) and upgraded_answers(now) is now
-    assert doubt_of(now, GAMMAS[1], 102).in_doubt  # 0.8 > 0.44 + 5.5 / 100
-    assert not doubt_of(now, GAMMAS[3], 102).in_doubt  # 0.4
 
 
 def test_a_crowd_below_chance_still_votes_for_what_it_says():

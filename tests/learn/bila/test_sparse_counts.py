@@ -179,19 +179,6 @@ def test_a_saved_model_goes_on_as_if_it_had_not_been_saved(sparse, tmp_path):
     assert is_sparse(loaded)
 
 
-def test_a_file_of_matrices_is_opened_with_sparse_counts(monkeypatch, tmp_path):
-    crowd = class_conditional_crowd(120, 12, 6, 3, seed=2)
-    bound(monkeypatch, DENSE, 0.0)
-    model = lq.BiLA(newton_classes=0).partial_fit(table_of(crowd, 0, 60))
-    model.save(tmp_path / "model")
-    bound(monkeypatch, 2, 0.0)
-    loaded = lq.BiLA.load(tmp_path / "model")
-    assert is_sparse(loaded) and not is_sparse(model)
-    loaded.partial_fit(table_of(crowd, 60, 120))
-    bound(monkeypatch, DENSE, 0.0)
-    assert_alike(loaded, model.partial_fit(table_of(crowd, 60, 120)), atol=1e-7)
-
-
 def test_cells_of_classes_that_are_not_there_are_refused(sparse):
     chunk = make_chunk([0, 0, 1], [0, 1, 1], [0, 1, 2], n_classes=4)
     method = bila()

@@ -40,7 +40,6 @@ from labelquorum.learn.bila.identification import (
     answer_sums,
     doubt_of,
     merged_answers,
-    upgraded_answers,
     vote_log_odds,
     with_answers,
 )
@@ -108,23 +107,6 @@ class State(NamedTuple):
     def n_classes(self) -> int:
         """C, the classes known so far."""
         return len(self.label_shares)
-
-    def upgraded(self) -> "State":
-        """Add the sums that models saved by earlier versions do not have.
-
-        Matrices that were saved before counts could be sparse become sparse. Of a stack, what is
-        no longer kept goes.
-        """
-        sums = {
-            name: padded(kept, (max(len(kept), N_SUMS), self.n_classes))
-            for name, kept in self.unexplained.items()
-        }
-        rows = self.rows
-        if any(is_sparse(name, self.n_classes) for name in self.pooled):
-            rows = WorkerRows(rows_with_classes(rows.to_arrays(), self.n_classes))
-        expected = {n: upgraded_answers(kept) for n, kept in self.expected_errors.items()}
-        stack = {name: a for name, a in self.stack.items() if name in stacking.Stack._fields}
-        return self._replace(unexplained=sums, rows=rows, expected_errors=expected, stack=stack)
 
 
 class Info(NamedTuple):

@@ -140,14 +140,6 @@ def merged_answers(parts: Sequence[Floats], base: Floats) -> Floats:
     return np.maximum(total, 0.0)
 
 
-def upgraded_answers(sums: Floats) -> Floats:
-    """The sums as they are now, of a model that was saved before S and the latest answers."""
-    if len(sums) == len(NO_ANSWERS):
-        return sums
-    truths, tasks, *wrong = sums
-    return np.array([truths, tasks, tasks, tasks, tasks * MID_SKILL**2, *wrong])
-
-
 def doubt_of(sums: Floats, gamma: float, n_items: float) -> Doubt:
     """Whether identification is in doubt, by `expected_errors`, γ and the number of tasks."""
     truths, tasks, _, answers, agreement = sums[: N_COUNTS + 2]
