@@ -6,17 +6,14 @@ checksums instead of a random generator, and the time from a clock that is set.
 
 import asyncio
 import hashlib
-import inspect
 import io
 import json
 import math
-import re
 import sqlite3
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import chdir
 from functools import cache
-from importlib.metadata import distribution
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,6 @@ import sqlalchemy as sa
 from postgresql import empty_databases, running_server
 from pyarrow import parquet
 from safetensors.numpy import load as parse_arrays
-from typer.main import get_command
 from typer.testing import CliRunner
 
 import labelquorum as lq
@@ -52,7 +48,6 @@ def asgi_app(store: Store) -> Any:
 METHODS = (*method_names(), "windowed:bila", "windowed:dawid_skene", "refit:bila", "refit:mace")
 COMPILED = tuple(name for name in METHODS if "bila" in name or "laa" in name)  # seconds of XLA each
 TWO_CLASSES = ("sbic",)  # methods that know no more
-WITH_MEMBERS = ("BiLA", "Client", "Encoder", "GenerativeModel", "LabelEvent", "LabelSpace")
 FORMATS = ("csv", "jsonl", "parquet")
 MAX_LINES = 30  # of a longer text only the first are recorded, and a digest
 END = 1300.0  # the time at which the recorded streams end, in seconds
@@ -81,29 +76,6 @@ def labels(tasks: list[Any], workers: list[Any], classes: list[Any]) -> pd.DataF
 
 
 # ── the library ──────────────────────────────────────────────────────────────────────────────
-
-
-def names() -> dict[str, Any]:
-    """Return `lq.__all__` with the parameters of each name, and the members of chief classes."""
-    found: dict[str, Any] = {}
-    for name in lq.__all__:
-        value = getattr(lq, name)
-        found[name] = sorted(value.__all__) if inspect.ismodule(value) else parameters(value)
-        if name in WITH_MEMBERS:
-            public = (member for member in dir(value) if not member.startswith("_"))
-            found |= {f"{name}.{member}": parameters(getattr(value, member)) for member in public}
-    return found
-
-
-def parameters(value: Any) -> str:
-    """Return the parameters of a callable and their defaults, without types."""
-    if not callable(value):
-        return "attribute"
-    try:
-        found = inspect.signature(value).parameters.values()
-    except ValueError:  # an error class, with the constructor of Exception
-        return "(*args)"
-    return str(inspect.Signature([one.replace(annotation=one.empty) for one in found]))
 
 
 def models(methods: Collection[str] = METHODS) -> dict[str, Any]:
@@ -343,69 +315,3 @@ def content(data: bytes, name: str = "") -> Any:
 
 
 # ── commands and routes, without descriptions ────────────────────────────────────────────────
-
-
-def commands() -> dict[str, list[str]]:
-    """Return every command with its arguments and options, and the names of the program."""
-
-    def walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
-        yield path, command
-        for name, one in sorted(getattr(command, "commands", {}).items()):
-            yield from walk(f"{path} {name}", one)
-
-    programs = sorted(script.name for script in distribution("labelquorum").entry_points)
-    found = walk("labelquorum", get_command(command_line))
-    return {"programs": programs} | {
-        path: [option(one) for one in command.params] for path, command in found
-    }
-
-
-def option(one: Any) -> str:
-    """Return the spelling of an argument or option, its type, its limits and its default."""
-    kind, given = one.type_descriptor.annotation, one.type_descriptor.parameter_info
-    words = ["ARGUMENT"] if one.param_type_name == "argument" else [*one.opts, *one.secondary_opts]
-    words.append(kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", ""))
-    words += [name for name in ("required", "multiple", "hidden") if getattr(one, name, False)]
-    default = one.show_default if isinstance(one.show_default, str) else one.default
-    if isinstance(default, str) and " " in default:  # a description: only its numbers count
-        default = " ".join(re.findall(r"[\d.]+", default)) or None
-    more = {"min": given.min, "max": given.max, "envvar": one.envvar, "default": default}
-    return " ".join([*words, *(f"{name}={it}" for name, it in more.items() if it is not None)])
-
-
-def routes() -> dict[str, Any]:
-    """Return the operations and the schemas of `openapi.json`."""
-    with tempfile.TemporaryDirectory() as folder:
-        [data] = get(folder, "/openapi.json").values()
-    found = json.loads(data)
-    operations = {
-        f"{method.upper()} {path}": undescribed(operation)
-        for path, methods in found["paths"].items()
-        for method, operation in methods.items()
-    }
-    components = {
-        f"{kind} {name}": undescribed(one)
-        for kind, several in found["components"].items()
-        for name, one in several.items()
-    }
-    return operations | components
-
-
-def undescribed(value: Any) -> Any:
-    """Return a part of OpenAPI without descriptions, chains of single keys drawn together."""
-    if isinstance(value, list):
-        return [undescribed(one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    found = {}
-    for key, one in value.items():
-        if key in ("description", "summary") and isinstance(one, str):
-            continue
-        inner = undescribed(one)
-        if isinstance(inner, dict) and len(inner) == 1:
-            [(more, inner)] = inner.items()
-            key = f"{key} {more}"
-        if isinstance(inner, str):
-            inner = inner.removeprefix("#/components/schemas/")
-        found[key] = inner
-    return found

@@ -44,13 +44,3 @@ def test_floats_may_differ_in_their_last_digits_on_another_machine(now, strict, 
     before = {"sha256": "a", "text": ["t1,0.25"], "n": 1, "x": 0.5}
     assert len(list(goldens.differences(before, now, True, ""))) == strict
     assert len(list(goldens.differences(before, now, False, ""))) == elsewhere
-
-
-def test_names_may_be_added_but_not_taken_away(tmp_path, monkeypatch):
-    file = tmp_path / "goldens.json"
-    recorded = {"machine": goldens.machine(), "goldens": {"names": {"a": "()"}, "routes": {}}}
-    file.write_text(goldens.pretty(recorded))
-    monkeypatch.setattr(goldens, "FILE", file)
-    assert different(goldens.check("names", {"a": "()", "b": "()"})) == []
-    assert different(goldens.check("names", {"b": "()"})) == ['a: was "()", is null']
-    assert different(goldens.check("routes", {"b": "()"})) == ['b: was null, is "()"']

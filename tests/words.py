@@ -1,7 +1,6 @@
 """Words that our code and prose do not use, and what they use instead.
 
     python tests/words.py            # every place: file:line: word → instead
-    python tests/words.py --counts   # how often each occurs
     python tests/words.py docs src   # in these files or folders only
 
 `tests/test_words.py` fails if there is any. A phrase is found across line breaks, comment marks and
@@ -11,13 +10,10 @@ the quotes of adjacent string literals.
 import argparse
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
-
-__all__ = ["ALLOWED", "BANNED", "Hit", "count", "files", "find"]
 
 ROOT = Path(__file__).parent.parent
 
@@ -85,7 +81,7 @@ class Allowed(NamedTuple):
 
 ALLOWED = (
     Allowed("tests/*words.py", ".", "the list itself"),
-    Allowed("experiments/readability/*", ".", "counts these words"),
+    Allowed("experiments/readability/*", ".", "questions written before there was a list"),
     Allowed("*/heatmap.js", "heat", "a kind of chart"),
     Allowed("*", r"\"told\"|\bTold\b|^    told: int$", "a field and a schema of the HTTP API"),
     Allowed("*/test_use.py", r"he\|his\|him", "looks for these words itself"),
@@ -139,23 +135,13 @@ def find(root: Path = ROOT, under: tuple[str, ...] = ()) -> Iterator[Hit]:
                 yield Hit(name, number, " ".join(match[0].split()), names[match.lastindex - 1])
 
 
-def count(root: Path = ROOT) -> Counter[str]:
-    """How often each rule is broken."""
-    return Counter(hit.rule for hit in find(root))
-
-
 def main() -> None:
-    """Print every place, or the counts."""
+    """Print every place."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--counts", action="store_true", help="only how often each occurs")
     parser.add_argument("under", nargs="*", help="files or folders; all unless given")
     options = parser.parse_args()
     hits = list(find(ROOT, tuple(options.under)))
-    if options.counts:
-        for name, value in Counter(hit.rule for hit in hits).most_common():
-            sys.stdout.write(f"{value:5} {name}\n")
-    else:
-        sys.stdout.write("".join(f"{hit}\n" for hit in hits))
+    sys.stdout.write("".join(f"{hit}\n" for hit in hits))
     sys.stdout.write(f"{len(hits)} places.\n")
 
 
