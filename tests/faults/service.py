@@ -1,4 +1,4 @@
-"""`labelquorum serve` as a process of its own, which tests attack over HTTP and may kill.
+"""`labelquorum serve` in a subprocess, which tests attack over HTTP and may kill.
 
 The package that it runs is the one on `PYTHONPATH`, so a test that uses nothing else measures any
 commit: `python3 run.py faults --long --against REVISION` alternates two.
@@ -85,7 +85,7 @@ class Service:
 
     @contextmanager
     def watching_memory(self):
-        """Give a list whose one element grows to the most memory that is used meanwhile."""
+        """Give a list whose one element grows to the most memory used inside the block."""
         peak, done = [self.memory()], threading.Event()
 
         def watch():

@@ -146,8 +146,8 @@ def _kept(store, stream, sent, forgotten):
             )
         }
         truths = {}
-        told = sa.select(gold.item, gold.label, gold.chunk).where(gold.stream == own)
-        for item, label, chunk in connection.execute(told):
+        given = sa.select(gold.item, gold.label, gold.chunk).where(gold.stream == own)
+        for item, label, chunk in connection.execute(given):
             truths.setdefault(chunk, {})[decode(item)] = decode(label)
     order = [
         (one["kind"], one["body"].get("chunk"))
