@@ -5,6 +5,7 @@ import io
 import json
 from collections import deque
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from server.routes.test_events import Viewer, answer_one_chunk
@@ -322,7 +323,7 @@ class Hub:
 class Moving:
     """A stream whose model moves; its worker table takes no rest."""
 
-    name, version, n = "s", 1, 0
+    ref, version, n = SimpleNamespace(key=1), 1, 0
 
     def model_version(self):
         return self.version
@@ -360,9 +361,9 @@ def test_a_worker_table_is_renewed_in_the_background_and_only_once_the_model_has
         moving.version = 2
         assert (await service.worker_table(moving)).version == 1  # and another is made
         await settled(service)
-        assert moving.n == 2 and service.hub.notes == [("s", "workers")]
+        assert moving.n == 2 and service.hub.notes == [(1, "workers")]
         assert (await service.worker_table(moving)).version == 2
-        service.worker_tables.discard(lambda name: name == "s")
+        service.worker_tables.discard(lambda key: key == 1)
         assert (await service.worker_table(moving)).version == 2 and moving.n == 3
         await settled(service)
 

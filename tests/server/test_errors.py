@@ -61,11 +61,12 @@ def test_a_full_disk_refuses_what_is_sent_and_reads_go_on(running, admin, stream
 
 
 def test_who_comes_while_too_much_waits_is_asked_to_come_again(running, admin, stream):
-    name = admin.get(stream).json()["name"]
-    running.app.service.write_queue.loop._behind[name] = 10**6
+    service = running.app.service
+    key = service.find(admin.get(stream).json()["name"]).stream.ref.key
+    service.write_queue.loop._behind[key] = 10**6
     busy = admin.post(f"{stream}/labels", json=LABEL)
     assert busy.status_code == 503 and int(busy.headers["retry-after"]) > 0
-    running.app.service.write_queue.loop._behind[name] = 0
+    service.write_queue.loop._behind[key] = 0
     assert admin.post(f"{stream}/labels", json=LABEL).status_code == 200
 
 

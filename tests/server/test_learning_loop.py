@@ -79,7 +79,7 @@ def test_a_subprocess_learns_the_same_as_this_process(where, tmp_path):
         stream = queue.store.create("s", rules=RULES)
         send(queue, stream, rows())
         until(lambda: len(stream.answers()) == 20)
-        until(lambda: reply == ["s"] * 4 and queue.loop.behind("s") == 0)
+        until(lambda: reply == [stream.ref.key] * 4 and queue.loop.behind(stream.ref.key) == 0)
         assert stream.count()["held_labels"] == 0 and queue.healthy
         state = stream.state_hash()
     with Store.open(tmp_path / "here") as other:
@@ -108,7 +108,7 @@ def test_a_chunk_that_ends_the_process_three_times_is_quarantined(queue):
     stream, loop = queue.store.create("s", rules=RULES), queue.loop
     send(queue, stream, rows(5))
     for _ in range(3):
-        until(lambda: loop._chunk == ("s", 1))  # the first of a process takes its time
+        until(lambda: loop._chunk == (stream.ref.key, 1))  # the first of a process takes its time
         os.kill(loop.pid, signal.SIGKILL)
         until(lambda: loop._chunk is None)
     [chunk] = until(lambda: [one for one in stream.chunks() if one["state"] == "quarantined"])
@@ -180,7 +180,7 @@ def test_a_learner_that_was_stopped_is_noticed_and_replaced(
         begun = time.monotonic()
         statuses = [send(60).status_code]
         if not in_turn:
-            until(lambda: loop.behind("s") >= 60, 30)
+            until(lambda: loop.behind(stream.ref.key) >= 60, 30)
         until(lambda: admin.get("/readyz").status_code == 503, 30)
         until(lambda: loop.pid not in (None, victim), 30)
         assert time.monotonic() - begun < 30
@@ -198,10 +198,10 @@ def test_a_worker_is_forgotten_by_the_subprocess(queue):
     send(queue, stream, rows())
     until(lambda: len(stream.answers()) == 20)
     worker = rows()[0][1]
-    assert queue.loop.forget("s", worker) == 0
+    assert queue.loop.forget(stream.ref.key, worker) == 0
     assert worker not in [one["worker"] for one in stream.workers()]
     with pytest.raises(LabelError, match="is not known"):
-        queue.loop.forget("s", worker)
+        queue.loop.forget(stream.ref.key, worker)
 
 
 def test_a_call_to_a_process_that_dies_fails(queue):
@@ -211,7 +211,7 @@ def test_a_call_to_a_process_that_dies_fails(queue):
 
     def forget():
         try:
-            loop.forget("s", "w")
+            loop.forget(1, "w")
         except RuntimeError as error:
             errors.append(str(error))
 

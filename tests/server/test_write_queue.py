@@ -56,7 +56,7 @@ def test_labels_of_many_senders_are_durable_and_answered(store):
         assert reply.wait(60)
     assert sum(one.accepted for one in receipts) == 60
     assert stream.count()["held_labels"] == 0
-    assert queue.loop.behind("s") == 0 and queue.healthy
+    assert queue.loop.behind(stream.ref.key) == 0 and queue.healthy
 
 
 def test_a_refusal_is_one_senders_alone(store):

@@ -229,14 +229,15 @@ def test_a_glance_at_all_streams_tells_what_each_tells_by_itself(store, stream):
     stream.settle()
     other.accept({"t": {"w": "x"}})
     reply = all_counts(store)
-    assert list(reply) == ["other", "s"]
+    assert [one["name"] for one in reply.values()] == ["other", "s"]
     for one in (stream, other):
-        assert reply[one.name]["counts"] == one.count()
-        assert reply[one.name]["rules"] == one.rules.as_dict()
-        assert reply[one.name]["classes"] == one.classes()
-    assert all_counts(store, "other") == {"other": reply["other"]}
-    assert all_counts(store, "nobody") == {}
-    assert all_rows(store) == {"s": 12, "other": 1}
+        assert reply[one.ref.key]["counts"] == one.count()
+        assert reply[one.ref.key]["rules"] == one.rules.as_dict()
+        assert reply[one.ref.key]["classes"] == one.classes()
+    key = other.ref.key
+    assert all_counts(store, key) == {key: reply[key]}
+    assert all_counts(store, 99) == {}
+    assert all_rows(store) == {stream.ref.key: 12, key: 1}
 
 
 def test_a_chunk_has_its_figures_and_its_moment_and_they_are_the_same_again(where, clock, store):

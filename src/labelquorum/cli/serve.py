@@ -227,9 +227,8 @@ def list_keys(store: Kept, as_json: AsJson = False) -> None:
 
     with Store.open(store) as opened:
         for key in Keys(opened).all():
-            reported = {name: value for name, value in key._asdict().items() if name != "digest"}
             if as_json:
-                typer.echo(json.dumps(reported))
+                typer.echo(json.dumps(key.shown()))
             else:
                 state = "open" if key.revoked_at is None else "revoked"
                 of = "all streams" if key.stream is None else key.stream

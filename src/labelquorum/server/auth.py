@@ -177,6 +177,9 @@ _UNDECLARED = Need("nobody")
 
 
 def _check(need: Need, scope: Any) -> None:
+    name = scope["path_params"].get("stream")
+    # Looked up once per request: the stream that the key was checked for is the one that is used.
+    known = scope["known"] = name and scope["app"].state.service.find(name)
     key: Key | None = scope.get("key")
     if key is None:
         raise ApiError(401, "This route needs a key.", headers={"WWW-Authenticate": "Bearer"})
@@ -188,9 +191,9 @@ def _check(need: Need, scope: Any) -> None:
             f"This takes a key with the scope {need.scope}. Yours has the scope {key.scope}. "
             "Ask the administrator for another.",
         )
-    if key.stream is None or need.reach == "any":
+    if key.stream_key is None or need.reach == "any":
         return
-    if need.reach == "all" or scope["path_params"].get("stream") != key.stream:
+    if need.reach == "all" or not known or known.stream.ref.key != key.stream_key:
         raise ApiError(
             403,
             f"Your key is for the stream {key.stream!r} only. Ask the administrator for another.",

@@ -115,15 +115,15 @@ class Service:
         """The worker table of a stream; events announce a new one as `workers`."""
 
         async def make() -> WorkerTable:
-            old = self.worker_tables.peek(stream.name)
+            old = self.worker_tables.peek(stream.ref.key)
             if old is not None and old.version == await run_in_threadpool(stream.model_version):
                 return old
             table = await self.ask(lambda: WorkerTable(*stream.worker_table()))
             if old is not None:
-                self.hub.note(stream.name, "workers")
+                self.hub.note(stream.ref.key, "workers")
             return table
 
-        return (await self.worker_tables.get(stream.name, make)).value
+        return (await self.worker_tables.get(stream.ref.key, make)).value
 
     async def search(self, look: Callable[..., Answer], *about: Any) -> Answer:
         """Look through many rows, in a thread; few at a time, so that other reads go on."""
@@ -134,39 +134,36 @@ class Service:
     def _gauged(self) -> Iterator[tuple[str, str, float]]:
         """What is measured when it is asked for: its name, the stream, the value."""
         for name, known in list(self._known.items()):
-            yield "chunks_behind", name, self.write_queue.loop.behind(name)
+            yield "chunks_behind", name, self.write_queue.loop.behind(known.stream.ref.key)
             yield "model_version", name, known.stream.model_version()
 
-    def _paced(self) -> dict[str, tuple[int, int]]:
-        """The labels of each stream, and how far learning is behind."""
+    def _paced(self) -> dict[int, tuple[int, int]]:
+        """By key: the labels of each stream, and how far learning is behind."""
         return {
-            name: (rows, self.write_queue.loop.behind(name))
-            for name, rows in all_rows(self.store).items()
+            key: (rows, self.write_queue.loop.behind(key))
+            for key, rows in all_rows(self.store).items()
         }
 
-    def discard(self, stream: str | None) -> None:
-        """Drop cached responses about a stream, or about all together: they are wrong by now."""
+    def discard(self, stream: int | None) -> None:
+        """Drop cached responses about a stream (its key), or about all: they are wrong by now."""
         self.responses.discard(lambda key: key[0] == stream)
 
-    def known(self, name: str) -> Known:
-        """A stream by its name."""
-        found = self._known.get(name)
-        if found is None:
-            raise ApiError(404, f"There is no stream {name[:256]!r}. See GET /v1/streams.")
-        return found
+    def find(self, name: str) -> Known | None:
+        """The stream that has this name now, if there is one."""
+        return self._known.get(name)
 
     def add(self, stream: Stream) -> None:
         """Know one more stream."""
         self._known[stream.name] = Known(stream)
 
-    def drop(self, name: str) -> None:
+    def drop(self, stream: Stream) -> None:
         """Know a stream no longer under this name: it was deleted or renamed."""
-        self._known.pop(name, None)
+        self._known.pop(stream.name, None)
         self.keyring.refresh()
-        self.worker_tables.discard(lambda key: key == name)
-        for about in (name, None):
+        self.worker_tables.discard(lambda key: key == stream.ref.key)
+        for about in (stream.ref.key, None):
             self.discard(about)
-        self.hub.drop(name)
+        self.hub.drop(stream.ref.key)
 
     def has(self, stream: Stream) -> bool:
         """Whether a stream is still known, under the same name."""
@@ -181,12 +178,16 @@ def service_of(request: Request) -> Service:
 
 
 def known_stream(request: Request) -> Known:
-    """The stream in the address of a request."""
-    return service_of(request).known(request.path_params["stream"])
+    """The stream in the address of a request, as it was found when the key was checked."""
+    found: Known | None = request.scope["known"]
+    if found is None:
+        name = request.path_params["stream"]
+        raise ApiError(404, f"There is no stream {name[:256]!r}. See GET /v1/streams.")
+    return found
 
 
 async def cached_body(
-    request: Request, stream: str | None, about: Hashable, make: Callable[[], Awaitable[bytes]]
+    request: Request, stream: Stream | None, about: Hashable, make: Callable[[], Awaitable[bytes]]
 ) -> Cached[bytes]:
     """The body of a response that is made once for all clients who ask the same.
 
@@ -199,10 +200,11 @@ async def cached_body(
         if name == "max-stale":
             max_stale = float(seconds) if seconds.isdecimal() else inf
     service = service_of(request)
+    key = None if stream is None else stream.ref.key
     return await service.responses.get(
-        (stream, about),
+        (key, stream and stream.name, about),
         make,
-        lambda: service.hub.changes(stream),
+        lambda: service.hub.changes(key),
         min(max_stale, MAX_STALE_SECONDS),
     )
 

@@ -533,12 +533,12 @@ class _Program:
         loop = self._loop = LearningLoop(store)
         loop.on_look = self._look
         loop.on_health = lambda healthy: self._event("healthy", healthy)
-        loop.on_change = lambda stream: self._event("changed", stream)
+        loop.on_change = lambda key: self._event("changed", key)
         self._verbs |= {"forget": loop.forget, "wake": loop.wake}
         self._event("healthy", True)
         loop.start()
 
-    def _look(self, stream: str, behind: int, chunk: int | None) -> None:
+    def _look(self, stream: int, behind: int, chunk: int | None) -> None:
         if chunk is None and not self._learns:  # which the parent knows
             return
         self._learns = chunk is not None

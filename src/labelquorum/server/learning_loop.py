@@ -35,20 +35,20 @@ RETRY_SECONDS = 0.5
 
 
 class _Streams:
-    """Names of streams in which something happened, added by any thread, taken by one."""
+    """Keys of streams in which something happened, added by any thread, taken by one."""
 
     def __init__(self) -> None:
-        self._names: set[str] = set()
+        self._keys: set[int] = set()
         self._lock = threading.Lock()
 
-    def add(self, name: str) -> None:
+    def add(self, key: int) -> None:
         with self._lock:
-            self._names.add(name)
+            self._keys.add(key)
 
-    def take(self) -> set[str]:
+    def take(self) -> set[int]:
         with self._lock:
-            names, self._names = self._names, set()
-        return names
+            keys, self._keys = self._keys, set()
+        return keys
 
 
 class LearningLoop:
@@ -56,10 +56,10 @@ class LearningLoop:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.on_change: Callable[[str], None] = lambda stream: None
-        """Called from the thread with the name of a stream in which something happened."""
-        self.on_look: Callable[[str, int, int | None], None] = lambda stream, behind, chunk: None
-        """Called with a stream, how many chunks wait, and the one to learn from next."""
+        self.on_change: Callable[[int], None] = lambda stream: None
+        """Called from the thread with the key of a stream in which something happened."""
+        self.on_look: Callable[[int, int, int | None], None] = lambda stream, behind, chunk: None
+        """Called with the key of a stream, how many chunks wait, and the one to learn from next."""
         self.on_health: Callable[[bool], None] = lambda healthy: None
         """Called when the store begins to refuse writes, and when it takes them again."""
         self.healthy = True
@@ -68,7 +68,7 @@ class LearningLoop:
         """Why nothing is learned, besides the store's own reasons: a thread has none."""
         self._due = threading.Event()
         self._changed = _Streams()
-        self._behind: dict[str, int] = {}  # chunks that wait to be learned from, by stream
+        self._behind: dict[int, int] = {}  # chunks that wait to be learned from, by stream
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._learn, name="labelquorum_learn", daemon=True)
 
@@ -83,29 +83,29 @@ class LearningLoop:
         if self._thread.ident is not None:
             self._thread.join(seconds)
 
-    def wake(self, stream: str) -> None:
+    def wake(self, stream: int) -> None:
         """Look at a stream soon: something came."""
         self._changed.add(stream)
         self._due.set()
 
-    def behind(self, stream: str) -> int:
+    def behind(self, stream: int) -> int:
         """How many chunks of a stream are due or cut, and not learned from yet."""
         return self._behind.get(stream, 0)
 
-    def forget(self, stream: str, worker: Hashable) -> int:
+    def forget(self, stream: int, worker: Hashable) -> int:
         """Remove a worker; see `Stream.forget`."""
-        return self.store.stream(stream).forget(worker)
+        return self.store.by_key(stream).forget(worker)
 
     def _learn(self) -> None:
         looked = 0.0
         while not self._stop.is_set():
             self._due.wait(POLL_SECONDS)
             self._due.clear()
-            names = self._changed.take()
+            keys = self._changed.take()
             if time.monotonic() - looked > POLL_SECONDS:
                 looked = time.monotonic()
                 try:
-                    names |= set(self.store.unsettled())
+                    keys |= set(self.store.unsettled())
                     if not self.healthy:
                         with self.store.write():
                             pass
@@ -117,26 +117,25 @@ class LearningLoop:
                 except Exception:  # whatever it is, the thread goes on
                     log.exception("streams could not be looked at")
                     self._pause()
-            for name in sorted(names):
+            for key in sorted(keys):
                 if self._stop.is_set():
                     return
-                self._advance(name)
+                self._advance(key)
             self._stop.wait(LOOK_INTERVAL_SECONDS)
 
-    def _advance(self, name: str) -> None:
+    def _advance(self, key: int) -> None:
         """Cut what is due and apply what is cut, until nothing is."""
+        name = None
         try:
-            stream = self.store.find(name)
-            if stream is None:  # it was deleted, or has another name
-                self._behind.pop(name, None)
-                return
+            stream = self.store.by_key(key)
+            name = stream.name
             while not self._stop.is_set():
                 todo, n_due = stream.backlog()
                 # One at a time: were all that is due cut first, a busy stream would never learn.
                 if n_due and stream.cut():
                     todo, n_due = stream.backlog()
-                self._behind[name] = len(todo) + n_due
-                self.on_look(name, self._behind[name], todo[0] if todo else None)
+                self._behind[key] = len(todo) + n_due
+                self.on_look(key, self._behind[key], todo[0] if todo else None)
                 if not todo:
                     return
                 try:
@@ -144,16 +143,19 @@ class LearningLoop:
                 except StateError as error:  # it counts as an attempt
                     log.warning("chunk failed", extra={"stream": name, "error": str(error)})
                 self._is_healthy(True)
-                self.on_change(name)
+                self.on_change(key)
+        except StateError as error:  # the stream was deleted
+            self._behind.pop(key, None)
+            log.warning("stream not learned from", extra={"stream": name, "error": str(error)})
         except StoreError as error:
             self._is_healthy(False)
             log.warning("store refused", extra={"stream": name, "error": str(error)})
             self._pause()
-            self.wake(name)
+            self.wake(key)
         except Exception:
             log.exception("stream failed", extra={"stream": name})
             self._pause()
-            self.wake(name)
+            self.wake(key)
 
     def _is_healthy(self, healthy: bool) -> None:
         if healthy != self.healthy:
@@ -184,11 +186,11 @@ class SubprocessLoop:
 
     def __init__(self, where: str, store: Store) -> None:
         self.store, self._where = store, where
-        self.on_change: Callable[[str], None] = lambda stream: None
-        """Called from a thread with the name of a stream in which something happened."""
+        self.on_change: Callable[[int], None] = lambda stream: None
+        """Called from a thread with the key of a stream in which something happened."""
         self.healthy = True
         """False while the store refuses writes."""
-        self._behind: dict[str, int] = {}
+        self._behind: dict[int, int] = {}
         self._checkpoint_tries = 0  # left
         self._stop, self._due = threading.Event(), threading.Event()
         self._changed = _Streams()  # streams that the process is to look at
@@ -196,7 +198,7 @@ class SubprocessLoop:
             threading.Thread(target=self._count, name="labelquorum_lag", daemon=True),
             threading.Thread(target=self._notify, name="labelquorum_wake", daemon=True),
         ]
-        self._chunk: tuple[str, int] | None = None  # that is being learned from
+        self._chunk: tuple[int, int] | None = None  # that is being learned from, after its stream
         self._process = LearnerProcess(
             "loop",
             greeting=lambda: ("join", self._where, store.start),
@@ -229,16 +231,16 @@ class SubprocessLoop:
             if thread.ident is not None:
                 thread.join(seconds)
 
-    def wake(self, stream: str) -> None:
+    def wake(self, stream: int) -> None:
         """Look at a stream soon: something came."""
         self._changed.add(stream)
         self._due.set()
 
-    def behind(self, stream: str) -> int:
+    def behind(self, stream: int) -> int:
         """How many chunks of a stream are due or cut, and not learned from yet."""
         return self._behind.get(stream, 0)
 
-    def forget(self, stream: str, worker: Hashable) -> int:
+    def forget(self, stream: int, worker: Hashable) -> int:
         """Remove a worker; see `Stream.forget`."""
         return int(self._process.call("forget", stream, worker))
 
@@ -261,16 +263,15 @@ class SubprocessLoop:
         while not self._stop.is_set():
             self._due.wait()
             self._due.clear()
-            names = self._changed.take()
-            for name in sorted(names):
-                self._process.notify("wake", name)  # if the pipe is full, the loop is busy anyway
+            for key in sorted(self._changed.take()):
+                self._process.notify("wake", key)  # if the pipe is full, the loop is busy anyway
             self._stop.wait(LOOK_INTERVAL_SECONDS)
 
     def _count(self) -> None:
         """Count the chunks that wait, and make WAL checkpoints for the subprocess."""
         while not self._stop.wait(LAG_SECONDS):
             try:
-                self._behind = {name: self._waiting(name) for name in self.store.unsettled()}
+                self._behind = {key: self._waiting(key) for key in self.store.unsettled()}
                 if self._checkpoint_tries > 0:
                     self._checkpoint_tries -= 1
                     with self.store.write():
@@ -280,21 +281,21 @@ class SubprocessLoop:
             except Exception:  # whatever it is, the thread goes on
                 log.exception("the lag could not be counted")
 
-    def _waiting(self, name: str) -> int:
-        with suppress(StoreError):  # a stream that was deleted just now
-            to_apply, n_due = self.store.stream(name).backlog()
+    def _waiting(self, key: int) -> int:
+        with suppress(StateError):  # a stream that was deleted just now
+            to_apply, n_due = self.store.by_key(key).backlog()
             return len(to_apply) + n_due
         return 0
 
     def _count_attempt(self) -> None:
         """Count the death of a process as an attempt at its chunk."""
         chunk, self._chunk = self._chunk, None
-        log.warning("learner ended", extra={"stream": chunk and chunk[0]})
+        log.warning("learner ended")
         if chunk is not None:
             try:
                 reason = RuntimeError("the learner ended while it learned")
-                raise self.store.stream(chunk[0]).failed(chunk[1], reason)
+                raise self.store.by_key(chunk[0]).failed(chunk[1], reason)
             except LabelQuorumError as error:
-                log.warning("chunk failed", extra={"stream": chunk[0], "error": str(error)})
+                log.warning("chunk failed", extra={"error": str(error)})  # which names the stream
                 if isinstance(error, StoreError):
                     self.healthy = False

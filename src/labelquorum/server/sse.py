@@ -87,10 +87,10 @@ class Hub:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._most, self._beat = settings.viewers, settings.beat_seconds
         self._metrics = metrics
-        self._channels: dict[str, _Channel] = {}
+        self._channels: dict[int, _Channel] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._viewers = 0
-        self._changes: Counter[str | None] = Counter()
+        self._changes: Counter[int | None] = Counter()
         self._closed = asyncio.Event()
 
     def open(self) -> None:
@@ -103,34 +103,34 @@ class Hub:
         for channel in self._channels.values():
             channel.ring()
 
-    def ring(self, name: str) -> None:
+    def ring(self, key: int) -> None:
         """Say that something happened in a stream; from any thread."""
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._ring, name)
+            self._loop.call_soon_threadsafe(self._ring, key)
 
-    def drop(self, name: str) -> None:
+    def drop(self, key: int) -> None:
         """Disconnect the viewers of a stream, if their `may_go_on` says so; from any thread."""
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._drop, name)
+            self._loop.call_soon_threadsafe(self._drop, key)
 
-    def _drop(self, name: str) -> None:
-        self._ring(name)
-        self._channels.pop(name, None)
+    def _drop(self, key: int) -> None:
+        self._ring(key)
+        self._channels.pop(key, None)
 
-    def changes(self, name: str | None) -> int:
+    def changes(self, key: int | None) -> int:
         """How often something happened in a stream, or in all together."""
-        return self._changes[name]
+        return self._changes[key]
 
-    def _ring(self, name: str) -> None:
-        self._changes.update((name, None))
-        if name in self._channels:
-            self._channels[name].ring()
+    def _ring(self, key: int) -> None:
+        self._changes.update((key, None))
+        if key in self._channels:
+            self._channels[key].ring()
 
-    def note(self, name: str, kind: str) -> None:
+    def note(self, key: int, kind: str) -> None:
         """Notify followers of a stream that something changed; in the event loop."""
-        self._changes.update((name, None))
-        if name in self._channels:
-            self._channels[name].note(kind)
+        self._changes.update((key, None))
+        if key in self._channels:
+            self._channels[key].note(kind)
 
     def enter(self) -> None:
         """Count one more viewer, if there is room."""
@@ -152,8 +152,10 @@ class Hub:
         self, stream: Stream, after: int | None, may_go_on: Callable[[], bool]
     ) -> AsyncIterator[bytes]:
         """Everything that happens after an event, or from now on, as it is sent."""
-        channel = self._channels.setdefault(stream.name, _Channel(stream))
-        number = await channel.newest() if after is None else after
+        channel = self._channels.setdefault(stream.ref.key, _Channel(stream))
+        newest = await channel.newest()
+        # A later one is of another stream, which had this name before.
+        number = newest if after is None else min(after, newest)
         noted = channel.n_notes
         # With a number, so that who loses the connection before the first event misses none.
         yield f"id: {number}\nretry: 2000\n: hello\n\n".encode()

@@ -113,14 +113,14 @@ class Throughput:
     Parameters
     ----------
     measure
-        Gives rows and chunks behind by stream; called in a thread, because it reads the store.
+        Gives rows and chunks behind by the key of a stream; called in a thread: it reads the store.
     log
         Where a failed measurement is logged.
     """
 
-    def __init__(self, measure: Callable[[], Mapping[str, tuple[int, int]]], log: Log) -> None:
+    def __init__(self, measure: Callable[[], Mapping[int, tuple[int, int]]], log: Log) -> None:
         self._measure, self._log = measure, log
-        self._samples: dict[str, deque[Sample]] = {}
+        self._samples: dict[int, deque[Sample]] = {}
 
     async def run(self) -> None:
         """Sample until cancelled."""
@@ -133,30 +133,32 @@ class Throughput:
                 self._log.write("error", of="throughput", error=repr(error))
             await asyncio.sleep(SAMPLE_SECONDS)
 
-    def add(self, now: float, found: Mapping[str, tuple[int, int]]) -> None:
+    def add(self, now: float, found: Mapping[int, tuple[int, int]]) -> None:
         """Add a sample per stream."""
-        for name, (rows, behind) in found.items():
-            kept = self._samples.setdefault(name, deque(maxlen=WINDOW_SECONDS + 1))
+        for gone in self._samples.keys() - found.keys():
+            del self._samples[gone]
+        for key, (rows, behind) in found.items():
+            kept = self._samples.setdefault(key, deque(maxlen=WINDOW_SECONDS + 1))
             kept.append(Sample(now, rows, behind))
 
-    def labels_per_second(self, name: str) -> float:
+    def labels_per_second(self, key: int) -> float:
         """The rate of labels over the last seconds."""
-        samples = list(self._samples.get(name, ()))  # another thread may add to it
+        samples = list(self._samples.get(key, ()))  # another thread may add to it
         if not samples:
             return 0.0
         last = samples[-1]
         first = next(one for one in samples if last.at - one.at <= RATE_SECONDS)
         return (last.rows - first.rows) / (last.at - first.at) if last.at > first.at else 0.0
 
-    def spark(self, name: str) -> list[int]:
+    def spark(self, key: int) -> list[int]:
         """The labels in each of the last 60 seconds, the newest last."""
-        samples = list(self._samples.get(name, ()))
+        samples = list(self._samples.get(key, ()))
         found = [after.rows - before.rows for before, after in pairwise(samples)]
         return [0] * (WINDOW_SECONDS - len(found)) + found
 
-    def growth(self, name: str) -> int:
+    def growth(self, key: int) -> int:
         """By how many chunks learning fell behind in the last minute."""
-        samples = list(self._samples.get(name, ()))
+        samples = list(self._samples.get(key, ()))
         return samples[-1].behind - samples[0].behind if samples else 0
 
 

@@ -121,7 +121,7 @@ class WriteQueue:
     def submit(self, stream: Stream, batch: Batch) -> Future:
         """Queue a batch; the future gives its receipt, or the error."""
         future: Future = asyncio.get_running_loop().create_future()
-        if self.loop.behind(stream.name) > MAX_CHUNKS_BEHIND:
+        if self.loop.behind(stream.ref.key) > MAX_CHUNKS_BEHIND:
             raise BusyError(
                 f"Stream {stream.name!r} has more than {MAX_CHUNKS_BEHIND} chunks to learn from. "
                 "Nothing was accepted. Retry later."
@@ -144,23 +144,26 @@ class WriteQueue:
     def _write(self) -> None:
         while group := self._group():
             begun = self._writing_since = time.monotonic()
-            by_stream: dict[str, list[_Waiting]] = {}
+            by_stream: dict[int, list[_Waiting]] = {}  # by key: a name may be another's by now
             for one in group:
-                by_stream.setdefault(one.stream.name, []).append(one)
-            for name, some in by_stream.items():
+                by_stream.setdefault(one.stream.ref.key, []).append(one)
+            for key, some in by_stream.items():
+                stream = some[0].stream
                 try:
-                    outcomes = some[0].stream.accept_all([one.batch for one in some])
+                    outcomes = stream.accept_all([one.batch for one in some])
                     self.writes = True
                 except LabelQuorumError as error:  # of the store: the same for all
                     self.writes = isinstance(error, StateError)  # the stream was deleted
-                    log.warning("accept refused", extra={"stream": name, "error": str(error)})
+                    log.warning(
+                        "accept refused", extra={"stream": stream.name, "error": str(error)}
+                    )
                     outcomes = [error] * len(some)
                 except Exception as error:
-                    log.exception("accept failed", extra={"stream": name})
+                    log.exception("accept failed", extra={"stream": stream.name})
                     failure = StoreError(f"The labels could not be written ({error}).")
                     outcomes = [failure] * len(some)
                 _resolve([one.future for one in some], outcomes)
-                self.loop.wake(name)
+                self.loop.wake(key)
             self._writing_since = None
             if self._queued < GROUP_LABELS:
                 self._stop.wait(max(0.0, begun + COMMIT_INTERVAL_SECONDS - time.monotonic()))

@@ -6,7 +6,7 @@ nobody gets the key back; for secrets that long, a slow hash would add nothing.
 
 import secrets
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -31,6 +31,12 @@ class Key(NamedTuple):
     stream: str | None  # None: all streams
     created_at: float
     revoked_at: float | None
+    stream_key: int | None  # a name may be another stream's by now
+
+    def shown(self) -> dict[str, Any]:
+        """What people see of it."""
+        inner = ("digest", "stream_key")
+        return {name: value for name, value in self._asdict().items() if name not in inner}
 
 
 class Keys:
@@ -71,7 +77,7 @@ class Keys:
             statement = schema.keys.insert().values(**row, created_at=now)
             made = connection.execute(statement).inserted_primary_key
             assert made is not None
-        return Key(made[0], name, digest, scope, stream, now, None), secret
+        return Key(made[0], name, digest, scope, stream, now, None, number), secret
 
     def all(self) -> list[Key]:
         """All keys, revoked ones too, the oldest first."""
@@ -82,6 +88,7 @@ class Keys:
                 streams.c.name.label("of"),
                 keys.c.created_at,
                 keys.c.revoked_at,
+                keys.c.stream,
             )
             .select_from(keys.outerjoin(streams, streams.c.id == keys.c.stream))
             .order_by(keys.c.id)

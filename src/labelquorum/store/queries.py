@@ -240,9 +240,10 @@ class Queries:
 
     def count(self) -> dict[str, int]:
         """How many labels and items wait, were late, were answered; the model's version."""
-        with self._ref.read() as connection:
-            name = self._ref.row(connection).name  # it may have another by now
-        counts: dict[str, int] = all_counts(self._ref.store, name)[name]["counts"]
+        counted = all_counts(self._ref.store, self._ref.key)
+        if not counted:
+            raise self._ref.deleted()
+        counts: dict[str, int] = counted[self._ref.key]["counts"]
         return counts
 
     def recent_agreement(self, workers: Sequence[Hashable]) -> dict[Hashable, Recent]:
@@ -693,23 +694,23 @@ def _table_row(row: Any, skill: float, flags: list[dict[str, Any]]) -> dict[str,
 # ── all streams of a store ────────────────────────────────────────────────────────────────
 
 
-def all_rows(store: "Store") -> dict[str, int]:
-    """How many labels were accepted in each stream since it was made."""
+def all_rows(store: "Store") -> dict[int, int]:
+    """By key: how many labels were accepted in each stream since it was made."""
     streams = schema.streams.c
     with store.read() as connection:
         return {
-            name: rows - 1
-            for name, rows in connection.execute(sa.select(streams.name, streams.next_row))
+            key: rows - 1
+            for key, rows in connection.execute(sa.select(streams.id, streams.next_row))
         }
 
 
-def all_counts(store: "Store", only: str | None = None) -> dict[str, dict[str, Any]]:
-    """`Stream.count` of each stream, with its rules and classes, in a few queries.
+def all_counts(store: "Store", only: int | None = None) -> dict[int, dict[str, Any]]:
+    """By key: name, `Stream.count`, rules and classes of each stream, in a few queries.
 
     Parameters
     ----------
     only
-        The stream of this name alone.
+        The stream with this key alone.
     """
     streams, models = schema.streams.c, schema.models.c
     labels, waiting, answers = schema.labels.c, schema.waiting.c, schema.answers.c
@@ -734,9 +735,10 @@ def all_counts(store: "Store", only: str | None = None) -> dict[str, dict[str, A
         models.classes,
     ).where(models.stream == streams.id)
     if only is not None:
-        own = sa.select(streams.id).where(streams.name == only).scalar_subquery()
-        query = query.where(streams.name == only)
-        counted = {name: one.where(one.selected_columns[0] == own) for name, one in counted.items()}
+        query = query.where(streams.id == only)
+        counted = {
+            name: one.where(one.selected_columns[0] == only) for name, one in counted.items()
+        }
     with store.read() as connection:
         found: dict[str, Counter[int]] = {
             name: Counter(
@@ -745,7 +747,8 @@ def all_counts(store: "Store", only: str | None = None) -> dict[str, dict[str, A
             for name, one in counted.items()
         }
         return {
-            row.name: {
+            row.id: {
+                "name": row.name,
                 "counts": {
                     "waiting_labels": found["waiting_labels"][row.id],
                     "waiting_items": found["waiting_items"][row.id],

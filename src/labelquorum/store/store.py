@@ -268,28 +268,39 @@ class Store:
         """A stream by its name, None if there is no such stream."""
         with self.read() as connection:
             found = connection.execute(_BY_NAME, {"stream": name}).one_or_none()
-        if found is None:
-            return None
-        configuration = Configuration(found.method, found.settings, found.configuration)
-        return Stream(StreamRef(self, found.id, name, configuration))
+        return None if found is None else self._made_of(found)
 
-    def delete(self, name: str) -> int:
+    def by_key(self, key: int) -> Stream:
+        """A stream by the key of its row, whatever its name is; no other one gets that key."""
+        with self.read() as connection:
+            found = connection.execute(_BY_KEY, {"stream": key}).one_or_none()
+        if found is None:
+            raise StateError(f"{self.where}: this stream was deleted. Name another.")
+        return self._made_of(found)
+
+    def _made_of(self, row: Any) -> Stream:
+        configuration = Configuration(row.method, row.settings, row.configuration)
+        return Stream(StreamRef(self, row.id, row.name, configuration))
+
+    def delete(self, stream: str | Stream) -> int:
         """Delete a stream with all its rows and the keys that are for it alone.
 
         It is one transaction: after a crash the stream is whole or gone. Who still learns in it, or
         sends to it, gets an error.
 
+        Parameters
+        ----------
+        stream
+            Its name; or the stream, which is refused if it has another name by now.
+
         Returns
         -------
         n_labels : raw labels that were deleted
         """
-        key = self.stream(name).ref.key
+        known = self.stream(stream) if isinstance(stream, str) else stream
+        key = known.ref.key
         with self.learning(key), self.write() as connection:
-            row = connection.execute(
-                sa.select(schema.streams).where(schema.streams.c.id == key)
-            ).one_or_none()
-            if row is None:  # by another thread, in the meantime
-                raise StoreError(f"{self.where}: there is no stream {name!r}. It was deleted.")
+            row = self._row(connection, known)
             for table in schema.metadata.sorted_tables:
                 if "stream" in table.c:
                     connection.execute(table.delete().where(table.c.stream == key))
@@ -300,11 +311,13 @@ class Store:
         self.checkpoint()
         return int(row.held_labels)
 
-    def rename(self, name: str, new: str) -> Stream:
-        """Give a stream another name; its keys stay its keys."""
+    def rename(self, stream: str | Stream, new: str) -> Stream:
+        """Give a stream another name; its keys stay its keys. See `delete` for `stream`."""
         _check_name(new)
-        key = self.stream(name).ref.key
+        known = self.stream(stream) if isinstance(stream, str) else stream
+        key = known.ref.key
         with self.write() as connection:
+            self._row(connection, known)
             if new in self._names(connection):
                 raise ConflictError(
                     f"{self.where}: there is a stream {new!r} already. Choose another name."
@@ -312,20 +325,30 @@ class Store:
             connection.execute(
                 schema.streams.update().where(schema.streams.c.id == key).values(name=new)
             )
-        return self.stream(new)
+        return self.by_key(key)
 
     def streams(self) -> list[str]:
         """The names of all streams, in order."""
         with self.read() as connection:
             return self._names(connection)
 
-    def unsettled(self) -> list[str]:
-        """The streams with items that wait, or chunks that are cut."""
+    def unsettled(self) -> list[int]:
+        """The keys of the streams with items that wait, or chunks that are cut."""
         streams, waiting, chunks = schema.streams.c, schema.waiting.c, schema.chunks.c
         waits = sa.exists().where(waiting.stream == streams.id)
         is_cut = sa.exists().where(chunks.stream == streams.id, chunks.state == "cut")
         with self.read() as connection:
-            return list(connection.scalars(sa.select(streams.name).where(waits | is_cut)))
+            return list(connection.scalars(sa.select(streams.id).where(waits | is_cut)))
+
+    def _row(self, connection: sa.Connection, stream: Stream) -> Any:
+        """The row of a stream, if it still has its name."""
+        row = connection.execute(_BY_KEY, {"stream": stream.ref.key}).one_or_none()
+        if row is None or row.name != stream.name:  # by another thread, in the meantime
+            raise ConflictError(
+                f"{self.where}: stream {stream.name!r} was deleted or renamed in the meantime. "
+                "Nothing was changed. List the streams, and name one of them."
+            )
+        return row
 
     def _names(self, connection: sa.Connection) -> list[str]:
         return list(connection.scalars(sa.select(schema.streams.c.name).order_by("name")))
@@ -474,6 +497,7 @@ class Store:
 
 # Built once: building a statement takes longer than executing it.
 _BY_NAME = sa.select(schema.streams).where(schema.streams.c.name == sa.bindparam("stream"))
+_BY_KEY = sa.select(schema.streams).where(schema.streams.c.id == sa.bindparam("stream"))
 
 
 def _check_name(name: object) -> None:

@@ -76,8 +76,12 @@ class StreamRef:
         """The stream's own row."""
         found = connection.execute(_STREAM, {"stream": self.key}).one_or_none()
         if found is None:
-            raise StateError(f"Stream {self.name!r} was deleted. Make it again, or name another.")
+            raise self.deleted()
         return found
+
+    def deleted(self) -> StateError:
+        """The error of who asks a stream that is gone."""
+        return StateError(f"Stream {self.name!r} was deleted. Make it again, or name another.")
 
     def rules(self, connection: sa.Connection) -> Rules:
         """The rules in force."""

@@ -39,7 +39,7 @@ async def read_expected_error(request: Request, stream: str, level: Share = 0.95
         return await service.search(look)
 
     about = ("expected_error", level)
-    return json_response(*await cached_body(request, known.name, about, make))
+    return json_response(*await cached_body(request, known, about, make))
 
 
 @router.get(
@@ -76,7 +76,7 @@ async def read_certificate(
         headers = {"Content-Disposition": 'attachment; filename="todo.csv"'}
         return Response(await make(), media_type="text/csv", headers=headers)
     about = ("certificate", error, confidence, limit)
-    return json_response(*await cached_body(request, known.name, about, make))
+    return json_response(*await cached_body(request, known, about, make))
 
 
 def _body(stream: Stream, error: float, confidence: float, limit: int, format: str) -> bytes:

@@ -101,7 +101,7 @@ async def list_items(
     # The page that everybody sees first; all that changes an answer is an event.
     event = await run_in_threadpool(known.last_event)
     about = ("items", event, limit, search, sort, label, *below)
-    return json_response(*await cached_body(request, known.name, about, make))
+    return json_response(*await cached_body(request, known, about, make))
 
 
 def _page_body(found: Found) -> dict[str, Any]:
@@ -199,7 +199,7 @@ async def list_wanted(
             return _csv(items)
         return as_json({"items": items, "open_items": n_open, "says": says})
 
-    body, age = await cached_body(request, known.name, ("ask", limit, format), make)
+    body, age = await cached_body(request, known, ("ask", limit, format), make)
     if format == "json":
         return json_response(body, age)
     headers = {"Content-Disposition": 'attachment; filename="ask-next.csv"'}

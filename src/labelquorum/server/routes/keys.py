@@ -18,13 +18,14 @@ router = APIRouter(route_class=Guarded)
 @router.get("/v1/key", response_model=KeyShape, responses=error_responses(401, 403, 429, 503))
 def read_own_key(request: Request) -> dict[str, Any]:
     """The key of this very request: its scope, and the stream it is for."""
-    return _body(request.scope["key"])
+    own: Key = request.scope["key"]
+    return own.shown()
 
 
 @router.get("/v1/keys", response_model=KeyList, responses=error_responses(401, 403, 429, 503))
 def list_keys(request: Request) -> dict[str, Any]:
     """All keys, without their secrets."""
-    return {"keys": [_body(key) for key in service_of(request).keys.all()]}
+    return {"keys": [key.shown() for key in service_of(request).keys.all()]}
 
 
 @router.post(
@@ -43,7 +44,7 @@ async def make_key(request: Request) -> dict[str, Any]:
     )
     await run_in_threadpool(service.keyring.refresh)
     service.log.write("key made", key=key.id, scope=key.scope, stream=key.stream)
-    return {**_body(key), "key": secret}
+    return {**key.shown(), "key": secret}
 
 
 @router.delete(
@@ -61,8 +62,4 @@ def revoke_key(request: Request, number: Annotated[int, Path(ge=1, le=2**31 - 1)
     service.keyring.refresh()
     service.log.write("key revoked", key=number)
     [key] = [key for key in service.keys.all() if key.id == number]
-    return _body(key)
-
-
-def _body(key: Key) -> dict[str, Any]:
-    return {name: value for name, value in key._asdict().items() if name != "digest"}
+    return key.shown()

@@ -136,8 +136,8 @@ async def tell_gold(request: Request, stream: str) -> dict[str, Any]:
         truths = await parse_json(body, lambda said: _truths(said, known.spaces["error"]))
     key = _key_of(request.scope["headers_by_name"].get(_KEY))
     receipt = await run_in_threadpool(known.stream.gold, truths, key)
-    service.write_queue.loop.wake(known.stream.name)
-    service.hub.ring(known.stream.name)
+    service.write_queue.loop.wake(known.stream.ref.key)
+    service.hub.ring(known.stream.ref.key)
     return {"told": len(truths), "late": receipt.late, "repeated": receipt.repeated}
 
 

@@ -46,25 +46,26 @@ async def list_streams(
     ] = False,
 ) -> Any:
     """The streams that the key may read."""
-    service, only = service_of(request), request.scope["key"].stream
+    service, only = service_of(request), request.scope["key"].stream_key
     if not full:
         names = await run_in_threadpool(service.store.streams)
-        return {"streams": [name for name in names if only in (None, name)]}
+        found = [(name, service.find(name)) for name in names]
+        mine = [name for name, one in found if only is None or (one and one.stream.ref.key == only)]
+        return {"streams": mine}
 
     async def make() -> bytes:
         found = await run_in_threadpool(all_counts, service.store, only)
-        seen = list(found)
-        details = [{"name": name, **found[name], **_pace(service, name)} for name in seen]
-        return as_json({"streams": seen, "details": details})
+        details = [{**one, **_pace(service, key)} for key, one in found.items()]
+        return as_json({"streams": [one["name"] for one in details], "details": details})
 
     return json_response(*await cached_body(request, None, ("streams", only), make))
 
 
-def _pace(service: Service, name: str) -> dict[str, Any]:
+def _pace(service: Service, key: int) -> dict[str, Any]:
     return {
-        "chunks_behind": service.write_queue.loop.behind(name),
-        "labels_per_second": service.throughput.labels_per_second(name),
-        "spark": service.throughput.spark(name),
+        "chunks_behind": service.write_queue.loop.behind(key),
+        "labels_per_second": service.throughput.labels_per_second(key),
+        "spark": service.throughput.spark(key),
     }
 
 
@@ -97,7 +98,7 @@ def read_stream(request: Request, stream: str) -> dict[str, Any]:
 @router.patch(
     "/v1/streams/{stream}",
     response_model=StreamShape,
-    responses=error_responses(401, 403, 404, 408, 413, 415, 422, 429, 503, 507),
+    responses=error_responses(401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 507),
     openapi_extra={"requestBody": json_body(StreamChange)},
 )
 async def change_rules(request: Request, stream: str) -> dict[str, Any]:
@@ -109,26 +110,25 @@ async def change_rules(request: Request, stream: str) -> dict[str, Any]:
     if name != stream:
         _check_name(name)
     if name != stream and not changes:
-        return await service_of(request).ask(_rename, service_of(request), stream, name)
+        return await service_of(request).ask(_rename, service_of(request), known.stream, name)
     await run_in_threadpool(lambda: known.stream.change(**changes))
     service_of(request).log.write("rules", stream=stream, changes=changes)
-    service_of(request).write_queue.loop.wake(stream)
-    service_of(request).hub.ring(stream)
+    service_of(request).write_queue.loop.wake(known.stream.ref.key)
+    service_of(request).hub.ring(known.stream.ref.key)
     if name != stream:
-        return await service_of(request).ask(_rename, service_of(request), stream, name)
+        return await service_of(request).ask(_rename, service_of(request), known.stream, name)
     return await run_in_threadpool(_body, known.stream)
 
 
 @router.delete(
     "/v1/streams/{stream}",
     response_model=Gone,
-    responses=error_responses(401, 403, 404, 422, 429, 503, 507),
+    responses=error_responses(401, 403, 404, 409, 422, 429, 503, 507),
 )
 async def delete_stream(request: Request, stream: str) -> dict[str, int]:
     """Delete a stream with all it holds, for good; tells how many labels went."""
     service = service_of(request)
-    known_stream(request)
-    return {"gone": await service.ask(_delete, service, stream)}
+    return {"gone": await service.ask(_delete, service, known_stream(request).stream)}
 
 
 @router.get(
@@ -210,21 +210,20 @@ def _check_name(name: str) -> None:
         )
 
 
-def _rename(service: Service, name: str, new: str) -> dict[str, Any]:
+def _rename(service: Service, stream: Stream, new: str) -> dict[str, Any]:
     with service.creating:
-        stream = service.store.rename(name, new)
-        service.add(stream)
-        service.drop(name)
-    service.write_queue.loop.wake(new)
-    service.log.write("renamed", stream=name, to=new)
-    return _body(stream)
+        renamed = service.store.rename(stream, new)
+        service.add(renamed)
+        service.drop(stream)
+    service.log.write("renamed", stream=stream.name, to=new)
+    return _body(renamed)
 
 
-def _delete(service: Service, name: str) -> int:
+def _delete(service: Service, stream: Stream) -> int:
     with service.creating:
-        n_labels = service.store.delete(name)
-        service.drop(name)
-    service.log.write("deleted", stream=name)
+        n_labels = service.store.delete(stream)
+        service.drop(stream)
+    service.log.write("deleted", stream=stream.name)
     return n_labels
 
 

@@ -34,20 +34,20 @@ async def read_summary(request: Request, stream: str) -> Response:
         table = await service.worker_table(known.stream)
         return as_json(await run_in_threadpool(_summary, service, known, table))
 
-    return json_response(*await cached_body(request, known.stream.name, "summary", make))
+    return json_response(*await cached_body(request, known.stream, "summary", make))
 
 
 def _summary(service: Service, known: Known, table: WorkerTable) -> dict[str, Any]:
-    stream, name = known.stream, known.stream.name
+    stream, key = known.stream, known.stream.ref.key
     rules: Rules = stream.rules
     gold, expected = stream.gold_error(), stream.expected_error()
-    behind = service.write_queue.loop.behind(name)
+    behind = service.write_queue.loop.behind(key)
     with known.tally.fresh() as tally:
         return {
-            "name": name,
+            "name": stream.name,
             "classes": stream.classes(),
             "counts": stream.count(),
-            "labels_per_second": service.throughput.labels_per_second(name),
+            "labels_per_second": service.throughput.labels_per_second(key),
             "chunks_behind": behind,
             "update": _update(tally),
             "confidence": {
@@ -77,7 +77,7 @@ def _summary(service: Service, known: Known, table: WorkerTable) -> dict[str, An
                 tally,
                 rules,
                 behind,
-                service.throughput.growth(name),
+                service.throughput.growth(key),
                 stream.quarantined(),
                 table.drifting(),
                 service.write_queue.healthy,
@@ -124,7 +124,7 @@ async def read_stopping(request: Request, stream: str) -> Response:
     async def make() -> bytes:
         return as_json(await run_in_threadpool(_stopping, known.tally))
 
-    return json_response(*await cached_body(request, known.stream.name, "stopping", make))
+    return json_response(*await cached_body(request, known.stream, "stopping", make))
 
 
 def _stopping(tally: StreamStats) -> dict[str, Any]:

@@ -41,7 +41,7 @@ async def hear_label_studio(
         part = revisions[some : some + _AT_ONCE]
         for one in await run_in_threadpool(known.stream.revise_all, part):
             done.append(one) if isinstance(one, Revised) else refused.append(one)
-    service.write_queue.loop.wake(known.stream.name)
+    service.write_queue.loop.wake(known.stream.ref.key)
     if refused and not done:
         raise refused[0]
     skipped = Counter(heard.skipped) + Counter(outdated=sum(one.outdated for one in done))

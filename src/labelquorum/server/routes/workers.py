@@ -80,7 +80,7 @@ async def list_workers(
     if not brief:
         return json_response(await make())
     about = ("workers", sort, search, flag, cursor, limit)
-    return json_response(*await cached_body(request, known.name, about, make))
+    return json_response(*await cached_body(request, known, about, make))
 
 
 @router.get(
@@ -121,7 +121,7 @@ async def read_agreement(
     async def make() -> bytes:
         return as_json(await service.ask(known.agreement, limit))
 
-    return json_response(*await cached_body(request, known.name, ("agreement", limit), make))
+    return json_response(*await cached_body(request, known, ("agreement", limit), make))
 
 
 @router.get(
@@ -140,7 +140,7 @@ async def read_jury(
     async def make() -> bytes:
         return as_json(await service.ask(known.jury, limit))
 
-    return json_response(*await cached_body(request, known.name, ("jury", limit), make))
+    return json_response(*await cached_body(request, known, ("jury", limit), make))
 
 
 @router.delete(
@@ -153,14 +153,14 @@ async def forget_worker(request: Request, stream: str, worker: str) -> dict[str,
     service, known = service_of(request), known_stream(request).stream
     for spelled in spellings(worker, "worker"):
         try:
-            gone = await service.ask(service.write_queue.loop.forget, known.name, spelled)
+            gone = await service.ask(service.write_queue.loop.forget, known.ref.key, spelled)
         except LabelError:
             continue
         await run_in_threadpool(service.store.checkpoint)  # a joined process makes none
         service.log.write("forgot", stream=stream)  # and not whom
-        service.worker_tables.discard(lambda name: name == stream)
-        service.discard(stream)
-        service.hub.ring(stream)
+        service.worker_tables.discard(lambda key: key == known.ref.key)
+        service.discard(known.ref.key)
+        service.hub.ring(known.ref.key)
         return {"gone": gone}
     raise ApiError(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
 
