@@ -77,8 +77,14 @@ COMMANDS = {
         [["python", "tests/coverage_of_quick.py"]],
     ),
     "check": Command(
-        "Check format, lint, types and imports. Changes no file.",
-        [["ruff", "format", "--check"], ["ruff", "check"], ["mypy"], ["lint-imports", "--no-logo"]],
+        "Check format, lint, types, imports and sizes. Changes no file.",
+        [
+            ["ruff", "format", "--check"],
+            ["ruff", "check"],
+            ["mypy"],
+            ["lint-imports", "--no-logo"],
+            ["pytest", "-q", "tests/test_size.py"],
+        ],
     ),
     "fix": Command(
         "Correct the format, and the lint that can be corrected by machine.",
