@@ -13,7 +13,13 @@ __all__ = [
     "LimitError",
     "StateError",
     "StoreError",
+    "printable",
 ]
+
+
+def printable(text: str) -> str:
+    """Escape what a terminal would act on, as `repr` does: controls, and marks of direction."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 class LabelQuorumError(Exception):
