@@ -1,5 +1,6 @@
 """The client over a real socket, against a service that misbehaves on purpose."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -505,6 +506,70 @@ def test_true_labels_keep_the_type_of_their_tasks(client, fake):
     assert client.gold("s", pd.Series({7: "yes", 8: "no"})) == 2
     with pytest.raises(LabelError, match="true_labels must be"):
         client.gold("s", [("q1", "yes")])
+
+
+def keep_truths(fake, classes=("yes", "no")):
+    """Keep a stream s, and the true labels that are sent to it, by idempotency key."""
+    fake.streams["s"] = {"settings": {"classes": classes and list(classes)}}
+    found = {}
+
+    def do(request, path, body):
+        if not path.endswith("/gold"):
+            return usual(request, path, body)
+        rows = json.loads(body)
+        if any(row["task"] == "busy" for row in rows):
+            return refused(409, "Task 'busy' is being answered with another truth.")
+        found[request.headers["idempotency-key"]] = rows
+        return JSONResponse({"told": len(rows)})
+
+    usual, fake.do = fake.do, do
+    return found
+
+
+TRUTHS = {f"q{n}": "yes" for n in range(5)}
+
+
+def test_many_true_labels_go_in_parts_each_under_a_key_of_its_own(client, fake, monkeypatch):
+    monkeypatch.setattr(transport, "MAX_TRUTHS", 2)
+    found = keep_truths(fake)
+    assert client.gold("s", dict(reversed(TRUTHS.items()))) == 5
+    assert [[row["task"] for row in rows] for rows in found.values()] == [
+        ["q0", "q1"],
+        ["q2", "q3"],
+        ["q4"],
+    ]
+    assert len({key.partition(".")[0] for key in found}) == 1
+    keep_truths(fake, classes=None)
+    assert client.gold("s", {**TRUTHS, 7: "maybe"}) == 6  # any label is a class
+    assert client.gold("s", {}) == 0
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"q9": "maybe"}, "'q9': the label is not one of the classes"),
+        ({"q9": 1}, "'q9': the label is not one of the classes"),
+        ({"q\x00": "yes"}, "the task has a control character in it"),
+        ({"q" * 257: "yes"}, "the task is longer than 256 bytes"),
+        ({"q\ud800": "yes"}, "neither text"),
+    ],
+)
+def test_a_bad_truth_of_the_last_part_is_found_before_the_first_is_sent(
+    client, fake, monkeypatch, bad, said
+):
+    monkeypatch.setattr(transport, "MAX_TRUTHS", 2)
+    found = keep_truths(fake)
+    with pytest.raises(LabelError, match=said):
+        client.gold("s", {**TRUTHS, **bad})
+    assert not found
+
+
+def test_an_error_in_the_last_part_says_how_many_truths_were_accepted(client, fake, monkeypatch):
+    monkeypatch.setattr(transport, "MAX_TRUTHS", 2)
+    keep_truths(fake)
+    truths = {"a1": "yes", "a2": "yes", "busy": "no"}
+    with pytest.raises(ConflictError, match=r"another truth\. Before it, 2 of 3 truths were acc"):
+        client.gold("s", truths)
 
 
 def test_a_model_comes_as_the_librarys_own(client, fake, tmp_path):

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from labelquorum.client.transport import AbsentError, Event, Wire, batches, packed, plain
+from labelquorum.client.transport import AbsentError, Event, Wire, batches, in_parts, packed, plain
 from labelquorum.errors import (
     ConflictError,
     LabelError,
@@ -27,7 +27,6 @@ from labelquorum.errors import (
     printable,
 )
 from labelquorum.ingest.labels import LabelSpace
-from labelquorum.ingest.readers import read_gold
 from labelquorum.ingest.validate import ATTRIBUTES
 from labelquorum.ingest.writers import replacing
 
@@ -254,6 +253,9 @@ class Client:
     def gold(self, stream: str, true_labels: Any) -> int:
         """Tell true labels, which then count; say how many.
 
+        They go in parts of 10,000, once the ids and classes of all are checked. An error says how
+        many were accepted before it; sent again, each counts once.
+
         Parameters
         ----------
         stream
@@ -261,10 +263,21 @@ class Client:
         true_labels
             A Series indexed by task, or a dict {task: label}.
         """
-        pairs = read_gold(true_labels).items()
-        rows = [{"task": task, "label": label} for task, label in pairs]
-        reply = self._ask("POST", _path(stream, "gold"), invalid=LabelError, json=rows)
-        return int(reply["told"])
+        parts = in_parts(true_labels, lambda: self.stream(stream)["settings"].get("classes"))
+        key, accepted, path = uuid.uuid4().hex, 0, _path(stream, "gold")
+        for number, rows in enumerate(parts):
+            headers = {"Idempotency-Key": f"{key}.{number}"}
+            try:
+                reply = self._ask("POST", path, invalid=LabelError, json=rows, headers=headers)
+            except LabelQuorumError as error:
+                if not accepted:
+                    raise
+                raise type(error)(
+                    f"{error} Before it, {accepted:,} of {sum(map(len, parts)):,} truths were "
+                    "accepted. Send all of them again: none counts twice."
+                ) from error
+            accepted += int(reply["told"])
+        return accepted
 
     # ── out ──────────────────────────────────────────────────────────────────────────────
 

@@ -10,7 +10,7 @@ import json
 import random
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
@@ -31,10 +31,11 @@ from labelquorum.errors import (
     printable,
 )
 from labelquorum.ingest.labels import LabelSpace, LabelTable
-from labelquorum.ingest.readers import iter_labels
-from labelquorum.ingest.validate import COLUMNS, shown
+from labelquorum.ingest.readers import iter_labels, read_gold
+from labelquorum.ingest.untrusted import MAX_TRUTHS
+from labelquorum.ingest.validate import COLUMNS, fault_of_new_name, shown
 
-__all__ = ["BATCH_ROWS", "AbsentError", "Event", "Wire", "batches", "packed", "plain"]
+__all__ = ["BATCH_ROWS", "AbsentError", "Event", "Wire", "batches", "in_parts", "packed", "plain"]
 
 LATER = frozenset({429, 502, 503, 504, 507})
 """Answers that mean: not now."""
@@ -396,6 +397,32 @@ def batches(labels: Any, space: LabelSpace) -> Iterator[LabelTable]:
                 for name, column in columns.items()
             }
             yield LabelTable(**part, skipped={} if start else table.skipped)
+
+
+def in_parts(
+    true_labels: Any, classes_of: Callable[[], Collection[Hashable] | None]
+) -> list[list[dict[str, Hashable]]]:
+    """Check true labels, and cut them into parts that one request can take.
+
+    The order follows from the tasks, so that the same truths make the same parts. Where there are
+    several, the classes of the stream are asked for.
+    """
+    truths = read_gold(true_labels)
+    classes = classes_of() if len(truths) > MAX_TRUTHS else None
+    rows: list[dict[str, Hashable]] = []
+    for task in sorted(truths, key=lambda task: (str(task), isinstance(task, str))):
+        row = {"task": task, "label": truths[task]}
+        faults = {what: fault_of_new_name(name) for what, name in row.items()}
+        if classes is not None and row["label"] not in classes:
+            faults["label"] = f"is not one of the classes {shown(classes)}"
+        for what, fault in faults.items():
+            if fault:
+                raise LabelError(
+                    f"true label of task {shown(task)}: the {what} {fault}. "
+                    f"Got {shown(row[what])}. Correct it."
+                )
+        rows.append(row)
+    return [rows[at : at + MAX_TRUTHS] for at in range(0, max(1, len(rows)), MAX_TRUTHS)]
 
 
 def _lines(labels: Any) -> Any:
