@@ -6,6 +6,11 @@ Every message says where, what, the rule, what we got, and what to do next.
 from collections.abc import Sequence
 
 
+def printable(text: str) -> str:
+    """Escape what a terminal would act on, as `repr` does: controls, and marks of direction."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
 class LabelQuorumError(Exception):
     """The root of everything this library raises on purpose."""
 

@@ -108,3 +108,18 @@ def test_refine_advises_no_option_that_it_lacks():
     assert "must be one of .csv" in said and "--format" not in said
     said = unboxed(run("export", "animals", *STORE, "-o", "out.txt", code=2).stderr)
     assert "Or give --format" in said
+
+
+def test_ids_cannot_act_on_the_terminal():
+    acting = "\x1b]0;x\x07\x9b2J\u202e"
+    rows = {f"t{acting}{n}": {f"w{acting}{m}": f"c{acting}{m}" for m in (0, 1)} for n in (0, 1)}
+    BiLA().fit(rows).save("acting.lq")
+    for command in (["explain", "acting.lq", f"t{acting}0"], ["ask", "acting.lq"]):
+        for options in ([], ["--json"]):
+            said = run(*command, *options).stdout
+            assert "\\x9b2J" in said or "\\u009b2J" in said
+            assert all(one.isprintable() or one == "\n" for one in said)
+            if options:
+                assert json.loads(said)[0]["task"].startswith(f"t{acting}")
+    said = run("aggregate", "no\x9b2J.csv", "-o", "x.csv", code=1)
+    assert r"no\x9b2J.csv" in said.stderr

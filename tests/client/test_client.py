@@ -1,13 +1,18 @@
 """The client over a real socket, against a service that misbehaves on purpose."""
 
+import json
+import socket
 import subprocess
 import sys
+import time
 from datetime import datetime
 
 import numpy as np
 import pandas as pd
 import pytest
 from client.fake_service import KEY, Fake, refused, serving
+from client.hostile import head, hostile, request_of
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 import labelquorum as lq
 from labelquorum.client import Acknowledged, Event, transport
@@ -225,6 +230,140 @@ def test_a_label_that_went_by_a_lost_request_is_gone(client, fake):
     assert client.retract("s", "q1", 7) == 0
 
 
+# ── a service that means harm (the attacks in full are in tests/faults) ──────────────────────
+
+
+def seconds_of(url, ask, timeout=0.5):
+    """How long it takes until a client says that the time is over."""
+    with lq.Client(url, KEY, timeout=timeout) as client:
+        began = time.monotonic()
+        with pytest.raises(StoreError, match=f"for|within {timeout:g} seconds"):
+            ask(client)
+        return time.monotonic() - began
+
+
+BODY, HEAD = head(length=10**6), b"HTTP/1.1 200 OK\r\nX: "
+
+
+@pytest.mark.parametrize(
+    ("begin", "ask"),
+    [(HEAD, "streams"), (BODY, "streams"), (HEAD, "export"), (BODY, "export"), (HEAD, "follow")],
+)
+def test_one_timeout_bounds_all_that_a_request_takes(tmp_path, begin, ask):
+    def drip(connection):
+        request_of(connection)
+        connection.sendall(begin)
+        server.drip(connection, b" ", 0.05)
+
+    calls = {
+        "streams": lambda client: client.streams(),
+        "export": lambda client: client.export("s", tmp_path / "answers.csv"),
+        "follow": lambda client: next(client.follow("s")),
+    }
+    with hostile(seconds=5) as server:
+        took = seconds_of(f"http://127.0.0.1:{server.serve(drip)}", calls[ask])
+    assert 0.3 < took < 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_addresses_of_a_name_share_the_time_to_connect(monkeypatch):
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for one in (first, second):  # now that its queue is full, nobody else is let in
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        found = socket.getaddrinfo(*full.getsockname(), type=socket.SOCK_STREAM)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found * 4)
+        port = full.getsockname()[1]
+        assert seconds_of(f"http://127.0.0.1:{port}", lambda client: client.streams()) < 1.2
+
+
+def test_a_file_may_take_longer_as_long_as_it_comes(tmp_path):
+    def send(connection):
+        request_of(connection)
+        connection.sendall(head(length=20 * 2**14))
+        for _ in range(20):
+            connection.sendall(b"a" * 2**14)
+            time.sleep(0.05)
+
+    with hostile() as server:
+        url = f"http://127.0.0.1:{server.serve(send)}"
+        with lq.Client(url, KEY, timeout=0.5) as client:
+            client.export("s", tmp_path / "answers.csv")
+    assert (tmp_path / "answers.csv").read_bytes() == b"a" * 20 * 2**14
+
+
+def test_a_download_that_breaks_off_begins_again(client, fake, tmp_path):
+    fake.answers["GET", "/streams/s/export?what=items&format=csv"] = Response(b"task,label\n")
+    fake.trouble = ["lose", "lose"]
+    client.export("s", tmp_path / "answers.csv")
+    assert (tmp_path / "answers.csv").read_bytes() == b"task,label\n"
+    with pytest.raises(StoreError, match="There is no"):
+        client.export("other", tmp_path / "answers.csv")
+    assert (tmp_path / "answers.csv").read_bytes() == b"task,label\n"
+
+
+def test_an_answer_beyond_its_limit_is_refused(client, fake, monkeypatch):
+    monkeypatch.setattr(transport, "MAX_JSON_BYTES", 1_000)
+    fake.answers["GET", "/streams"] = {"streams": ["s" * 900]}
+    assert client.streams() == ["s" * 900]
+    fake.answers["GET", "/streams"] = {"streams": ["s" * 1_000]}
+    with pytest.raises(LimitError, match="may have 1,000 bytes"):
+        client.streams()
+    fake.answers["GET", "/streams"] = refused(422, "s" * 1_000)
+    with pytest.raises(LimitError, match="may have 1,000 bytes"):
+        client.streams()
+
+
+def test_an_event_beyond_its_limit_is_refused_and_many_small_ones_are_not(
+    client, fake, monkeypatch
+):
+    monkeypatch.setattr(transport, "MAX_EVENT_BYTES", 70_000)
+    fake.events = ["".join(event(n) for n in range(5_000)) + f"data: {'x' * 70_000}\n\n"]
+    following = client.follow("s")
+    assert [next(following).id for _ in range(5_000)] == [str(n) for n in range(5_000)]
+    with pytest.raises(LimitError, match="may have 70,000 bytes"):
+        next(following)
+
+
+def test_no_answer_is_unpacked(client, fake):
+    fake.trouble = [
+        Response(b"bomb", status, {"Content-Encoding": "gzip"}) for status in (200, 500)
+    ]
+    for _ in range(2):
+        with pytest.raises(StoreError, match="packed"):
+            client.streams()
+    assert fake.asked[0][2]["accept-encoding"] == "identity"
+
+
+def test_json_that_is_nested_too_deep_is_an_error_of_ours(client, fake):
+    deep = b"[" * 100_000
+    fake.trouble = [Response(deep), Response(deep, 500)]
+    for said in ("Check the address", "the answer was 500 Internal Server Error"):
+        with pytest.raises(StoreError, match=said):
+            client.streams()
+    fake.events = [f"data: {deep.decode()}\n\n"]
+    assert next(client.follow("s")).data == deep.decode()
+
+
+def test_what_a_service_says_cannot_act_on_a_terminal(client, fake):
+    fake.trouble = [refused(422, "Not \x1b[2J\x9b1m \u202e\u2066 'é'.\r\nready $")]
+    with pytest.raises(StateError) as raised:
+        client.streams()
+    assert str(raised.value).endswith(r"Not \x1b[2J\x9b1m \u202e\u2066 'é'.\r\nready $")
+    receipt = {"accepted": 0, "late": 3, "skipped": {}, "repeated": 0}
+    fake.trouble = [JSONResponse({**receipt, "reason": "Late\x07."})]
+    assert client.send("s", TABLE).reason == r"Late\x07."
+
+
+def test_an_id_of_an_event_that_no_header_can_carry_is_not_kept(client, fake):
+    fake.events = ["id: ä\ndata: 1\n\n", event(8)]
+    following = client.follow("s", after=3)
+    assert [next(following).id, next(following).id] == ["", "8"]
+    assert [headers.get("last-event-id") for _, _, headers in fake.asked] == ["3", "3"]
+
+
 # ── refused ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -268,8 +407,6 @@ def test_a_refusal_is_the_error_it_stands_for_with_the_services_own_sentence(
 
 
 def test_what_is_no_service_of_ours_is_told_so(client, fake):
-    from starlette.responses import HTMLResponse
-
     fake.trouble = [HTMLResponse("<p>Welcome"), HTMLResponse("<p>Go away", 418)]
     with pytest.raises(StoreError, match="Check the address"):
         client.streams()
@@ -371,9 +508,71 @@ def test_true_labels_keep_the_type_of_their_tasks(client, fake):
         client.gold("s", [("q1", "yes")])
 
 
-def test_a_model_comes_as_the_librarys_own(client, fake, tmp_path):
-    from starlette.responses import Response
+def keep_truths(fake, classes=("yes", "no")):
+    """Keep a stream s, and the true labels that are sent to it, by idempotency key."""
+    fake.streams["s"] = {"settings": {"classes": classes and list(classes)}}
+    found = {}
 
+    def do(request, path, body):
+        if not path.endswith("/gold"):
+            return usual(request, path, body)
+        rows = json.loads(body)
+        if any(row["task"] == "busy" for row in rows):
+            return refused(409, "Task 'busy' is being answered with another truth.")
+        found[request.headers["idempotency-key"]] = rows
+        return JSONResponse({"told": len(rows)})
+
+    usual, fake.do = fake.do, do
+    return found
+
+
+TRUTHS = {f"q{n}": "yes" for n in range(5)}
+
+
+def test_many_true_labels_go_in_parts_each_under_a_key_of_its_own(client, fake, monkeypatch):
+    monkeypatch.setattr(transport, "MAX_TRUTHS", 2)
+    found = keep_truths(fake)
+    assert client.gold("s", dict(reversed(TRUTHS.items()))) == 5
+    assert [[row["task"] for row in rows] for rows in found.values()] == [
+        ["q0", "q1"],
+        ["q2", "q3"],
+        ["q4"],
+    ]
+    assert len({key.partition(".")[0] for key in found}) == 1
+    keep_truths(fake, classes=None)
+    assert client.gold("s", {**TRUTHS, 7: "maybe"}) == 6  # any label is a class
+    assert client.gold("s", {}) == 0
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"q9": "maybe"}, "'q9': the label is not one of the classes"),
+        ({"q9": 1}, "'q9': the label is not one of the classes"),
+        ({"q\x00": "yes"}, "the task has a control character in it"),
+        ({"q" * 257: "yes"}, "the task is longer than 256 bytes"),
+        ({"q\ud800": "yes"}, "neither text"),
+    ],
+)
+def test_a_bad_truth_of_the_last_part_is_found_before_the_first_is_sent(
+    client, fake, monkeypatch, bad, said
+):
+    monkeypatch.setattr(transport, "MAX_TRUTHS", 2)
+    found = keep_truths(fake)
+    with pytest.raises(LabelError, match=said):
+        client.gold("s", {**TRUTHS, **bad})
+    assert not found
+
+
+def test_an_error_in_the_last_part_says_how_many_truths_were_accepted(client, fake, monkeypatch):
+    monkeypatch.setattr(transport, "MAX_TRUTHS", 2)
+    keep_truths(fake)
+    truths = {"a1": "yes", "a2": "yes", "busy": "no"}
+    with pytest.raises(ConflictError, match=r"another truth\. Before it, 2 of 3 truths were acc"):
+        client.gold("s", truths)
+
+
+def test_a_model_comes_as_the_librarys_own(client, fake, tmp_path):
     lq.BiLA().fit(TABLE).save(tmp_path / "model.lq")
     fake.answers["GET", "/streams/s/model"] = Response((tmp_path / "model.lq").read_bytes())
     assert client.model("s").skills_.index.tolist() == ["ann", "bob"]

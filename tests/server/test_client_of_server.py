@@ -9,6 +9,7 @@ import labelquorum as lq
 from labelquorum.client import transport
 from labelquorum.errors import ConflictError, LabelError, StateError, StoreError
 from labelquorum.evaluation import class_conditional_crowd, label_table
+from labelquorum.store.database import schema
 
 RULES = {
     "labels_per_item": 2,
@@ -166,6 +167,25 @@ def test_true_labels_count(client, name):
     client.send(name, TABLE)
     settled(client, name)
     assert client.items(name).loc["t2", "label"] == "owl"
+
+
+def test_truths_sent_again_after_an_error_in_the_last_part_count_once(
+    running, client, name, monkeypatch
+):
+    monkeypatch.setattr(transport, "MAX_TRUTHS", 2)
+    client.send(name, [{"task": 9, "worker": "ann", "label": "owl"}])
+    truths = {"1": "owl", "2": "wren", "3": "owl", "4": "owl"}
+    client.change(name, retention="keep")
+    with pytest.raises(LabelError, match=r"two ids.* Before it, 4 of 5 truths were accepted"):
+        client.gold(name, {**truths, "9": "owl"})  # a text, where labels have a number
+    assert client.gold(name, {**truths, "t9": "owl"}) == 5
+    client.send(name, {task: {"ann": "wren", "bob": "wren"} for task in [*truths, "t9"]})
+    settled(client, name, 2)
+    assert client.items(name).loc[list(truths), "label"].to_dict() == truths
+    ref = running.store.stream(name).ref
+    with ref.read() as connection:
+        rows = connection.execute(schema.gold.select().where(schema.gold.c.stream == ref.key))
+        assert len(rows.all()) == 5
 
 
 @pytest.mark.parametrize("task", ["a/b", "..", "ä ö?#%", "7", 7, -2.5, "null"])

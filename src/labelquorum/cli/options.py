@@ -1,6 +1,7 @@
 """The options that commands share, and the model they describe."""
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Hashable, Iterable
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from labelquorum.errors import printable
 from labelquorum.ingest.labels import LabelSpace, OnBad, Repeats
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 
 MODEL, ROWS = "Model", "Rows"
+_ACTING = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # on a terminal
 
 
 def in_a_folder(path: Path | None) -> Path | None:
@@ -186,12 +189,13 @@ def check_labels(path: Path, truths: Iterable[Hashable], labels: Iterable[Hashab
 
 def tell(sentence: str) -> None:
     """Report on standard error; standard output is left to the data."""
-    typer.echo(sentence, err=True)
+    typer.echo("\n".join(map(printable, sentence.split("\n"))), err=True)
 
 
 def print_json(value: Any) -> None:
-    """Print JSON in UTF-8, whatever the encoding of the terminal."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False).encode())
+    """Print JSON in UTF-8, whatever the encoding of the terminal, which it cannot act on."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    typer.echo(_ACTING.sub(lambda found: json.dumps(found[0])[1:-1], text).encode())
 
 
 def open_source(name: str) -> Any:

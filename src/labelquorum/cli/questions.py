@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labelquorum.cli.options import AsJson, print_json, store_option, tell
-from labelquorum.errors import LabelError
+from labelquorum.errors import LabelError, printable
 
 if TYPE_CHECKING:
     from labelquorum.learn.estimator import Estimator
@@ -78,7 +78,7 @@ def explain(
         )
         return
     for one in found:
-        typer.echo(str(one))
+        typer.echo(printable(str(one)))
 
 
 def ask(

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labelquorum.cli.options import AsJson, Raw, output_option, print_json, store_option, tell
+from labelquorum.errors import printable
 
 if TYPE_CHECKING:
     from labelquorum.store.refit import RefitReport
@@ -212,7 +213,8 @@ def _print_refined(found: "RefitReport") -> None:
     table = Table("answered", "refitted", box=SIMPLE_HEAD)
     table.add_column("tasks", justify="right")
     for label, refitted, count in found.by_class():
-        table.add_row(Text(str(label)), Text(str(refitted)), f"{count:,}")
+        names = (Text(printable(str(one))) for one in (label, refitted))
+        table.add_row(*names, f"{count:,}")
     Console().print(table)
 
 

@@ -17,9 +17,15 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from labelquorum.client.transport import AbsentError, Event, Wire, batches, packed, plain
-from labelquorum.errors import ConflictError, LabelError, LabelQuorumError, StateError, StoreError
-from labelquorum.ingest.frames import read_gold
+from labelquorum.client.transport import AbsentError, Event, Wire, batches, in_parts, packed, plain
+from labelquorum.errors import (
+    ConflictError,
+    LabelError,
+    LabelQuorumError,
+    StateError,
+    StoreError,
+    printable,
+)
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.ingest.validate import ATTRIBUTES
 from labelquorum.ingest.writers import replacing
@@ -56,7 +62,9 @@ class Client:
     key
         One that the service gave. It says what one may do, and with which stream.
     timeout
-        Seconds for which a request is retried, with exponential backoff.
+        Seconds until a request is answered, however slowly and after however many retries, between
+        which the pauses grow. A file (`export`, `model`) may take a second longer per 16 KiB that
+        have come. The lookup of a name cannot be interrupted: its time is the system's.
 
     Examples
     --------
@@ -234,7 +242,7 @@ class Client:
             skipped.update(reply["skipped"])
             for name in taken:
                 taken[name] += reply[name]
-            reason = reply.get("reason") or reason
+            reason = printable(reply.get("reason") or "") or reason
         return Acknowledged(skipped=dict(skipped), key=key, reason=reason, **taken)
 
     def retract(self, stream: str, task: Hashable, worker: Hashable) -> int:
@@ -245,6 +253,9 @@ class Client:
     def gold(self, stream: str, true_labels: Any) -> int:
         """Tell true labels, which then count; say how many.
 
+        They go in parts of 10,000, once the ids and classes of all are checked. An error says how
+        many were accepted before it; sent again, each counts once.
+
         Parameters
         ----------
         stream
@@ -252,10 +263,21 @@ class Client:
         true_labels
             A Series indexed by task, or a dict {task: label}.
         """
-        pairs = read_gold(true_labels).items()
-        rows = [{"task": task, "label": label} for task, label in pairs]
-        reply = self._ask("POST", _path(stream, "gold"), invalid=LabelError, json=rows)
-        return int(reply["told"])
+        parts = in_parts(true_labels, lambda: self.stream(stream)["settings"].get("classes"))
+        key, accepted, path = uuid.uuid4().hex, 0, _path(stream, "gold")
+        for number, rows in enumerate(parts):
+            headers = {"Idempotency-Key": f"{key}.{number}"}
+            try:
+                reply = self._ask("POST", path, invalid=LabelError, json=rows, headers=headers)
+            except LabelQuorumError as error:
+                if not accepted:
+                    raise
+                raise type(error)(
+                    f"{error} Before it, {accepted:,} of {sum(map(len, parts)):,} truths were "
+                    "accepted. Send all of them again: none counts twice."
+                ) from error
+            accepted += int(reply["told"])
+        return accepted
 
     # ── out ──────────────────────────────────────────────────────────────────────────────
 
@@ -445,9 +467,8 @@ class Client:
         """
         kind = format or os.path.splitext(path)[1].removeprefix(".") or "csv"
         wanted = {"what": what, "format": kind}
-        content = self._wire.call("GET", _path(stream, "export"), params=wanted).content
-        with replacing(path) as beside:
-            beside.write_bytes(content)
+        with replacing(path) as beside, beside.open("wb") as file:
+            self._wire.call("GET", _path(stream, "export"), params=wanted, into=file)
 
     def chunks(self, stream: str) -> pd.DataFrame:
         """All chunks that were cut, and what became of each; index id."""
@@ -471,12 +492,11 @@ class Client:
         """The model as it is now, as the library's own."""
         from labelquorum.learn.estimators import load
 
-        content = self._wire.call("GET", _path(stream, "model")).content
         with tempfile.TemporaryDirectory() as folder:
-            file = os.path.join(folder, "model.lq")
-            with open(file, "wb") as written:
-                written.write(content)
-            return load(file)
+            path = os.path.join(folder, "model.lq")
+            with open(path, "wb") as file:
+                self._wire.call("GET", _path(stream, "model"), into=file)
+            return load(path)
 
     # ── how ──────────────────────────────────────────────────────────────────────────────
 
@@ -484,7 +504,7 @@ class Client:
         reply = self._wire.call(verb, path, **request)
         try:
             body = reply.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
             raise StoreError(
