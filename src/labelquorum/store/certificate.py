@@ -20,7 +20,7 @@ from labelquorum.learn.analysis.certificate import (
     checked_audit,
 )
 from labelquorum.learn.analysis.expected_error import Doubts, ExpectedError, expected_error_of
-from labelquorum.store.batch import decode
+from labelquorum.store.batch import decode_all
 from labelquorum.store.database import schema
 from labelquorum.store.stream_ref import StreamRef
 
@@ -79,7 +79,7 @@ def stream_certificate(
         .order_by(answers.item)
     )
     with ref.read() as connection:
-        rows = [(row.item, row.confidence) for row in connection.execute(everything)]
+        rows = connection.execute(everything).all()
         known = set(connection.scalars(sa.select(gold.item).where(gold.stream == ref.key)))
         found = _gold(ref, connection)
     before = dict(zip(found.items, found.confidence.tolist(), strict=True))
@@ -91,8 +91,8 @@ def stream_certificate(
     place = {item: n for n, item in enumerate(sure)} if before else {}
     audit = checked_audit([place[item] for item in found.items], found.wrong, len(sure))
     scores = np.clip(np.fromiter(sure.values(), np.float64, len(sure)), 0, 1)
-    items = list(sure)
-    return certificate(scores, audit, error, confidence, sampling).named(lambda n: decode(items[n]))
+    ids = decode_all(list(sure))
+    return certificate(scores, audit, error, confidence, sampling).named(ids.__getitem__)
 
 
 def _gold(ref: StreamRef, connection: sa.Connection) -> _Gold:
