@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from labelquorum.errors import LabelQuorumError, StateError, StoreError
@@ -131,6 +132,11 @@ class LearningLoop:
             name = stream.name
             while not self._stop.is_set():
                 todo, n_due = stream.backlog()
+                # Some at a time: were all that is due cut first, a busy stream would never learn.
+                cuts = stream.cut_some() if n_due else []
+                behind = self._behind[name] = len(todo) + max(n_due, len(cuts))
+                if not (todo or cuts):
+                    self.on_look(name, behind, None)
                 # One at a time: were all that is due cut first, a busy stream would never learn.
                 if n_due and stream.cut():
                     todo, n_due = stream.backlog()
@@ -139,7 +145,7 @@ class LearningLoop:
                 if not todo:
                     return
                 try:
-                    stream.advance(todo[0])
+                    stream.advance_some(partial(self.on_look, name, behind))
                 except StateError as error:  # it counts as an attempt
                     log.warning("chunk failed", extra={"stream": name, "error": str(error)})
                 self._is_healthy(True)
