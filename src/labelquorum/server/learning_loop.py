@@ -134,18 +134,12 @@ class LearningLoop:
                 todo, n_due = stream.backlog()
                 # Some at a time: were all that is due cut first, a busy stream would never learn.
                 cuts = stream.cut_some() if n_due else []
-                behind = self._behind[name] = len(todo) + max(n_due, len(cuts))
+                behind = self._behind[key] = len(todo) + max(n_due, len(cuts))
                 if not (todo or cuts):
-                    self.on_look(name, behind, None)
-                # One at a time: were all that is due cut first, a busy stream would never learn.
-                if n_due and stream.cut():
-                    todo, n_due = stream.backlog()
-                self._behind[key] = len(todo) + n_due
-                self.on_look(key, self._behind[key], todo[0] if todo else None)
-                if not todo:
+                    self.on_look(key, behind, None)
                     return
                 try:
-                    stream.advance_some(partial(self.on_look, name, behind))
+                    stream.advance_some(partial(self.on_look, key, behind))
                 except StateError as error:  # it counts as an attempt
                     log.warning("chunk failed", extra={"stream": name, "error": str(error)})
                 self._is_healthy(True)
