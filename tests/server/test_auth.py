@@ -323,11 +323,11 @@ def test_a_download_that_stalls_or_whose_key_is_revoked_frees_its_slot(
         with socket.create_connection(service.address) as connection:
             asked = "GET /v1/streams/s/export HTTP/1.1\r\nHost: localhost\r\n"
             connection.sendall(f"{asked}Authorization: Bearer {secret}\r\n\r\n".encode())
-            until(lambda: export._open.total() == 1)
+            until(lambda: service.app.large.open.total() == 1)
             if cause == "revoked":
                 admin.delete("/v1/keys/2").raise_for_status()
                 size = 0
                 while part := connection.recv(2**20):
                     size += len(part)
                 assert size < 2**26
-            until(lambda: export._open.total() == 0, 15)
+            until(lambda: service.app.large.open.total() == 0, 15)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator
 from dataclasses import replace
 from math import inf
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
@@ -58,6 +59,14 @@ class Known:
         }
 
 
+class _ModelFile:
+    """The body of an answer, for as long as a request holds it."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.body: bytes | None = None
+
+
 class Service:
     """What all routes share."""
 
@@ -76,6 +85,7 @@ class Service:
         self.worker_tables = Cache[WorkerTable](
             MAX_CACHED_TABLES, TABLE_TTL_SECONDS, TABLE_REST, stale=TABLE_STALE_SECONDS
         )
+        self._model_files = WeakValueDictionary[Hashable, _ModelFile]()
         self.throughput = Throughput(self._paced, log)
         self._following: asyncio.Task[None] | None = None
         self.creating = threading.Lock()
@@ -124,6 +134,16 @@ class Service:
             return table
 
         return (await self.worker_tables.get(stream.ref.key, make)).value
+
+    async def model_file(self, request: Request, stream: Stream) -> bytes:
+        """The model of a stream as a file, in one buffer for all who read it at a time."""
+        about = (stream.ref.key, await run_in_threadpool(stream.last_event))
+        file = self._model_files.setdefault(about, _ModelFile())
+        request.scope["model_file"] = file  # held until the answer is sent
+        async with file.turn:
+            if file.body is None:
+                file.body = await self.ask(stream.model_file)
+        return file.body
 
     async def search(self, look: Callable[..., Answer], *about: Any) -> Answer:
         """Look through many rows, in a thread; few at a time, so that other reads go on."""

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from labelquorum.server.auth import PUBLIC, PUBLIC_BELOW, Guarded, RateLimiter
 from labelquorum.server.context import Service
 from labelquorum.server.errors import ApiError, error_response
+from labelquorum.server.large_answers import LargeAnswers
 
 HOOKS = re.compile(r"/v1/streams/[^/]+/hooks/[^/]+")
 SECRET_HEADER = b"x-labelquorum-key"
@@ -51,6 +52,7 @@ class Middleware:
         settings = service.settings
         self.inner, self.service = app, service
         self._keyring = service.keyring
+        self.large = LargeAnswers(service.keyring)
         self._metrics, self._log = service.metrics, service.log
         self._log_requests = settings.log_requests
         self._rates = RateLimiter(settings.rate)
@@ -93,7 +95,8 @@ class Middleware:
             await response(scope, receive, answering)
         else:
             try:
-                await (self._express(scope) or self.inner)(scope, receive, answering)
+                app = self._express(scope) or self.inner
+                await self.large.answer(app, scope, receive, answering)
             except Exception as error:  # answered by now, in our shape
                 report = "".join(traceback.format_exception(error))
                 path = getattr(scope.get("route"), "path", "none")

@@ -8,7 +8,8 @@ from asyncio import TimerHandle
 from types import FrameType
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from labelquorum.errors import StateError
 from labelquorum.server.config import Settings, log_config
@@ -16,27 +17,74 @@ from labelquorum.server.learner_process import tune_garbage_collection
 from labelquorum.server.middleware import Middleware
 
 MAX_HEADER_BYTES = 2**16
-"""Of the request line and all headers together."""
+"""Of the request line and all headers together; of trailers, and of the line before a chunk."""
+
+MAX_UNANSWERED = 16
+"""Requests of one connection that may wait for their answers before it is read on."""
+
+SMALLEST_REQUEST_BYTES = 18
+"""`GET / HTTP/1.1` and two line breaks: n times as many bytes end at most n requests."""
+
+MAX_IGNORED_BYTES = 2**16
+"""Rest of a body that is read after the answer; with more to come the connection is closed."""
+
+
+class _Flow(FlowControl):
+    """Flow control that reads on only when all that has come is parsed."""
+
+    is_full = False
+
+    def resume_reading(self) -> None:
+        if not self.is_full:
+            super().resume_reading()
 
 
 class _Impatient(HttpToolsProtocol):
-    """A connection with a timeout for requests, and a limit for their headers."""
+    """A connection with timeouts for requests and for readers, and limits on what it holds."""
 
     patience = 20.0
-    _timer: TimerHandle | None = None
-    _head_bytes = 0
+    flow: _Flow
+    _timer: TimerHandle | None = None  # of a request that has not come whole
+    _stalled: TimerHandle | None = None  # of an answer that is not read
+    _unparsed = memoryview(b"")
+    _head_bytes = 0  # since the last of a body
+    _body_left = 0  # as declared
     _in_head = True
+    _stays_after_body = False
+    _active: RequestResponseCycle | None = None  # the request whose answer is next
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # so `pause_writing` means: not all was taken
+        self.flow = _Flow(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        if self._in_head:
-            self._head_bytes += len(data)
-        super().data_received(data)
-        if self._in_head and self._head_bytes > MAX_HEADER_BYTES:
-            self._refuse(431, f"Headers may have {MAX_HEADER_BYTES:,} bytes. Send fewer.")
+        self._unparsed = memoryview(data)  # none is left: else nothing is read
+        self._parse()
+
+    @property
+    def _n_unanswered(self) -> int:
+        is_answered = getattr(self.cycle, "response_complete", True)  # there may be none yet
+        return 0 if is_answered else len(self.pipeline) + 1
+
+    def _parse(self) -> None:
+        """Parse what has come, in pieces too small for more requests than may wait."""
+        if self._n_unanswered == 0:
+            self._wait()
+        while self._unparsed and not self.transport.is_closing():
+            most = SMALLEST_REQUEST_BYTES * (MAX_UNANSWERED - self._n_unanswered)
+            if most <= 0:
+                break
+            end = max(most, self._body_left)
+            piece, self._unparsed = self._unparsed[:end], self._unparsed[end:]
+            self._head_bytes += len(piece)
+            super().data_received(piece)  # type: ignore[arg-type]
+            if self._head_bytes > MAX_HEADER_BYTES:
+                self._refuse(431, f"Headers may have {MAX_HEADER_BYTES:,} bytes. Send fewer.")
+        if self._unparsed:
+            self.flow.is_full = True
+            self.flow.pause_reading()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -45,20 +93,57 @@ class _Impatient(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0
         super().on_headers_complete()
+        if not self.pipeline:
+            self._active = self.cycle
+        headers, self.headers = dict(self.headers), []  # no trailer is a header: it may name a key
+        self._body_left = int(headers.get(b"content-length", 0))
+        is_long = self._body_left > MAX_IGNORED_BYTES or b"transfer-encoding" in headers
+        self._stays_after_body = self.cycle.keep_alive and (is_long or self.expect_100_continue)
+        if self._stays_after_body:
+            self.cycle.keep_alive = False  # so an answer before that closes the connection
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        self._body_left -= len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._unwait()
+        self._in_head, self._body_left = True, 0
+        if self._stays_after_body and not self.cycle.response_started:
+            self.cycle.keep_alive = True
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._active = self.pipeline[-1][0] if self.pipeline else None
+        super().on_response_complete()
+        if self._unparsed:
+            self.flow.is_full = False
+            self.flow.resume_reading()
+            self._parse()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.patience, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwait()
+        self.resume_writing()
+        self._unparsed = memoryview(b"")
         super().connection_lost(exc)
+        if self._active is not None:  # uvicorn says it to the newest request only
+            self._active.disconnected = True
+            self._active.message_event.set()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, f"{msg} Send HTTP/1.1.")
 
     def _wait(self) -> None:
-        self._in_head = True
         if self._timer is None:
             self._timer = self.loop.call_later(self.patience, self._give_up)
 
@@ -69,19 +154,24 @@ class _Impatient(HttpToolsProtocol):
 
     def _give_up(self) -> None:
         self._timer = None
+        if self._unparsed:  # it waits for answers, not for its client
+            self._wait()
+            return
         part = "headers" if self._in_head else "body"
         self._refuse(408, f"The {part} took longer than {self.patience:g} seconds.")
 
     def _refuse(self, status: int, sentence: str) -> None:
-        """Send an error in our shape, and close the connection."""
+        """Close the connection, after an error in our shape unless another answer comes first."""
         if self.transport.is_closing():
             return
-        content = {"ok": False, "error": sentence, "errors": [sentence], "status": status}
-        body = json.dumps(content).encode()
-        self.transport.write(
-            b"HTTP/1.1 %d Refused\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
-            b"Connection: close\r\n\r\n" % (status, len(body)) + body
-        )
+        n_before = self._n_unanswered - (not self._in_head)
+        if n_before == 0 and (self._in_head or not self.cycle.response_started):
+            content = {"ok": False, "error": sentence, "errors": [sentence], "status": status}
+            body = json.dumps(content).encode()
+            self.transport.write(
+                b"HTTP/1.1 %d Refused\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+                b"Connection: close\r\n\r\n" % (status, len(body)) + body
+            )
         self.transport.close()
 
 

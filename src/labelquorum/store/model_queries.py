@@ -4,9 +4,7 @@ A question comes with the rows it needs and no more: the workers and open items 
 labelled them, and the busiest of the crowd, among whom they are seen.
 """
 
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,16 +22,9 @@ INTERVALS = 20
 def answer(work: Work, question: str, options: Mapping[str, Any]) -> Any:
     """Ask a model of these workers and these open items."""
     if question == "snapshot":
-        return snapshot(work)
+        write_snapshot(options["path"], snapshot_of(work))
+        return None
     return QUESTIONS[question](looked_at(work), **options)
-
-
-def snapshot(work: Work) -> bytes:
-    """The file `labelquorum.load` reads."""
-    with tempfile.TemporaryDirectory(prefix="labelquorum-") as folder:
-        path = Path(folder) / "model.lq"
-        write_snapshot(path, snapshot_of(work))
-        return path.read_bytes()
 
 
 def skills(

@@ -4,10 +4,12 @@ What only the model knows (skills with their intervals, the reasons of an answer
 more label) is asked of the learner, which gets the rows it needs and no more.
 """
 
+import tempfile
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -307,8 +309,10 @@ class Queries:
         """The model as the file `labelquorum.load` reads, with the items answered last."""
         with self._ref.read() as connection:
             work = self._everything(connection, self._latest_open(connection, MODEL_ITEMS))
-        file: bytes = self._ask(work, "snapshot")
-        return file
+        with tempfile.TemporaryDirectory(prefix="labelquorum-") as folder:
+            path = Path(folder) / "model.lq"
+            self._ask(work, "snapshot", path=str(path))  # a reply would hold it four times
+            return path.read_bytes()
 
     def state_hash(self) -> str:
         """SHA-256 of the model and all answers: equal after the same cuts, whatever happened."""

@@ -12,6 +12,7 @@ from juries import MISLED_SEED, jury_rows
 from server.routes.test_items import pages
 from server.served import until
 
+from labelquorum.server import large_answers
 from labelquorum.server.request_parsing import cursor_of
 from labelquorum.server.routes import export, items
 
@@ -252,7 +253,7 @@ def test_a_cursor_of_a_worker_who_is_gone_is_refused(admin, owls):
 
 
 def test_so_many_downloads_are_open_and_no_more(running, admin, owls, monkeypatch):
-    monkeypatch.setattr(export, "MAX_OPEN_PER_KEY", 1)
+    monkeypatch.setattr(large_answers, "MAX_OPEN_PER_KEY", 1)
     may_end, write = threading.Event(), export._items
 
     def held_up(*about):
@@ -264,17 +265,17 @@ def test_so_many_downloads_are_open_and_no_more(running, admin, owls, monkeypatc
         refused = admin.get(f"{owls}/export")
         assert refused.status_code == 503 and "Retry-After" in refused.headers
         with running.client("read").stream("GET", f"{owls}/export") as other:
-            monkeypatch.setattr(export, "MAX_OPEN", 2)
+            monkeypatch.setattr(large_answers, "MAX_OPEN", 2)
             assert running.client("read").get(f"{owls}/export").status_code == 503
             may_end.set()
             assert slow.read() == other.read()
-    until(lambda: not export._open.total())
+    until(lambda: not running.app.large.open.total())
     assert admin.get(f"{owls}/export").status_code == 200
     may_end.clear()
     with admin.stream("GET", f"{owls}/export"):
         pass  # its reader goes away
     may_end.set()
-    until(lambda: not export._open.total())
+    until(lambda: not running.app.large.open.total())
 
 
 def test_a_spammer_is_flagged_with_the_reason(admin, owls):

@@ -8,7 +8,6 @@ store.
 import asyncio
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from functools import partial
 from typing import IO, Annotated, Any
@@ -16,7 +15,7 @@ from typing import IO, Annotated, Any
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Request
 from starlette.responses import StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from labelquorum.errors import LabelQuorumError, StateError
 from labelquorum.ingest.frames import require_pyarrow
@@ -25,24 +24,19 @@ from labelquorum.ingest.writers import Written, write_rows
 from labelquorum.server.auth import Guarded
 from labelquorum.server.cache import WorkerTable
 from labelquorum.server.context import known_stream, service_of
-from labelquorum.server.errors import RETRY_SECONDS, ApiError, error_responses
-from labelquorum.store.api_keys import Key
+from labelquorum.server.errors import ApiError, error_responses
+from labelquorum.server.large_answers import PIECE_BYTES
 from labelquorum.store.export import exported
 from labelquorum.store.stream import Stream
 
 router = APIRouter(route_class=Guarded)
-PIECE = 2**16
 MAX_WRITING = 4
 """Maximum number of downloads that are written at a time."""
-
-MAX_OPEN, MAX_OPEN_PER_KEY = 16, 4
-"""Maximum number of open downloads, each a file on the disk: of all keys, and per key."""
 
 WORKERS_PER_READ = 500
 """Workers that are read from the store at a time."""
 
 _writing = CapacityLimiter(MAX_WRITING)
-_open: Counter[int] = Counter()  # downloads, by the number of their key
 _TYPES = {
     "csv": "text/csv",
     "jsonl": "application/x-ndjson",
@@ -81,18 +75,7 @@ async def export(
     else:
         table = await service.worker_table(known)
         write = partial(_workers, known, table, kind)
-    key: Key = request.scope["key"]
-    number = key.id
-    if _open.total() >= MAX_OPEN or _open[number] >= MAX_OPEN_PER_KEY:
-        raise ApiError(
-            503,
-            "Too many downloads are open at the moment. Retry when one has ended.",
-            headers={"Retry-After": str(10 * RETRY_SECONDS)},
-        )
     return _Download(
-        number,
-        lambda: service.keyring.holds(key),
-        service.settings.read_seconds,
         _downloaded(write),
         media_type=_TYPES[kind],
         headers={"Content-Disposition": f'attachment; filename="{what}.{kind}"'},
@@ -100,47 +83,13 @@ async def export(
 
 
 class _Download(StreamingResponse):
-    """A file on its way to its reader; it counts as open until it has ended, however it ends.
-
-    It is cut off once its key is revoked, or its reader takes nothing for too long.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        is_allowed: Callable[[], bool],
-        seconds: float,
-        pieces: AsyncGenerator[bytes],
-        **response: Any,
-    ) -> None:
-        super().__init__(pieces, **response)
-        self._number, self._pieces = number, pieces
-        self._is_allowed, self._seconds = is_allowed, seconds
-        _open[number] += 1
+    """A file on its way to its reader; writing it ends with the response, however that ends."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_cut = False
-
-        async def sending(message: Message) -> None:
-            nonlocal is_cut
-            try:
-                if not self._is_allowed():
-                    raise TimeoutError
-                await asyncio.wait_for(send(message), self._seconds)
-            except TimeoutError:
-                is_cut = True
-                raise
-
         try:
-            await super().__call__(scope, receive, sending)
-        except Exception:
-            if not is_cut:  # else uvicorn closes the connection of a response that is not whole
-                raise
+            await super().__call__(scope, receive, send)
         finally:
-            try:
-                await self._pieces.aclose()
-            finally:
-                _open[self._number] -= 1
+            await self.body_iterator.aclose()  # type: ignore[attr-defined]
 
 
 def _items(stream: Stream, kind: Written, file: IO[bytes]) -> None:
@@ -191,7 +140,7 @@ class _Growing:
         """Some of it, from here on."""
         with self._turn:
             self._file.seek(start)
-            return self._file.read(min(PIECE, self.size - start))
+            return self._file.read(min(PIECE_BYTES, self.size - start))
 
     def flush(self) -> None:
         """It is read through the same handle."""

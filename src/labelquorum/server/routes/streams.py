@@ -165,7 +165,7 @@ def list_chunks(
 )
 async def read_model(request: Request, stream: str) -> Response:
     """The whole model as a file."""
-    file = await service_of(request).ask(known_stream(request).stream.model_file)
+    file = await service_of(request).model_file(request, known_stream(request).stream)
     headers = {"Content-Disposition": 'attachment; filename="model.lq"'}
     return Response(file, media_type="application/octet-stream", headers=headers)
 
