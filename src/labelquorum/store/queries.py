@@ -477,10 +477,10 @@ class Queries:
         """The model with these workers, the open items answered last, and the workers of these."""
         seen, rows, room = set(places), [], self._room(connection)
         for row in self._latest_open(connection, FLAG_ITEMS):
-            more = seen.union(worker_places(row.evidence))
-            if len(more) > len(places) + room:
+            more = set(worker_places(row.evidence)) - seen
+            if len(seen) + len(more) > len(places) + room:
                 break
-            seen = more
+            seen |= more
             rows.append(row)
         # The newest stand last, as where they are opened one by one.
         return self._part(connection, seen)._replace(open_items=rows[::-1])

@@ -1,7 +1,7 @@
 """How far answers can be trusted: the expected error, and a certificate by gold drawn at random."""
 
 import io
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -87,8 +87,7 @@ def _body(stream: Stream, error: float, confidence: float, limit: int, format: s
         file = io.BytesIO()
         write_rows(({"task": task} for task in found.todo), {"task": set()}, file, "csv")
         return file.getvalue()
-    shown: dict[str, Any] = asdict(found) | {
-        "todo": list(found.todo[:limit]),
+    shown: dict[str, Any] = asdict(replace(found, todo=found.todo[:limit])) | {
         "todo_tasks": len(found.todo),
         "says": str(found),
     }
