@@ -7,7 +7,7 @@ import pytest
 from juries import MISLED_SEED, jury_rows
 
 import labelquorum as lq
-from labelquorum.store import model_queries, queries
+from labelquorum.store import queries
 from labelquorum.store.batch import decode
 from labelquorum.store.rules import Rules
 
@@ -135,7 +135,7 @@ def asked_of(reply, asked):
 def test_of_many_classes_the_bounds_of_a_skill_are_told_by_labels_alone(store, monkeypatch):
     stream = fed(store)
     before = stream.workers(matrices=False)
-    monkeypatch.setattr(model_queries, "INTERVALS", 1)
+    monkeypatch.setattr("labelquorum.learn.inspection.MAX_POSTERIOR_CLASSES", 1)
     monkeypatch.setattr("labelquorum.learn.inspection.DRAWS", None)  # it would fail
     after = stream.workers(matrices=False)
     for one, other in zip(before, after, strict=True):

@@ -34,6 +34,7 @@ from labelquorum.learn.analysis.certificate import (
 from labelquorum.learn.analysis.collusion import Pairs, pair_scores
 from labelquorum.learn.analysis.expected_error import ExpectedError, expected_error
 from labelquorum.learn.analysis.explain import TINY, adds_up, gains, odds, prospects
+from labelquorum.learn.analysis.intervals import wilson
 from labelquorum.learn.audit import audit_of, read_audit
 from labelquorum.learn.jury import Jury, jury_report
 from labelquorum.learn.lazy import pd
@@ -56,6 +57,10 @@ DRAWS = 400
 
 MAX_INTERVAL_CLASSES = 64
 """Classes up to which intervals are computed: the cost grows with their cube."""
+
+MAX_POSTERIOR_CLASSES = 20
+"""Classes up to which bounds of skills in a jury and in the service are those of the posterior: for
+1,000 workers and 60 classes these take 25 s."""
 
 MAX_MATRIX_NUMBERS = 1 << 22
 """Numbers in the matrices that are made at a time where only their diagonals are asked for."""
@@ -196,6 +201,23 @@ class Inspection:
         labels = self.worker_stats(index, "labels")
         columns = {"skill": skill, "low": low, "high": high, "labels": labels}
         return pd.DataFrame(columns, index=id_index(ids, "worker"))
+
+    def skill_bounds(self, workers: NDArray[np.intp], level: float) -> Floats:
+        """Skills and their bounds, (P, 3); NaN bounds of a method that has none.
+
+        With many classes, bounds are Wilson's: those of the posterior take long.
+        """
+        learned, has_draws = self._model.fitted(), self._method.draws is not None
+        if has_draws and len(learned.vocabulary.classes) <= MAX_POSTERIOR_CLASSES:
+            ids = learned.vocabulary.worker_ids
+            table = self.skill_intervals(level, [ids[k] for k in workers.tolist()])
+            return table[["skill", "low", "high"]].to_numpy(np.float64)
+        found = np.full((len(workers), 3), np.nan)
+        found[:, 0] = self.right(workers) @ self.class_prior()
+        if has_draws:
+            counts = np.maximum(self.worker_stats(workers, "labels"), 1).tolist()
+            found[:, 1:] = [wilson(p, n, level) for p, n in zip(found[:, 0], counts, strict=True)]
+        return found
 
     def confusion_intervals(
         self, level: float = 0.95, workers: Iterable[Hashable] | None = None
@@ -358,21 +380,9 @@ class Inspection:
             gold,
             workers,
             (vocabulary.worker_ids, vocabulary.classes, vocabulary.attributes),
-            self._skills_or_nan(workers, level),
+            self.skill_bounds(workers, level),
             level,
         )
-
-    def _skills_or_nan(self, workers: NDArray[np.intp], level: float) -> Floats:
-        """Skills and their bounds, (P, 3); NaN bounds of a method that has none."""
-        ids = self._model.fitted().vocabulary.worker_ids
-        try:
-            table = self.skill_intervals(level, [ids[k] for k in workers.tolist()])
-            return table[["skill", "low", "high"]].to_numpy(np.float64)
-        except StateError:
-            found = np.full((len(workers), 3), np.nan)
-            right = np.diagonal(self.confusion(workers), axis1=1, axis2=2)
-            found[:, 0] = right @ self.class_prior()
-            return found
 
     def _pairs(self) -> Pairs:
         chunk, probs, evidence, temperature = self._open_evidence()

@@ -11,19 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from labelquorum.errors import StateError
 from labelquorum.learn.analysis.drift import changes
-from labelquorum.learn.analysis.intervals import wilson
 from labelquorum.learn.estimator import Estimator
 from labelquorum.learn.model_file import write_snapshot
 from labelquorum.store.learner import Work
 from labelquorum.store.model_rows import looked_at, snapshot_of
 
 __all__ = ["QUESTIONS", "answer"]
-
-
-INTERVALS = 20
-"""With more classes, skill intervals are Wilson's: those of the posterior take long."""
 
 
 def answer(work: Work, question: str, options: Mapping[str, Any]) -> Any:
@@ -45,32 +39,16 @@ def skills(
     model: Estimator, workers: list[Any], level: float = 0.95, matrices: bool = True
 ) -> list[dict[str, Any]]:
     """How often each of these workers is right, between which bounds, and what they confuse."""
-    place = {worker: k for k, worker in enumerate(model.workers_.tolist())}
-    skill = model.skills_.to_numpy()
+    _, index = model.inspection.find_workers(workers)
+    bounds = model.inspection.skill_bounds(index, level).tolist()
     reported: list[dict[str, Any]] = [
-        {"worker": worker, "skill": float(skill[place[worker]]), "low": low, "high": high}
-        for worker, (low, high) in zip(workers, _bounds(model, workers, level), strict=True)
+        {"worker": worker, "skill": skill, "low": _finite(low), "high": _finite(high)}
+        for worker, (skill, low, high) in zip(workers, bounds, strict=True)
     ]
     if matrices:
-        _, index = model.inspection.find_workers(workers)
         for one, matrix in zip(reported, model.inspection.confusion(index).tolist(), strict=True):
             one["confusion"] = matrix
     return reported
-
-
-def _bounds(model: Estimator, workers: list[Any], level: float) -> list[Any]:
-    """Between which bounds the skill of each of these workers is known."""
-    if model.model_.aggregator.draws is not None and len(model.classes_) > INTERVALS:
-        _, index = model.inspection.find_workers(workers)
-        labels = model.inspection.worker_stats(index, "labels").tolist()
-        known = model.skills_.to_numpy()[index].tolist()
-        return [wilson(share, max(n, 1), level) for share, n in zip(known, labels, strict=True)]
-    try:
-        table = model.skill_intervals(level, workers)
-    except StateError:  # it keeps no posterior
-        return [[None, None]] * len(workers)
-    found: list[Any] = table[["low", "high"]].to_numpy().tolist()
-    return found
 
 
 def priors(model: Estimator) -> dict[str, Any]:
