@@ -43,6 +43,10 @@ MIN_JUDGE_GOLD = 10
 NAMED = 3
 """Judges of a group found by errors that the sentence names."""
 
+MAX_ORDER_PAIRS = 10_000
+"""Pairs of judges whose orders are compared, those that share most tasks: 500 judges of one model
+in each of two orders would be 250,000 rows of 300 bytes."""
+
 JUDGES = ("labels", "reliability", "low", "high", "by", *Attributes._fields)
 GROUPS = (
     "group",
@@ -96,7 +100,8 @@ class Jury:
     """One row per judge that was asked in two orders: worker, other, order, other_order, tasks,
     flips, flips_low, flips_high (the share of tasks with another verdict), label, shift, low, high
     (how much more often the label is said in `order`), first_shown (whether that is the answer
-    shown first there; False where the orders do not tell)."""
+    shown first there; False where the orders do not tell). Of more than 10,000, those that share
+    most tasks."""
     left_out: int
     """Workers with fewer labels, who are not in the report."""
     level: float
@@ -216,15 +221,15 @@ def jury_report(
     errors[has_gold] = on_gold
     several = (said != MISSING).sum(axis=1) > 1
     errors = errors[several]
-    found = _compared(errors, known, level, said[several])
-    by_truth = on_gold[(said[has_gold] != MISSING).sum(axis=1) > 1]
-    if len(by_truth) >= MIN_GOLD_TASKS:
-        counted = _compared(by_truth, known, level)
-        pairs = [(one[0].shared >= MIN_SHARED_TASKS).sum() for one in (counted, found)]
-        # A few pairs of a sparse crowd do not stand for all of them.
-        if pairs[0] >= pairs[1] / 2 and np.isfinite(counted[0].within[0]):
-            reference, errors, found = "gold", by_truth, counted
-    correlations, groups = found
+    by_truth, found = on_gold[(said[has_gold] != MISSING).sum(axis=1) > 1], None
+    # A few pairs of a sparse crowd do not stand for all of them.
+    if (
+        len(by_truth) >= MIN_GOLD_TASKS
+        and _n_comparable(by_truth) >= _n_comparable(errors) / 2
+        and np.isfinite((counted := _compared(by_truth, known, level))[0].within[0])
+    ):
+        reference, errors, found = "gold", by_truth, counted
+    correlations, groups = found or _compared(errors, known, level, said[several])
     rho = (correlations.within[0], correlations.within_low[0], correlations.within_high[0])
     n_judges = len(workers)
     effective, high, low = (effective_number(n_judges, float(value)) for value in rho)
@@ -269,14 +274,17 @@ def _compared(
         for model, some in by_model.items()
         if len(some) > 1
     ]
-    if not groups:
-        plain = error_correlations(errors, level=level, said=said)
-        found = found_groups(plain.pairs, plain.shared)
-        groups = [(f"group {n}", "errors", some) for n, some in enumerate(found, 1)]
-        if not groups:
-            return plain, groups
-    members = [some for _, _, some in groups]
-    return error_correlations(errors, members, level, said), groups
+    if groups:
+        members = [some for _, _, some in groups]
+        return error_correlations(errors, members, level, said), groups
+    found = error_correlations(errors, found_groups, level, said)
+    return found, [(f"group {n}", "errors", some) for n, some in enumerate(found.groups, 1)]
+
+
+def _n_comparable(errors: Floats) -> int:
+    """The number of pairs of judges that share enough tasks."""
+    seen = np.isfinite(errors).astype(np.float64)
+    return int((seen.T @ seen >= MIN_SHARED_TASKS).sum())
 
 
 def _judge_table(
@@ -327,24 +335,26 @@ def _order_table(
     for k, judge in enumerate(known):
         if judge.model is not None and judge.order is not None:
             asked.setdefault((judge.model, judge.prompt), []).append(k)
-    rows = []
-    for same in asked.values():
-        for one, two in combinations(sorted(same, key=lambda k: str(known[k].order)), 2):
-            order, other = str(known[one].order), str(known[two].order)
-            if order == other:
-                continue
-            both = (said[:, one] != MISSING) & (said[:, two] != MISSING)
-            first = first_shown(order, other, classes)
-            effect = order_effect(
-                said[both, one].astype(np.intp),
-                said[both, two].astype(np.intp),
-                len(classes),
-                first,
-                level,
-            )
-            if effect is not None:
-                row = (names[one], names[two], order, other, *effect, first is not None)
-                rows.append(row)
+    pairs = [
+        (one, two)
+        for same in asked.values()
+        for one, two in combinations(sorted(same, key=lambda k: str(known[k].order)), 2)
+        if known[one].order != known[two].order
+    ]
+    if len(pairs) > MAX_ORDER_PAIRS:
+        seen = (said != MISSING).astype(np.float32)
+        shared = (seen.T @ seen)[tuple(np.transpose(pairs))]
+        most = np.argsort(-shared, kind="stable")[:MAX_ORDER_PAIRS]
+        pairs = [pairs[n] for n in np.sort(most).tolist()]
+    rows, by_judge = [], np.ascontiguousarray(said.T).astype(np.intp)
+    for one, two in pairs:
+        order, other = str(known[one].order), str(known[two].order)
+        verdicts = by_judge[[one, two]]
+        verdicts = verdicts[:, (verdicts != MISSING).all(axis=0)]
+        first = first_shown(order, other, classes)
+        effect = order_effect(verdicts[0], verdicts[1], len(classes), first, level)
+        if effect is not None:
+            rows.append((names[one], names[two], order, other, *effect, first is not None))
     table = pd.DataFrame(rows, columns=list(ORDERS))
     table["label"] = pd.Series([classes[c] for c in table["label"]], dtype=object)
     return table.sort_values("flips", ascending=False, kind="stable", ignore_index=True)

@@ -1,6 +1,8 @@
 """Juries with known answers: effective judges, groups that err together, order effects."""
 
 import json
+from itertools import combinations
+from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
@@ -8,6 +10,9 @@ import pytest
 
 import labelquorum as lq
 from labelquorum.errors import StateError
+from labelquorum.learn import inspection
+from labelquorum.learn import jury as jury_of_model
+from labelquorum.learn.analysis.intervals import wilson
 from labelquorum.learn.analysis.jury import (
     effective_number,
     error_correlations,
@@ -271,3 +276,162 @@ def test_the_report_as_plain_values_is_json(truth, rng):
     assert plain["text"] == str(jury) and plain["effective"] == pytest.approx(jury.effective)
     assert [row["worker"] for row in plain["judges"]] == jury.judges.index.tolist()
     assert jury._repr_html_().startswith("<p>4 judges count as")
+
+
+# ── the same, pair by pair ───────────────────────────────────────────────────────────────────
+
+
+def pair_correlation(errors, said, j, k):
+    """Pearson's correlation on the tasks both have labelled; NaN where one never differs."""
+    both = np.isfinite(errors[:, j]) & np.isfinite(errors[:, k])
+    a, b = errors[both, j], errors[both, k]
+    if both.sum() < 2:
+        return np.nan
+    wrong = a * b if said is None else a + b - 1 + (1 - a) * (said[both, j] == said[both, k])
+    variances = a.mean() - a.mean() ** 2, b.mean() - b.mean() ** 2
+    if min(variances) <= 1e-12:
+        return np.nan
+    return (wrong.mean() - a.mean() * b.mean()) / np.sqrt(variances[0] * variances[1])
+
+
+def group_means(pairs, groups):
+    """Means of pairs within groups, and those less the mean with judges outside."""
+    every = np.arange(len(pairs))
+    found = []
+    for members in (every, *groups):
+        outside = np.setdiff1d(every, members)
+        inside, across = pairs[np.ix_(members, members)], pairs[np.ix_(members, outside)]
+        some = [one[np.isfinite(one)] for one in (inside, across)]
+        within, beyond = (one.mean() if len(one) else np.nan for one in some)
+        found.append((within, within - beyond))
+    return np.array(found).T
+
+
+def straightforward(errors, groups, said):
+    """Correlations, means, and half-widths by the jackknife, leaving out each part in turn."""
+    n, k = errors.shape
+    seen = np.isfinite(errors).astype(int)
+
+    def correlated(rows):
+        pairs = np.full((k, k), np.nan)
+        for i, j in zip(*np.triu_indices(k, 1), strict=True):
+            labels = None if said is None else said[rows]
+            pairs[i, j] = pairs[j, i] = pair_correlation(errors[rows], labels, i, j)
+        return pairs
+
+    pairs = correlated(np.ones(n, bool))
+    pairs[seen.T @ seen < 5] = np.nan
+    without = []
+    for part in range(50):
+        rest = np.where(np.isfinite(pairs), correlated(np.arange(n) % 50 != part), np.nan)
+        without.append(group_means(rest, groups))
+    spread = (without - np.mean(without, axis=0)) ** 2
+    return pairs, group_means(pairs, groups), 1.959963984540054 * np.sqrt(49 * spread.mean(axis=0))
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_correlations_and_intervals_are_those_computed_pair_by_pair(rng, is_given):
+    posterior = rng.dirichlet(np.ones(3), 120)
+    said = rng.integers(0, 3, (120, 7)).astype(np.int32)
+    said[:, 1] = np.where(rng.random(120) < 0.7, said[:, 0], said[:, 1])
+    errors = 1 - np.take_along_axis(posterior, said.astype(np.intp), axis=1)
+    if is_given:
+        errors = (said != 0).astype(float)
+    errors[rng.random(errors.shape) < 0.6] = np.nan
+    errors[6:, 6] = np.nan  # shares about two tasks with each
+    errors[:, 5] = np.where(np.isnan(errors[:, 5]), np.nan, 0.0)  # never wrong
+    groups = [np.array([0, 1]), np.array([2, 5, 6]), np.array([3])]
+    labels = None if is_given else said
+    pairs, means, reach = straightforward(errors, groups, labels)
+    found = error_correlations(errors, groups, said=labels)
+    assert 6 < np.isfinite(pairs).sum() < 42
+    np.testing.assert_allclose(found.pairs, pairs, atol=1e-9)
+    np.testing.assert_allclose([found.within, found.excess], means, atol=1e-9)
+    half = [(found.excess_high - found.excess_low) / 2, found.within - found.within_low]
+    np.testing.assert_allclose(half[0], reach[1], atol=1e-9)
+    np.testing.assert_allclose(half[1], np.minimum(reach[0], means[0] + 1), atol=1e-9)
+
+
+def joined_by_hand(pairs, shared):
+    """Groups by the p-values of all pairs, and the mean over all pairs of two groups."""
+    one, two = np.triu_indices(len(pairs), 1)
+    known = np.isfinite(pairs[one, two])
+    one, two = one[known], two[known]
+    usual = np.median(pairs[one, two])
+    reach = np.arctanh(np.clip(pairs[one, two], -0.999, 0.999)) - np.arctanh(usual)
+    score = reach * np.sqrt(np.maximum(shared[one, two] - 3, 1))
+    chance = np.array([NormalDist().cdf(-value) for value in score])
+    order = np.argsort(chance)
+    passed = np.flatnonzero(chance[order] <= 0.01 * np.arange(1, len(order) + 1) / len(order))
+    excess = np.zeros(pairs.shape)
+    for n in order[: passed.max(initial=-1) + 1]:
+        excess[one[n], two[n]] = excess[two[n], one[n]] = pairs[one[n], two[n]] - usual
+    groups = [[k] for k in range(len(pairs))]
+    while len(groups) > 1:
+        mean, a, b = max(
+            (excess[np.ix_(groups[a], groups[b])].mean(), -a, -b)
+            for a, b in combinations(range(len(groups)), 2)
+        )
+        if mean < 0.2:
+            break
+        groups[-a] += groups.pop(-b)
+    return sorted(sorted(group) for group in groups if len(group) > 1)
+
+
+def test_groups_are_those_joined_by_hand(rng):
+    n_found = 0
+    for _ in range(5):
+        errors = (rng.random((150, 18)) < 0.3).astype(float)
+        for members, share in ((slice(0, 5), 0.7), (slice(5, 12), 0.5), (slice(12, 15), 0.4)):
+            copied = rng.random((150, 1)) < share
+            errors[:, members] = np.where(copied, errors[:, members][:, :1], errors[:, members])
+        errors[rng.random(errors.shape) < 0.3] = np.nan
+        pairs = error_correlations(errors)
+        found = found_groups(pairs.pairs, pairs.shared)
+        assert [one.tolist() for one in found] == joined_by_hand(pairs.pairs, pairs.shared)
+        n_found += len(found)
+    assert n_found > 9
+
+
+def test_of_a_crowd_in_which_few_pairs_share_tasks_no_group_is_found(rng):
+    errors = np.full((200, 200), np.nan)
+    for pair in range(20):  # of 19,900 pairs
+        errors[pair * 10 : pair * 10 + 10, pair * 2 : pair * 2 + 2] = rng.random((10, 2)) < 0.4
+    pairs = error_correlations(errors)
+    assert 10 < np.isfinite(pairs.pairs).sum() / 2 < 100
+    assert not found_groups(pairs.pairs, pairs.shared)
+
+
+def test_groups_can_be_found_while_errors_are_correlated(rng):
+    errors = (rng.random((200, 9)) < 0.3).astype(float)
+    errors[:, 1:4] = errors[:, :1]
+    found = error_correlations(errors, found_groups)
+    assert [one.tolist() for one in found.groups] == [[0, 1, 2, 3]]
+    np.testing.assert_array_equal(found.excess, error_correlations(errors, found.groups).excess)
+
+
+def test_of_many_pairs_in_two_orders_those_that_share_most_tasks_are_compared(
+    truth, rng, monkeypatch
+):
+    table = votes(said_by(truth, rng, 6))
+    table = table[~table["worker"].isin(["w00", "w03"]) | (rng.random(len(table)) < 0.7)]
+    workers = pd.DataFrame(
+        {"worker": [f"w0{k}" for k in range(6)], "model": "m", "order": ["AB", "BA"] * 3}
+    )
+    model = lq.BiLA().fit(table, workers=workers)
+    rows = model.jury().order_effects
+    assert len(rows) == 9
+    monkeypatch.setattr(jury_of_model, "MAX_ORDER_PAIRS", 4)
+    fewer = model.jury().order_effects
+    pd.testing.assert_frame_equal(fewer, rows[rows["tasks"] == N_TASKS].reset_index(drop=True))
+
+
+def test_with_many_classes_the_bounds_of_a_skill_are_wilsons(truth, rng, monkeypatch):
+    model = lq.BiLA().fit(votes(said_by(truth, rng, 4)))
+    by_posterior = model.jury().judges
+    monkeypatch.setattr(inspection, "MAX_POSTERIOR_CLASSES", 1)
+    judges = model.jury().judges
+    for row in judges.itertuples():
+        bounds = wilson(row.reliability, N_TASKS, 0.95)
+        assert (row.low, row.high) == pytest.approx(bounds, abs=1e-6)
+    np.testing.assert_allclose(judges["reliability"], by_posterior["reliability"], atol=1e-6)

@@ -5,7 +5,7 @@ k / (1 + (k − 1) ρ) independent ones (the design effect of L. Kish, Survey Sa
 Arrays in, arrays out; `learn/jury.py` makes the report of them. `docs/judges.md` explains it.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import sqrt
 from statistics import NormalDist
 from typing import NamedTuple
@@ -44,11 +44,16 @@ VOTES_AT_ONCE = 4096
 TINY = 1e-12
 
 
+Columns = NDArray[np.intp]  # of judges
+Groups = Sequence[Columns]
+
+
 class Correlations(NamedTuple):
     """How the errors of judges go together, (…, G) for all judges first and then each group."""
 
     pairs: Floats  # (K, K); NaN on the diagonal and where two share too few tasks or never differ
     shared: Floats  # (K, K) tasks both have labelled
+    groups: Groups  # without that of all judges
     within: Floats  # (G,) mean correlation of two judges of the group
     within_low: Floats
     within_high: Floats
@@ -70,7 +75,7 @@ def effective_number(n_judges: int, correlation: float) -> float:
 
 def error_correlations(
     errors: Floats,
-    groups: Sequence[NDArray[np.intp]] = (),
+    groups: Groups | Callable[[Floats, Floats], Groups] = (),
     level: float = 0.95,
     said: NDArray[np.int32] | None = None,
 ) -> Correlations:
@@ -86,25 +91,37 @@ def error_correlations(
         (N, K): 1 where the judge is wrong, 0 where right, between them for a probability given all
         labels; NaN where they have not labelled the task.
     groups
-        Columns of judges that are reported together.
+        Columns of judges that are reported together, each in one group at most; or a function that
+        finds them in `pairs` and `shared`.
     level
         Of the intervals, by the jackknife over tasks.
     said
         (N, K) labels; for probabilities, which alone do not tell who is wrong together.
     """
     n_tasks, n_judges = errors.shape
-    members = [np.arange(n_judges), *groups]
+    total, is_expected = _sums(errors, said), said is not None
+    pairs = np.full((n_judges, n_judges), np.nan)
+    one, two = np.nonzero(np.triu(total[0] >= MIN_SHARED_TASKS, 1))
+    found = _correlate(*_of_pairs(total, one, two, is_expected))
+    pairs[one, two] = pairs[two, one] = found
+    if callable(groups):
+        groups = groups(pairs, total[0])
+    group = np.full(n_judges, len(groups), np.intp)
+    for g, members in enumerate(groups):
+        group[members] = g
+    usable = np.triu(np.isfinite(pairs))
+    sums = _group_sums(found, group[one], group[two], len(groups))
+    point = _means(sums)
     parts = [slice(n, None, JACKKNIFE_PARTS) for n in range(min(JACKKNIFE_PARTS, n_tasks))]
-    total = _sums(errors, said)
-    pairs = _correlate(*total)
-    pairs[total[0] < MIN_SHARED_TASKS] = np.nan
-    usable = np.isfinite(pairs)
-    point = _means(pairs, members)
     without = np.full((len(parts), *point.shape), np.nan)  # (P, 2, G)
     for p, part in enumerate(parts):
         left_out = _sums(errors[part], None if said is None else said[part])
-        rest = (a - b for a, b in zip(total, left_out, strict=True))
-        without[p] = _means(np.where(usable, _correlate(*rest), np.nan), members)
+        one, two = np.nonzero(usable & (left_out[0] > 0))  # the other pairs stay as they are
+        terms = (_of_pairs(some, one, two, is_expected) for some in (total, left_out))
+        rest = _correlate(*(a - b for a, b in zip(*terms, strict=True)))
+        sides = group[one], group[two], len(groups)
+        change = _group_sums(rest, *sides) - _group_sums(pairs[one, two], *sides)
+        without[p] = _means(sums + change)
     reach = np.full(point.shape, np.nan)
     if len(parts) > 1:
         # (P − 1) / P Σ_p (θ_p − θ̄)²
@@ -115,6 +132,7 @@ def error_correlations(
     return Correlations(
         pairs,
         total[0],
+        groups,
         point[0],
         low[0],
         np.minimum(high[0], 1),
@@ -130,22 +148,24 @@ def found_groups(pairs: Floats, shared: Floats) -> list[NDArray[np.intp]]:
     Pairs that are not significantly above the median pair count as that; judges are then joined
     by average linkage as long as two groups correlate by `MIN_EXCESS_CORRELATION` more.
     """
-    upper = np.triu_indices(len(pairs), 1)
-    known = np.isfinite(pairs[upper])
-    if known.sum() < 2:
+    one, two = np.nonzero(np.triu(np.isfinite(pairs), 1))
+    if len(one) < 2:
         return []
-    usual = float(np.median(pairs[upper][known]))
+    found = pairs[one, two]
+    usual = float(np.median(found))
     # atanh r is about normal with variance 1 / (n − 3) (R. A. Fisher, 1921)
-    reach = np.arctanh(np.clip(pairs[upper], -0.999, 0.999)) - np.arctanh(min(usual, 0.999))
-    score = np.where(known, reach * np.sqrt(np.maximum(shared[upper] - 3, 1)), -np.inf)
-    chance = np.array([NormalDist().cdf(-value) for value in score.tolist()])
+    reach = np.arctanh(np.clip(found, -0.999, 0.999)) - np.arctanh(min(usual, 0.999))
+    score = reach * np.sqrt(np.maximum(shared[one, two] - 3, 1))
+    # Of the others, chance alone exceeds the rate, which is the bound of the last rank.
+    likely = np.flatnonzero(score >= -NormalDist().inv_cdf(FALSE_DISCOVERY_RATE) - TINY)
+    chance = np.array([NormalDist().cdf(-value) for value in score[likely].tolist()])
     order = np.argsort(chance, kind="stable")
-    bound = FALSE_DISCOVERY_RATE * np.arange(1, len(order) + 1) / known.sum()
+    bound = FALSE_DISCOVERY_RATE * np.arange(1, len(order) + 1) / len(found)
     passed = np.flatnonzero(chance[order] <= bound)
-    chosen = order[: passed[-1] + 1] if len(passed) else order[:0]
+    chosen = likely[order[: passed[-1] + 1]] if len(passed) else order[:0]
     excess = np.zeros(pairs.shape)
-    for row, column in zip(upper[0][chosen], upper[1][chosen], strict=True):
-        excess[row, column] = excess[column, row] = pairs[row, column] - usual
+    excess[one[chosen], two[chosen]] = found[chosen] - usual
+    excess += excess.T
     return _average_linkage(excess)
 
 
@@ -208,14 +228,14 @@ def _sums(errors: Floats, said: NDArray[np.int32] | None) -> tuple[Floats, Float
     """Over the tasks two judges share: their number, errors of the first and of both, (K, K) each.
 
     Of labels a and b with the probabilities e of being wrong, both are wrong with
-    P(z ≠ a, z ≠ b) = e_a + e_b − 1 + (1 − e_a) [a = b].
+    P(z ≠ a, z ≠ b) = e_a + e_b − 1 + (1 − e_a) [a = b]: then the last term alone is summed.
     """
     seen = np.isfinite(errors)
     x, m = np.where(seen, errors, 0.0), seen.astype(np.float64)
     n, sums = m.T @ m, x.T @ m
     if said is None:
         return n, sums, x.T @ x
-    both = sums + sums.T - n
+    both = np.zeros(n.shape)
     task, judge = np.nonzero(seen)
     votes = task * (int(said.max(initial=0)) + 1) + said[task, judge]  # the same for [a = b]
     votes = np.unique(votes, return_inverse=True)[1]
@@ -232,39 +252,52 @@ def _sums(errors: Floats, said: NDArray[np.int32] | None) -> tuple[Floats, Float
     return n, sums, both
 
 
-def _correlate(n: Floats, sums: Floats, both: Floats) -> Floats:
-    """Pearson's correlation of every two, (K, K); an error is 0 or 1, so that E x² = E x."""
+def _of_pairs(
+    sums: tuple[Floats, Floats, Floats], one: Columns, two: Columns, is_expected: bool
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Of pairs: tasks they share, errors of the first, of the second, of both, (P,) each."""
+    n, first, second = sums[0][one, two], sums[1][one, two], sums[1][two, one]
+    both = sums[2][one, two]
+    return n, first, second, first + second - n + both if is_expected else both
+
+
+def _correlate(n: Floats, first: Floats, second: Floats, both: Floats) -> Floats:
+    """Pearson's correlation of pairs, (P,); an error is 0 or 1, so that E x² = E x."""
     with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0: nothing is shared
-        variance = sums / n - (sums / n) ** 2
-        covariance = both / n - sums * sums.T / n**2
-        found = covariance / np.sqrt(variance * variance.T)
-    usable = (n > 1) & (np.minimum(variance, variance.T) > TINY)
-    np.fill_diagonal(usable, val=False)
-    return np.where(usable, found, np.nan)
+        variance, other = first / n - (first / n) ** 2, second / n - (second / n) ** 2
+        found = (both / n - first * second / n**2) / np.sqrt(variance * other)
+    return np.where((n > 1) & (np.minimum(variance, other) > TINY), found, np.nan)
 
 
-def _means(pairs: Floats, members: Sequence[NDArray[np.intp]]) -> Floats:
-    """The mean within each group, and that less the mean with those outside, (2, G)."""
-    found = np.full((2, len(members)), np.nan)
-    known = np.isfinite(pairs)
-    values = np.where(known, pairs, 0.0)
-    for g, group in enumerate(members):
-        inside = np.ix_(group, group)
-        n_inside, inner = known[inside].sum(), values[inside].sum()
-        n_outside = known[group].sum() - n_inside
-        if n_inside:
-            found[0, g] = inner / n_inside
-        if n_inside and n_outside:
-            found[1, g] = found[0, g] - (values[group].sum() - inner) / n_outside
-    return found
+def _group_sums(pairs: Floats, one: Columns, two: Columns, n_groups: int) -> Floats:
+    """Sums and numbers of known pairs (P,), from the groups of both sides; (2, 2, 1 + G).
+
+    Those of all pairs and of each group, and those with one side in the group. A side in no group
+    has the number `n_groups`.
+    """
+    known, within = np.isfinite(pairs), one == two
+    sums = np.zeros((2, 2, 1 + n_groups))
+    for n, values in enumerate((np.where(known, pairs, 0.0), known.astype(np.float64))):
+        inside, across = np.where(within, values, 0.0), np.where(within, 0.0, values)
+        sums[n, 0, 0] = values.sum()
+        sums[n, 0, 1:] = np.bincount(one, inside, n_groups + 1)[:-1]
+        sums[n, 1, 1:] = sum(np.bincount(side, across, n_groups + 1)[:-1] for side in (one, two))
+    return sums
 
 
-def _average_linkage(excess: Floats) -> list[NDArray[np.intp]]:
+def _means(sums: Floats) -> Floats:
+    """The mean of all pairs and within each group, and that less the mean across, (2, 1 + G)."""
+    empty = np.full(sums[0].shape, np.nan)
+    within, across = np.divide(sums[0], sums[1], out=empty, where=sums[1] > 0)
+    return np.stack([within, within - across])
+
+
+def _average_linkage(excess: Floats) -> list[Columns]:
     """Join the two groups with the largest mean excess until it is too small."""
     groups = [[k] for k in range(len(excess))]
     mean = excess.copy()
     np.fill_diagonal(mean, -np.inf)
-    while len(groups) > 1:
+    while True:
         one, two = sorted(divmod(int(mean.argmax()), len(groups)))
         if mean[one, two] < MIN_EXCESS_CORRELATION:
             break
@@ -272,6 +305,7 @@ def _average_linkage(excess: Floats) -> list[NDArray[np.intp]]:
         joined = (n_one * mean[one] + n_two * mean[two]) / (n_one + n_two)
         joined[one] = -np.inf
         mean[one], mean[:, one] = joined, joined
-        groups[one] += groups.pop(two)
-        mean = np.delete(np.delete(mean, two, axis=0), two, axis=1)
+        mean[two], mean[:, two] = -np.inf, -np.inf  # it has no row of its own any longer
+        groups[one] += groups[two]
+        groups[two] = []
     return [np.array(sorted(group), np.intp) for group in groups if len(group) > 1]
