@@ -114,3 +114,11 @@ def test_the_benchmark_of_large_bodies_tells_latency_and_memory() -> None:
     assert [list(part["statuses"]) for part in parts] == [["422"], ["422"], ["200"]]
     assert all(part["healthz_ms"]["max"] < 60_000 for part in parts)
     assert all(part["peak_mb"] < 1_000 for part in parts)
+
+
+def test_the_benchmark_of_questions_asks_both_streams_the_same() -> None:
+    streams = json.loads(run_script("benchmarks/questions.py", "--quick"))["streams"]
+    crowd, judges = (streams[name]["questions"] for name in ("crowd", "judges"))
+    assert list(crowd) == list(judges)
+    assert all(row["seconds"] >= 0 for row in crowd.values())
+    assert {"jury, 1,000", "certificate", "worker table"} <= set(crowd)
