@@ -9,8 +9,6 @@ from labelquorum.server.auth import Keyring
 from labelquorum.server.errors import RETRY_SECONDS, error_response
 from labelquorum.store.api_keys import Key
 
-__all__ = ["PIECE_BYTES", "LargeAnswers"]
-
 LARGE_BYTES = 10**6
 """A body above this counts as large, and so does one of unknown size; events do not."""
 

@@ -73,26 +73,25 @@ def stream_certificate(
     """Which answers of a stream may stand, and which tasks a person must still see."""
     answers, gold = schema.answers.c, schema.gold.c
     # In the order of ids, which no draw of gold changes: it decides between equal confidences.
-    everything = (
-        sa.select(answers.item, answers.confidence)
-        .where(answers.stream == ref.key)
-        .order_by(answers.item)
-    )
+    of_stream = answers.stream == ref.key
     with ref.read() as connection:
-        rows = connection.execute(everything).all()
+        # By columns: a row of each of a million tasks would be a tuple of its own.
+        items, sure = (
+            list(connection.scalars(sa.select(column).where(of_stream).order_by(answers.item)))
+            for column in (answers.item, answers.confidence)
+        )
         known = set(connection.scalars(sa.select(gold.item).where(gold.stream == ref.key)))
         found = _gold(ref, connection)
-    before = dict(zip(found.items, found.confidence.tolist(), strict=True))
-    sure = {
-        item: before.get(item, present)
-        for item, present in rows
-        if item in before or item not in known
-    }
-    place = {item: n for n, item in enumerate(sure)} if before else {}
-    audit = checked_audit([place[item] for item in found.items], found.wrong, len(sure))
-    scores = np.clip(np.fromiter(sure.values(), np.float64, len(sure)), 0, 1)
-    ids = decode_all(list(sure))
-    return certificate(scores, audit, error, confidence, sampling).named(ids.__getitem__)
+    left_out = known.difference(found.items)
+    scores = np.array(sure, np.float64)[[item not in left_out for item in items]]
+    items = [item for item in items if item not in left_out]
+    place = dict.fromkeys(found.items, 0)
+    place.update((item, n) for n, item in enumerate(items) if item in place)
+    drawn = [place[item] for item in found.items]
+    scores[drawn] = found.confidence
+    audit, ids = checked_audit(drawn, found.wrong, len(items)), decode_all(items)
+    sampled = certificate(np.clip(scores, 0, 1), audit, error, confidence, sampling)
+    return sampled.named(ids.__getitem__)
 
 
 def _gold(ref: StreamRef, connection: sa.Connection) -> _Gold:

@@ -15,9 +15,6 @@ from labelquorum.learn.model_file import write_snapshot
 from labelquorum.store.learner import Work
 from labelquorum.store.model_rows import looked_at, snapshot_of
 
-INTERVALS = 20
-"""With more classes, skill intervals are Wilson's: those of the posterior take long."""
-
 
 def answer(work: Work, question: str, options: Mapping[str, Any]) -> Any:
     """Ask a model of these workers and these open items."""
