@@ -764,7 +764,9 @@ def test_a_commit_costs_what_its_chunk_has_however_many_workers_there_are(store)
         stream.accept({"u": {"a": "y", "c": "y"}})
         cut, before = stream.cut(), traffic.written
         with store.read() as connection:
-            works.append(stream._applier.work(connection, stream.ref.chunk(connection, cut.id)))
+            chunk = stream.ref.chunk(connection, cut.id)
+            [part], rows = stream._applier._read(connection, [chunk])
+            works.append(rows.work(chunk, *part))
         stream.advance(cut)
         costs.append(traffic.written - before)
     assert costs[0] == costs[1] <= 10

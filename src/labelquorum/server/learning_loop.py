@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from labelquorum.errors import LabelQuorumError, StateError, StoreError
@@ -134,15 +135,14 @@ class LearningLoop:
                 return
             while not self._stop.is_set():
                 todo, n_due = stream.backlog()
-                # One at a time: were all that is due cut first, a busy stream would never learn.
-                if n_due and stream.cut():
-                    todo, n_due = stream.backlog()
-                self._behind[name] = len(todo) + n_due
-                self.on_look(name, self._behind[name], todo[0] if todo else None)
-                if not todo:
+                # Some at a time: were all that is due cut first, a busy stream would never learn.
+                cuts = stream.cut_some() if n_due else []
+                behind = self._behind[name] = len(todo) + max(n_due, len(cuts))
+                if not (todo or cuts):
+                    self.on_look(name, behind, None)
                     return
                 try:
-                    stream.advance(todo[0])
+                    stream.advance_some(partial(self.on_look, name, behind))
                 except StateError as error:  # it counts as an attempt
                     log.warning("chunk failed", extra={"stream": name, "error": str(error)})
                 self._is_healthy(True)

@@ -24,6 +24,13 @@ MAX_ROWS_PER_LABEL = 4
 """Labels are found by their rows if at most this many came per label of a chunk since its first;
 else by their items, which costs a label as much as reading some ten rows."""
 
+MAX_ITEMS_PER_COMMIT = 2_000
+"""Tasks of chunks that are cut or applied in one transaction, unless one chunk alone has more:
+labels wait for it, and larger transactions save no more time."""
+
+MAX_CHUNKS_PER_COMMIT = 16
+"""The same in chunks: each takes some statements of its own."""
+
 
 class Cut(NamedTuple):
     """A chunk that was cut."""
@@ -35,14 +42,6 @@ class Cut(NamedTuple):
     n_labels: int
     seed: int
     configuration: str
-
-
-class _Chosen(NamedTuple):
-    """The items of a chunk that is to be cut."""
-
-    items: list[str]
-    first_row: int  # none of their labels has an earlier one
-    n_labels: int
 
 
 class Chunker:
@@ -59,53 +58,69 @@ class Chunker:
         flush
             Cut what is there, ready or not: no more labels will come.
         """
+        cuts = self._cut(flush, 1)
+        return cuts[0] if cuts else None
+
+    def cut_some(self) -> list[Cut]:
+        """Cut the chunks that are due, in one transaction; not all where they are many."""
+        return self._cut(False, MAX_CHUNKS_PER_COMMIT)
+
+    def _cut(self, flush: bool, most: int) -> list[Cut]:
         with self._ref.read() as connection:  # blocks no writer
             rules, now = self._ref.rules(connection), self._ref.now()
             if not (flush or self._due(connection, rules, now)):
-                return None
+                return []
             if flush and not any_row(connection, schema.waiting, self._ref.key):
-                return None
+                return []
         with self._ref.write() as connection:
             now, stream = self._ref.now(), self._ref.row(connection)
-            chosen = self._chosen(connection, rules_of(stream.rules), now, flush)
-            if chosen is None:
-                return None
-            items, dialect = chosen.items, connection.dialect.name
-            these = {"key": self._ref.key, "items": as_parameter(connection, items)}
-            here = {"key": self._ref.key, "number": stream.next_chunk}
-            by_row = stream.next_row - chosen.first_row <= MAX_ROWS_PER_LABEL * chosen.n_labels
-            since = {"since": chosen.first_row} if by_row else {}
-            taken = connection.execute(_take(dialect, by_row), {**here, **these, **since})
-            connection.execute(_wait_no_longer(dialect), these)
-            self._gold.cut(connection, items, stream.next_chunk)
-            first, last = connection.execute(_SPAN, here).one()
-            cut = Cut(
-                stream.next_chunk,
-                stream.next_row if first is None else first,  # of truths alone
-                stream.next_row - 1 if last is None else last,
-                len(items),
-                taken.rowcount,
-                self._ref.settings["seed"],
-                self._ref.configuration.configuration,
-            )
-            row = {"stream": self._ref.key, **cut._asdict(), "state": "cut", "cut_at": now}
-            row |= {"open_until": rules_of(stream.rules).open_until(now)}
-            connection.execute(schema.chunks.insert(), {**row, "attempts": 0, "labels_kept": 1})
+            rules = rules_of(stream.rules)
+            chosen = self._chosen(connection, rules, now, flush, most)
+            if not chosen:
+                return []
+            numbers = range(stream.next_chunk, stream.next_chunk + len(chosen))
+            cuts = [
+                self._write(connection, stream, number, one)
+                for number, one in zip(numbers, chosen, strict=True)
+            ]
+            row = {"stream": self._ref.key, "state": "cut", "cut_at": now, "attempts": 0}
+            row |= {"open_until": rules.open_until(now), "labels_kept": 1}
+            connection.execute(schema.chunks.insert(), [{**row, **one._asdict()} for one in cuts])
+            here = {"key": self._ref.key, "number": numbers[-1]}
             connection.execute(_NEXT, {**here, "now": now})
             fault("before_cut_commit")
         fault("after_cut")
-        return cut
+        return cuts
+
+    def _write(
+        self, connection: sa.Connection, stream: Any, number: int, rows: list[tuple[int, str, int]]
+    ) -> Cut:
+        """Write the number of a chunk to its labels and truths."""
+        first_rows, items, n_labels = zip(*rows, strict=True)
+        dialect = connection.dialect.name
+        these = {"key": self._ref.key, "items": as_parameter(connection, items)}
+        here = {"key": self._ref.key, "number": number}
+        by_row = stream.next_row - first_rows[0] <= MAX_ROWS_PER_LABEL * sum(n_labels)
+        since = {"since": first_rows[0]} if by_row else {}
+        taken = connection.execute(_take(dialect, by_row), {**here, **these, **since})
+        connection.execute(_wait_no_longer(dialect), these)
+        self._gold.cut(connection, items, number)
+        first, last = connection.execute(_SPAN, here).one()
+        return Cut(
+            number,
+            stream.next_row if first is None else first,  # of truths alone
+            stream.next_row - 1 if last is None else last,
+            len(items),
+            taken.rowcount,
+            self._ref.settings["seed"],
+            self._ref.configuration.configuration,
+        )
 
     def backlog(self) -> tuple[list[int], int]:
         """The chunks that are cut and not applied, and how many are due to be cut now."""
         with self._ref.read() as connection:
             rules = self._ref.rules(connection)
             return self._ref.cut_chunks(connection), self._due(connection, rules, self._ref.now())
-
-    def to_apply(self) -> list[int]:
-        """The chunks that are cut and not applied, in order."""
-        with self._ref.read() as connection:
-            return self._ref.cut_chunks(connection)
 
     def change(self, **changes: Any) -> Rules:
         """Change some of the rules from now on; items that are ready stay so.
@@ -155,15 +170,22 @@ class Chunker:
         return {"key": self._ref.key, "wait": rules.max_wait or 0.0, "now": now}
 
     def _chosen(
-        self, connection: sa.Connection, rules: Rules, now: float, flush: bool
-    ) -> _Chosen | None:
-        """The items of the chunk to cut now: those whose first labels came first."""
-        if not flush and not self._due(connection, rules, now):
-            return None
+        self, connection: sa.Connection, rules: Rules, now: float, flush: bool, most: int
+    ) -> list[list[tuple[int, str, int]]]:
+        """The items of the chunks to cut now, those first whose first labels came first.
+
+        Each with the row of its first label and its number of labels.
+        """
+        n_due = 1 if flush else self._due(connection, rules, now)
+        size = rules.chunk_items
+        n_chunks = min(n_due, most, max(1, MAX_ITEMS_PER_COMMIT // size))
+        if not n_chunks:
+            return []
         which = "waiting" if flush else "ready" if rules.max_wait is None else "ready or waited"
-        given = {**self._moments(rules, now), "limit": rules.chunk_items}
-        row = connection.execute(_choose(connection.dialect.name, which), given).one()
-        return None if row.first_row is None else _Chosen(decode(row.items), *row[1:])
+        given = {**self._moments(rules, now), "limit": n_chunks * size}
+        found = connection.execute(_choose(connection.dialect.name, which), given).scalar_one()
+        rows = sorted(decode(found or "[]"))
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def _ready(waited_too: bool, *columns: sa.Column[Any]) -> sa.Subquery:
@@ -211,8 +233,11 @@ for _waited_too in (False, True):
 
 
 @lru_cache(maxsize=16)
-def _choose(dialect: str, which: str) -> sa.Select[Any, Any, Any]:
-    """Items that wait, or are ready, or are ready by waiting too: one row, the items as JSON."""
+def _choose(dialect: str, which: str) -> sa.Select[str]:
+    """Items that wait, or are ready, or are ready by waiting too, as JSON.
+
+    Each is [first row, item, labels].
+    """
     columns = (_waiting.item, _waiting.first_row, _waiting.n_labels)
     if which == "waiting":
         some: Any = sa.select(*columns).where(_waiting.stream == sa.bindparam("key")).subquery()
@@ -220,12 +245,12 @@ def _choose(dialect: str, which: str) -> sa.Select[Any, Any, Any]:
         some = _ready(which == "ready or waited", *columns)
     first = sa.select(some).order_by(some.c.first_row)
     chosen = first.limit(sa.bindparam("limit", type_=sa.Integer)).subquery()
-    listed = getattr(sa.func, "json_agg" if dialect == "postgresql" else "json_group_array")
-    return sa.select(
-        sa.cast(listed(chosen.c.item), sa.Text).label("items"),
-        sa.func.min(chosen.c.first_row).label("first_row"),
-        sa.cast(sa.func.sum(chosen.c.n_labels), sa.BigInteger),
-    )
+    # One row: Python's driver lets other threads run after each, and waits for its turn again.
+    of_postgresql = dialect == "postgresql"
+    listed = sa.func.json_agg if of_postgresql else sa.func.json_group_array
+    array = sa.func.json_build_array if of_postgresql else sa.func.json_array
+    row = array(chosen.c.first_row, chosen.c.item, chosen.c.n_labels)
+    return sa.select(sa.cast(listed(row), sa.Text))
 
 
 @lru_cache(maxsize=16)

@@ -9,7 +9,7 @@ built with those workers alone, in the order they first appeared, and learns as 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from itertools import chain, starmap
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -413,19 +413,14 @@ def _worker_rows(
         book["agreed"].tolist(),
         _bytes_of_tracks(book["track"]),
     )
-    return list(starmap(WorkerRow, zip(*columns, strict=True)))
+    return list(map(WorkerRow._make, zip(*columns, strict=True)))
 
 
 def _bytes_of_tracks(tracks: NDArray[np.float32]) -> list[bytes | None]:
     """What is kept of tracks, (P, BINS, 5): the bins that are used, which are the first."""
-    used = tracks.any(axis=2).sum(axis=1)
-    found: list[bytes | None] = [None] * len(tracks)
-    for bins in np.unique(used[used > 0]).tolist():
-        alike = np.flatnonzero(used == bins)
-        rows = tracks[alike, :bins].reshape(len(alike), -1)
-        for k, row in zip(alike.tolist(), _bytes_of_rows(rows), strict=True):
-            found[k] = row
-    return found
+    rows = _bytes_of_rows(tracks.reshape(len(tracks), -1))
+    used = tracks.any(axis=2).sum(axis=1) * tracks.itemsize * tracks.shape[2]
+    return [row[:end] or None for row, end in zip(rows, used.tolist(), strict=True)]
 
 
 def _open_columns(

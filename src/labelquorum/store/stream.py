@@ -7,7 +7,7 @@ the answers, and deletes the raw labels. So a chunk is applied once or not at al
 acknowledged is never lost.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labelquorum.errors import LabelError, LabelQuorumError, StateError
@@ -138,6 +138,10 @@ class Stream:
         """Cut a chunk if it is due, or with `flush` of what is there; None if there is none."""
         return self._chunker.cut(flush)
 
+    def cut_some(self) -> list[Cut]:
+        """Cut the chunks that are due, in one transaction; not all where they are many."""
+        return self._chunker.cut_some()
+
     def backlog(self) -> tuple[list[int], int]:
         """The chunks that are cut and not applied, and how many are due to be cut now."""
         return self._chunker.backlog()
@@ -159,6 +163,10 @@ class Stream:
         stream continues without it.
         """
         return self._applier.advance(chunk.id if isinstance(chunk, Cut) else chunk)
+
+    def advance_some(self, on_chunk: Callable[[int], None] = lambda number: None) -> list[Applied]:
+        """Learn from the chunks that were cut first, as if each were alone, and commit once."""
+        return self._applier.advance_some(on_chunk)
 
     def failed(self, number: int, error: Exception) -> StateError:
         """Record that a chunk could not be learned from; the third time it is quarantined."""

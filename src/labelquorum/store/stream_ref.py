@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["StreamRef", "rules_of"]
 
 
-_NO_LABELS = LabelColumns()
-
-
 @dataclass(frozen=True, eq=False)
 class StreamRef:
     """One stream of a store; every part of `Stream` holds it."""
@@ -97,11 +94,6 @@ class StreamRef:
         """The chunks that are cut and not applied, in order."""
         return list(connection.scalars(_CUT_CHUNKS, {"stream": self.key}))
 
-    def first_cut_chunk(self, connection: sa.Connection) -> int | None:
-        """The first of them."""
-        first: int | None = connection.scalar(_FIRST_CUT, {"stream": self.key})
-        return first
-
     def model(self, connection: sa.Connection) -> dict[str, Any]:
         """What all workers share: version, classes, n_workers, n_chunks, shared."""
         self.row(connection)
@@ -146,23 +138,20 @@ class StreamRef:
         connection: sa.Connection,
         workers: Sequence[WorkerRow],
         open_items: Sequence[OpenRow] = (),
-        chunk: int = 0,
-        labels: LabelColumns = _NO_LABELS,
-        gold: Sequence[tuple[str, str]] = (),
-        keeps_open: bool = False,
+        also: Iterable[str] = (),
     ) -> Work:
-        """The model with these rows, for the learner."""
-        names = chain((row.worker for row in workers), labels.worker)
+        """The model with these rows, for the learner; attributes are those of `also`, too."""
+        names = chain((row.worker for row in workers), also)
         return Work(
             method=self.configuration.method,
             settings=self.configuration.settings,
-            chunk=chunk,
+            chunk=0,
             **self.model(connection),
             workers=workers,
             open_items=open_items,
-            labels=labels,
-            gold=gold,
-            keeps_open=keeps_open,
+            labels=LabelColumns(),
+            gold=(),
+            keeps_open=False,
             attributes=self.attributes(connection, names),
         )
 
@@ -224,8 +213,5 @@ _RELEASED = (
     schema.streams.update()
     .where(schema.streams.c.id == sa.bindparam("key"))
     .values(held_labels=schema.streams.c.held_labels - sa.bindparam("gone"))
-)
-_FIRST_CUT = sa.select(sa.func.min(_chunks.id)).where(
-    _chunks.stream == _key, _chunks.state == "cut"
 )
 _LAST_EVENT = sa.select(sa.func.max(schema.events.c.id)).where(schema.events.c.stream == _key)
