@@ -25,8 +25,9 @@ def page(result: dict[str, Any]) -> str:
     loads = [parts[name] for name in ("singles", "batches", "steady") if name in parts]
     if loads:
         sections.append(f"## Labels sent at a rate\n\n{table(*_loads(loads))}")
-    if "limit" in parts:
-        sections.append(_limit(parts["limit"]))
+    for name in ("limit", "small"):
+        if name in parts:
+            sections.append(_limit(parts[name]))
     if "restart" in parts:
         sections.append(_restart(parts["restart"]))
     sections.append(
@@ -102,10 +103,12 @@ def _limit(part: dict[str, Any]) -> str:
     ]
     broken = part["broken_labels_per_second"]
     found = "no rate broke it" if broken is None else f"{broken:,} broke it"
+    size = part.get("chunk_items", 2000)  # before small chunks were measured, too
     return (
-        f"## Until it breaks\n\nThe service held {part['held_labels_per_second']:,} labels per "
-        f"second for {part['seconds']:g} seconds; {found}. Requests of 100 labels are sent at a "
-        "rate that rises by a quarter, to a new service each time, until a latency, a lag or the "
+        f"## Until it breaks: chunks of {size:,} tasks\n\nWith chunks of {size:,} tasks the "
+        f"service held {part['held_labels_per_second']:,} labels per second for "
+        f"{part['seconds']:g} seconds; {found}. Requests of 100 labels are sent at a rate that "
+        "rises by a quarter, to a new service each time, until a latency, a lag or the "
         f"rate itself is not kept. The last rate that was kept is then offered for "
         f"{part['seconds']:g} seconds.\n\n{table(header, lines)}"
     )
