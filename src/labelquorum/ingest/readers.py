@@ -62,6 +62,7 @@ from labelquorum.ingest.validate import (
     find_columns,
     match_columns,
     shown,
+    unique_names,
 )
 
 __all__ = [
@@ -464,6 +465,9 @@ def _parse_wide(name: str, lines: Iterator[str], columns: Columns, sep: str | No
     return _Parsed(NEEDED, NEEDED, rows())
 
 
+_decode_line = json.JSONDecoder(object_pairs_hook=unique_names).decode
+
+
 def _parse_jsonl(name: str, lines: Iterator[str], columns: Columns) -> _Parsed:
     present = set(NEEDED)
 
@@ -472,7 +476,7 @@ def _parse_jsonl(name: str, lines: Iterator[str], columns: Columns) -> _Parsed:
             if not text.strip():
                 continue
             try:
-                event = json.loads(text)
+                event = _decode_line(text)
             except (ValueError, RecursionError) as error:
                 yield Fault(line, "malformed row", f"the line is not JSON ({error}). {SKIP}")
                 continue

@@ -65,6 +65,7 @@ __all__ = [
     "match_columns",
     "role_of",
     "shown",
+    "unique_names",
 ]
 
 ANY_LABEL = LabelSpace()
@@ -463,6 +464,15 @@ def is_printable_name(name: object) -> bool:
         and name.isprintable()
         and len(name.encode("utf-8", "replace")) <= NAME_BYTES
     )
+
+
+def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dict of the names and values of a JSON object; raise a ValueError for a name twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"an object has the name {name[:40]!r} twice")
+    return found
 
 
 def fault_of_name(name: Hashable) -> str | None:
