@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from faults.service import running
 
 from labelquorum.errors import LabelQuorumError
+from labelquorum.server.learning_loop import LearningLoop
 from labelquorum.server.write_queue import WriteQueue
 from labelquorum.store.batch import Submission, decode
 from labelquorum.store.database import schema
@@ -63,6 +64,34 @@ def test_labels_that_wait_together_are_written_to_the_streams_they_were_sent_to(
         record_property("labels astray", len(astray))
         assert not astray and queue.writes
         assert len(errors) == (what == "deleted") and all("was deleted" in one for one in errors)
+
+
+def test_a_stream_that_is_deleted_while_it_is_learned_from_writes_no_traceback(
+    where, caplog, record_property
+):
+    learns, deleted = threading.Event(), threading.Event()
+    with Store.open(where) as store, Store.join(where, store.start) as joined:
+        learn, loop = joined.learner.learn, LearningLoop(joined)
+
+        def slowly(work):
+            learns.set()
+            deleted.wait(60)
+            return learn(work)
+
+        joined.learner.learn = slowly
+        store.create("s", rules=Rules(max_chunk_wait=0.0)).accept({"t": {"w": 0}})
+        loop.start()
+        try:
+            assert learns.wait(60)
+            store.delete("s")
+            deleted.set()
+            time.sleep(1.5)  # it looks at all streams in between
+        finally:
+            loop.stop()
+    tracebacks = [one for one in caplog.records if one.exc_info]
+    record_property("tracebacks", len(tracebacks))
+    assert not tracebacks and loop.healthy
+    assert any("was deleted" in str(getattr(one, "error", "")) for one in caplog.records)
 
 
 class Sender(threading.Thread):

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from concurrent.futures import Future
@@ -230,6 +231,31 @@ def test_a_process_that_does_not_answer_is_replaced(monkeypatch):
         until(lambda: learner.pid not in (None, stopped), 60)
         assert learner.configure("bila", {}).method == "bila"
         until(lambda: learner.answers, 60)
+    finally:
+        learner.close()
+
+
+@pytest.mark.slow
+def test_a_process_that_loads_its_modules_slowly_is_not_replaced(tmp_path, monkeypatch):
+    slow = """
+        import sys, time
+        class Slow:
+            def find_spec(self, name, path=None, target=None):
+                if name == "labelquorum.store.model_queries":
+                    time.sleep(8)
+        sys.meta_path.insert(0, Slow())
+    """
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(slow))
+    known = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{known}")
+    monkeypatch.setattr(learner_process, "BEAT_SECONDS", 0.5)  # it takes longer than all beats
+    learner = LearnerProcess()
+    try:
+        begun = time.monotonic()
+        learner.start()
+        first = learner.pid
+        assert learner.configure("bila", {}).method == "bila"
+        assert learner.pid == first and time.monotonic() - begun > 8
     finally:
         learner.close()
 

@@ -12,6 +12,7 @@ from labelquorum.errors import StateError, StoreError
 from labelquorum.store.backup import backup, restore
 from labelquorum.store.check import examine_store
 from labelquorum.store.database import open_sqlite, upgrade
+from labelquorum.store.learner import LocalLearner
 from labelquorum.store.store import Store
 
 
@@ -207,8 +208,10 @@ def test_a_backup_of_an_earlier_version_is_brought_up_to_date(tmp_path, elsewher
     with engine.connect().execution_options(writes=True) as connection, connection.begin():
         upgrade(connection, "0001")
         connection.exec_driver_sql(
-            "INSERT INTO streams VALUES (7, 's', 'bila', '{}', '', '{}', 1, 1, 0, 0.0)"
+            "INSERT INTO streams VALUES (7, 's', ?, ?, ?, '{}', 1, 1, 0, 0.0)",
+            tuple(LocalLearner().configure("bila", {})),
         )
+        connection.exec_driver_sql("INSERT INTO models VALUES (7, 0, '[]', 0, 0, NULL)")
     engine.dispose()
     restore(tmp_path / "b.db", elsewhere)
     with Store.open(elsewhere) as store:
@@ -250,9 +253,22 @@ def test_a_store_is_read_beside_its_writer_and_never_written(store, where):
         ("DROP TABLE labels", "table 'labels' is missing"),
         ("ALTER TABLE labels DROP COLUMN weight", "table 'labels' is missing or other"),
         ("UPDATE alembic_version SET version_num = '0000'", "version '0000' is not known"),
-        ("UPDATE streams SET rules = '{}}'", "rules or settings"),
-        ('UPDATE streams SET rules = \'{"grace": "x"}\'', "rules or settings"),
-        ("UPDATE streams SET settings = '3'", "rules or settings"),
+        ("UPDATE streams SET rules = '{}}'", "row of stream .s. cannot be read"),
+        ('UPDATE streams SET rules = \'{"grace": "x"}\'', "row of stream .s. cannot be read"),
+        ("UPDATE streams SET settings = '3'", "row of stream .s. cannot be read"),
+        (
+            "UPDATE streams SET settings = json_remove(settings, '$.repeats')",
+            "row of stream .s. cannot be read \\('repeats' is missing",
+        ),
+        ("UPDATE streams SET settings = json_set(settings, '$.seed', 'x')", "its seed"),
+        ("UPDATE streams SET settings = json_set(settings, '$.classes', 3)", "cannot be read"),
+        ("UPDATE streams SET moment = 'noon'", "its moment is 'noon'"),
+        ("UPDATE streams SET moment = 9e999", "its moment is 'inf'"),
+        ("UPDATE streams SET next_row = 'one'", "its next_row is 'one'"),
+        ("UPDATE streams SET name = x'00'", "its name is"),
+        ("UPDATE streams SET method = 'magic'", "no method 'magic'"),
+        ("UPDATE models SET classes = '{}'", "its model has no classes"),
+        ("DELETE FROM models", "its model has no classes"),
     ],
 )
 def test_a_crafted_backup_is_refused_with_a_sentence(tmp_path, statement, said):
@@ -267,3 +283,21 @@ def test_a_crafted_backup_is_refused_with_a_sentence(tmp_path, statement, said):
     with pytest.raises(StoreError, match=said):
         restore(tmp_path / "b", tmp_path / "r")
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "change", ["moment = 'noon'", "settings = json_remove(settings, '$.repeats')"]
+)
+def test_a_store_with_a_row_that_is_no_streams_is_refused_with_a_sentence(tmp_path, change):
+    with Store.open(tmp_path / "s") as store:
+        store.create("s")
+    backup(tmp_path / "s", tmp_path / "b")
+    connection = sqlite3.connect(tmp_path / "b")
+    connection.execute(f"UPDATE streams SET {change}")
+    connection.commit()
+    connection.close()
+    (tmp_path / "r").mkdir()
+    (tmp_path / "b").rename(tmp_path / "r" / "labelquorum.db")
+    for use in (Store.open, Store.look, examine_store):
+        with pytest.raises(StoreError, match=r"row of stream 's' cannot be read .*Restore"):
+            use(tmp_path / "r")

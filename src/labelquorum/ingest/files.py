@@ -30,6 +30,7 @@ from labelquorum.ingest.validate import (
     checked,
     find_columns,
     shown,
+    unique_names,
 )
 
 PACKED: Mapping[str, Callable[[str, Any], Any]] = {
@@ -238,7 +239,7 @@ def read_json(source: Any, space: LabelSpace = ANY_LABEL, columns: Columns = Non
     name = name_of(source)
     with opened(source) as stream:
         try:
-            document = json.loads(stream.read())
+            document = json.loads(stream.read(), object_pairs_hook=unique_names)
         except (ValueError, RecursionError) as error:
             raise _unreadable(name, "JSON", error) from error
     if isinstance(document, dict) and document:

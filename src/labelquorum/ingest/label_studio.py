@@ -24,6 +24,9 @@ from labelquorum.errors import LabelError
 from labelquorum.ingest.labels import LabelEvent
 from labelquorum.ingest.validate import shown
 
+KEY_PREFIX = "label-studio "
+"""So begins the key of every version, and no key that a client may choose."""
+
 _ONE, _MANY = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED"), "ANNOTATIONS_CREATED"
 _DELETED = "ANNOTATIONS_DELETED"
 _EXPORT = "export"
@@ -223,7 +226,7 @@ def _beginning(project: Any, annotation: Any) -> str:
     for what, number in (("project", project), ("annotation", annotation)):
         if not isinstance(number, int) or isinstance(number, bool):
             raise _malformed(f"the id of the {what} is a whole number", number)
-    return f"label-studio {project} {annotation} "
+    return f"{KEY_PREFIX}{project} {annotation} "
 
 
 def _moment(value: Any) -> str:

@@ -61,6 +61,7 @@ from labelquorum.ingest.validate import (
     find_columns,
     match_columns,
     shown,
+    unique_names,
 )
 
 TextSource = str | os.PathLike[str] | Iterable[str] | Iterable[bytes]
@@ -437,6 +438,9 @@ def _parse_wide(name: str, lines: Iterator[str], columns: Columns, sep: str | No
     return _Parsed(NEEDED, NEEDED, rows())
 
 
+_decode_line = json.JSONDecoder(object_pairs_hook=unique_names).decode
+
+
 def _parse_jsonl(name: str, lines: Iterator[str], columns: Columns) -> _Parsed:
     present = set(NEEDED)
 
@@ -445,7 +449,7 @@ def _parse_jsonl(name: str, lines: Iterator[str], columns: Columns) -> _Parsed:
             if not text.strip():
                 continue
             try:
-                event = json.loads(text)
+                event = _decode_line(text)
             except (ValueError, RecursionError) as error:
                 yield Fault(line, "malformed row", f"the line is not JSON ({error}). {SKIP}")
                 continue

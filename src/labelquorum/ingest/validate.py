@@ -440,6 +440,15 @@ def is_printable_name(name: object) -> bool:
     )
 
 
+def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dict of the names and values of a JSON object; raise a ValueError for a name twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"an object has the name {name[:40]!r} twice")
+    return found
+
+
 def fault_of_name(name: Hashable) -> str | None:
     """Say which rule a name breaks; None where it keeps them all."""
     if isinstance(name, str):

@@ -35,8 +35,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 from labelquorum import errors
 from labelquorum.errors import LabelError, LabelQuorumError, StoreError
-from labelquorum.ingest.frames import require_pyarrow
-from labelquorum.ingest.untrusted import decode_in_fork
 from labelquorum.store.learner import (
     AnswerColumns,
     AttributeRow,
@@ -76,8 +74,11 @@ BEAT_SECONDS, MAX_MISSED_BEATS = 1.0, 5
 """Interval of the pings to a process, and how many may go without an answer before it is killed.
 Beats are counted, and not seconds: none is missed while both processes are suspended."""
 
-MAX_START_BEATS = 120
-"""The same for a process that has not answered yet: it loads its modules."""
+MAX_START_BEATS = 10
+"""The same for a process that has not answered yet: it loads what it takes to answer."""
+
+START_SECONDS = 120.0
+"""A process that takes longer to load its other modules ends; on a busy machine it takes 10."""
 
 SILENT_BEATS = 3
 """From here on a process is said not to answer."""
@@ -475,7 +476,6 @@ class _Program:
             "ask": lambda work, *rest: self._learner.ask(work_from(work), *rest),
             "join": self._join,
             "stop": self._stop,
-            "decode": decode_in_fork,
         }
 
     def run(self, source: IO[bytes]) -> None:
@@ -492,12 +492,25 @@ class _Program:
             else:
                 todo.put(message)
 
-    def run_alone(self, source: IO[bytes]) -> None:
-        """Do what is asked, in this thread alone: a fork of several threads is not whole."""
+    def decode_alone(self, source: IO[bytes]) -> None:
+        """Decode Parquet in this thread alone: a fork of several threads is not whole."""
+        from labelquorum.ingest.frames import require_pyarrow
+        from labelquorum.ingest.untrusted import decode_in_fork
+
+        self._verbs = {"decode": decode_in_fork}
+        with suppress(LabelError):  # not installed: every file gets the sentence
+            for module in ("pyarrow.compute", "pyarrow.parquet"):
+                require_pyarrow(module)  # once, and not in every fork
         while (message := _read_frame(source)) is not None:
             self._reply(*message)
 
     def _work(self, todo: "SimpleQueue[Any]") -> None:
+        faulthandler.dump_traceback_later(START_SECONDS, exit=True)
+        _log_as_service()
+        import labelquorum.store.model_queries  # noqa: F401  # loads it before the first call
+
+        tune_garbage_collection()
+        faulthandler.cancel_dump_traceback_later()
         while True:
             self._reply(*todo.get())
 
@@ -554,24 +567,26 @@ class _Program:
         os._exit(0)
 
 
-def main() -> None:
-    """Answer frames from standard input until it ends."""
+def _log_as_service() -> None:
     from labelquorum.server.config import log_config
 
     logging.config.dictConfig(log_config())
+
+
+def main() -> None:
+    """Answer frames from standard input until it ends.
+
+    What takes long to load is loaded once pings are answered: a process that hangs is told from
+    one that is slow.
+    """
     # Frames go where standard output went; what is printed goes to standard error.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     program = _Program(replies)
     if sys.argv[1:] == ["parquet"]:
-        with suppress(LabelError):  # not installed: every file gets the sentence
-            for module in ("pyarrow.compute", "pyarrow.parquet"):
-                require_pyarrow(module)  # once, and not in every fork
-        program.run_alone(sys.stdin.buffer)
+        _log_as_service()
+        program.decode_alone(sys.stdin.buffer)
     else:
-        import labelquorum.store.model_queries  # noqa: F401  # loads it before the first call
-
-        tune_garbage_collection()
         program.run(sys.stdin.buffer)
     os._exit(0)  # with the threads, and what cannot be sent
 

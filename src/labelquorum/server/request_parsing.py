@@ -25,7 +25,7 @@ from labelquorum.errors import LabelQuorumError, LimitError
 from labelquorum.ingest.frames import collect, require_pyarrow
 from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.untrusted import MAX_ROWS, gunzip
-from labelquorum.ingest.validate import checked, fault_of_name
+from labelquorum.ingest.validate import checked, fault_of_name, unique_names
 from labelquorum.server.config import Settings
 from labelquorum.server.errors import RETRY_SECONDS, ApiError, sentence_of
 from labelquorum.server.learner_process import LearnerProcess
@@ -205,9 +205,10 @@ def _parse_large(body: bytes) -> Any:
     shapes: set[tuple[str, ...]] = set()
     n_names = 0
 
-    def count_names(found: dict[str, Any]) -> dict[str, Any]:
+    def count_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         # Names that are alike are held once; as many that differ take long to parse.
         nonlocal n_names
+        found = unique_names(pairs)
         shape = tuple(found)
         if shape not in shapes:
             shapes.add(shape)
@@ -289,11 +290,11 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number that JSON knows")
 
 
-def _decoder(object_hook: Callable[[dict[str, Any]], Any] | None = None) -> json.JSONDecoder:
-    return json.JSONDecoder(object_hook=object_hook, parse_constant=_refuse_constant)
+def _decoder(of_object: Callable[[list[tuple[str, Any]]], Any]) -> json.JSONDecoder:
+    return json.JSONDecoder(object_pairs_hook=of_object, parse_constant=_refuse_constant)
 
 
-_DECODER = _decoder()
+_DECODER = _decoder(unique_names)
 
 
 def too_many_labels() -> LimitError:

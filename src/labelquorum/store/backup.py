@@ -16,7 +16,6 @@ from alembic.util import CommandError
 
 from labelquorum.errors import StoreError
 from labelquorum.ingest.writers import replacing
-from labelquorum.store.batch import decode
 from labelquorum.store.database import (
     FILE,
     check_at_rest,
@@ -29,8 +28,9 @@ from labelquorum.store.database import (
     upgrade,
     version_of,
 )
+from labelquorum.store.learner import LocalLearner
 from labelquorum.store.store import Store
-from labelquorum.store.stream_ref import rules_of
+from labelquorum.store.stream_ref import check_streams
 
 _ROWS = 1_000  # copied at a time
 _VERSIONS = "alembic_version"
@@ -120,15 +120,7 @@ def _check_tables(source: Path, version: str) -> None:
             for name, columns in want.items():
                 if has.get(name) != columns:
                     raise StoreError(f"{source}: {wrong}: its table {name!r} is missing or other.")
-            for row in theirs.exec_driver_sql("SELECT name, rules, settings FROM streams").all():
-                try:
-                    rules_of(row.rules)
-                    dict(decode(row.settings))
-                except (ValueError, TypeError) as error:
-                    raise StoreError(
-                        f"{source}: {wrong}: stream {str(row.name)[:40]!r} has rules or settings "
-                        f"that cannot be read ({error})."
-                    ) from error
+            check_streams(theirs, str(source), LocalLearner().configure)
     finally:
         expected.dispose()
         kept.dispose()

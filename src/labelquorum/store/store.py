@@ -39,7 +39,7 @@ from labelquorum.store.failpoints import fault
 from labelquorum.store.learner import Configuration, Learner, LocalLearner
 from labelquorum.store.rules import Rules
 from labelquorum.store.stream import Stream
-from labelquorum.store.stream_ref import StreamRef
+from labelquorum.store.stream_ref import StreamRef, check_streams
 
 DISK_FULL = "53100"  # so PostgreSQL calls it
 
@@ -175,6 +175,8 @@ class Store:
                     f"{shown}: the store has tables of version {present}, and this version of "
                     f"labelquorum reads {newest}. {remedy}"
                 )
+            with store.read() as connection:
+                check_streams(connection, shown)
         except BaseException:
             store.close()
             raise
@@ -478,6 +480,7 @@ class Store:
     def _go_on(self) -> None:
         """Continue from the latest time in the store."""
         with self.write() as connection:
+            check_streams(connection, self.where)
             latest = connection.scalar(sa.select(sa.func.max(schema.streams.c.moment)))
         self._latest = float("-inf") if latest is None else latest
 

@@ -1,10 +1,11 @@
 """What the parts of a stream share: its identity, its settings, and access to its rows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, repeat
+from math import isfinite
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ from labelquorum.store.rules import Rules
 if TYPE_CHECKING:
     from labelquorum.store.store import Store
 
+_NO_LABELS = LabelColumns()
+
 
 @dataclass(frozen=True, eq=False)
 class StreamRef:
@@ -47,8 +50,7 @@ class StreamRef:
     @cached_property
     def space(self) -> LabelSpace:
         """How labels are read and checked."""
-        names = ("classes", "repeats", "on_bad", "abstain")
-        return LabelSpace(**{name: self.settings[name] for name in names})
+        return _space_of(self.settings)
 
     @property
     def counts_all(self) -> bool:
@@ -198,6 +200,43 @@ class StreamRef:
 def rules_of(text: str) -> Rules:
     """Rules as they are stored."""
     return Rules(**decode(text))
+
+
+def _space_of(settings: Mapping[str, Any]) -> LabelSpace:
+    names = ("classes", "repeats", "on_bad", "abstain")
+    return LabelSpace(**{name: settings[name] for name in names})
+
+
+def check_streams(
+    connection: sa.Connection, where: str, configure: Callable[[str, Any], Any] = lambda *_: None
+) -> None:
+    """Refuse a store in which a row of a stream, or of its model, is not what one must be.
+
+    SQLite keeps text in a column of numbers, and knows no JSON. `configure` checks the method and
+    its settings; older tables may lack columns.
+    """
+    found = connection.exec_driver_sql("SELECT stream, classes FROM models")
+    models = {row.stream: row.classes for row in found}
+    for row in connection.exec_driver_sql("SELECT * FROM streams").mappings():
+        try:
+            for name, value in row.items():
+                kind = schema.streams.c[name].type.python_type
+                fits = isinstance(value, kind if kind is str else int | kind)
+                if not fits or (kind is not str and not isfinite(value)):
+                    raise ValueError(f"its {name} is {str(value)[:40]!r}")
+            rules_of(row["rules"])
+            settings = decode(row["settings"])
+            _space_of(settings)
+            seed, classes = settings["seed"], decode(models.get(row["id"], "null"))
+            if not isinstance(seed, int) or not isinstance(classes, list):
+                raise ValueError("its seed is no number, or its model has no classes")
+            configure(row["method"], settings)
+        except (LookupError, RecursionError, TypeError, ValueError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise StoreError(
+                f"{where}: the row of stream {str(row['name'])[:40]!r} cannot be read ({reason}). "
+                "Restore a sound backup."
+            ) from error
 
 
 # Built once: building a statement takes longer than executing it.

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from labelquorum.errors import LabelError
+from labelquorum.ingest.label_studio import KEY_PREFIX
 from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.readers import iter_csv, iter_jsonl
 from labelquorum.ingest.records import read_records
@@ -215,6 +216,13 @@ def _kind_of(header: bytes | None) -> str:
 
 def _key_of(header: bytes | None) -> str | None:
     try:
-        return None if header is None else header.decode()
+        key = None if header is None else header.decode()
     except UnicodeError:
         raise ApiError(422, "`Idempotency-Key` must be UTF-8. Send another.") from None
+    if key is not None and key.startswith(KEY_PREFIX):
+        raise ApiError(
+            422,
+            f"`Idempotency-Key` must not begin with {KEY_PREFIX!r}, as the keys of annotations do. "
+            f"Got {key[:40]!r}. Send another.",
+        )
+    return key
