@@ -40,6 +40,7 @@ from labelquorum.store.learner import Configuration, Learner, LocalLearner
 from labelquorum.store.rules import Rules
 from labelquorum.store.stream import Stream
 from labelquorum.store.stream_ref import StreamRef
+from labelquorum.store.turn import Turn
 
 __all__ = ["Store"]
 
@@ -60,7 +61,7 @@ class Store:
     ) -> None:
         self.where, self.learner = where, learner
         self._engine, self._lock_file, self._clock = engine, lock, clock
-        self._turn = threading.RLock()  # one writer, also among threads
+        self._turn = Turn()  # one writer, also among threads
         self._tick = threading.Lock()
         driver: Any = engine.dialect.loaded_dbapi
         self._driver_error: type[Exception] = driver.Error
