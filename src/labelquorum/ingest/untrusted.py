@@ -23,6 +23,7 @@ __all__ = [
     "MAX_DECODED_BYTES",
     "MAX_RATIO",
     "MAX_ROWS",
+    "MAX_TRUTHS",
     "MAX_UNPACKED_BYTES",
     "decode_in_fork",
     "decode_parquet",
@@ -37,6 +38,9 @@ MAX_RATIO = 100
 
 MAX_ROWS = 100_000
 """Maximum number of labels per body."""
+
+MAX_TRUTHS = 10_000
+"""Maximum number of true labels per body: of answered tasks they take a second."""
 
 MAX_MEMBERS = 10_000
 """Gzip may be several in a row, and each costs something even if there is nothing in it."""
