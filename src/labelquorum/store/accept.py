@@ -9,7 +9,7 @@ annotation share a prefix, and a later version's key sorts after an earlier one'
 what a version replaces, and nothing else has to be stored.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -395,11 +395,16 @@ class Acceptor:
                 )
         return n_gone
 
-    def revise_all(self, revisions: Sequence[Revision]) -> list[Revised | LabelQuorumError]:
+    def revise_all(
+        self,
+        revisions: Sequence[Revision],
+        note: Callable[[sa.Connection, Sequence[Any]], None] = lambda *_: None,
+    ) -> list[Revised | LabelQuorumError]:
         """Replace the labels of earlier versions, in one transaction; idempotent.
 
         A revision with an error has that error in place of its result, and changes nothing; the
-        others are not affected. Labels that are cut stay as they are.
+        others are not affected. Labels that are cut stay as they are. `note` is called in the
+        transaction with the outcomes.
         """
         outcomes: list[Revised | LabelQuorumError] = []
         prepared: list[Batch | LabelQuorumError] = []
@@ -414,6 +419,7 @@ class Acceptor:
                     outcomes.append(self._revise(connection, revision.prefix, batch))
                 else:
                     outcomes.append(batch)
+            note(connection, outcomes)
             fault("before_accept_commit")
         fault("after_accept")
         return outcomes

@@ -66,6 +66,8 @@ class Chunker:
             if flush and not any_row(connection, schema.waiting, self._ref.key):
                 return None
         with self._ref.write() as connection:
+            if connection.execute(_FORGETTING, {"key": self._ref.key}).first():
+                return None  # or else the worker might come into another chunk
             now, stream = self._ref.now(), self._ref.row(connection)
             chosen = self._chosen(connection, rules_of(stream.rules), now, flush)
             if chosen is None:
@@ -198,6 +200,9 @@ _SPAN = sa.select(  # each by an index; both in one query would read every row o
         .scalar_subquery()
         for end in (sa.func.min, sa.func.max)
     )
+)
+_FORGETTING = sa.select(schema.jobs.c.id).where(
+    schema.jobs.c.stream == sa.bindparam("key"), schema.jobs.c.kind == "forget"
 )
 _NEXT = (
     schema.streams.update()

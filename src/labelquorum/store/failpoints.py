@@ -6,7 +6,7 @@ code, so that a new one cannot go unlisted.
 
 from collections.abc import Callable
 
-__all__ = ["DELETE_POINTS", "GOLD_POINTS", "POINTS", "arm", "fault"]
+__all__ = ["DELETE_POINTS", "GOLD_POINTS", "JOB_POINTS", "POINTS", "arm", "fault"]
 
 POINTS = (
     "before_accept_commit",
@@ -25,6 +25,9 @@ DELETE_POINTS = ("before_delete_commit", "after_delete")
 
 GOLD_POINTS = ("before_gold_commit", "after_gold")
 """Those of true labels that are accepted."""
+
+JOB_POINTS = ("before_job_commit",)
+"""Those of each step of a job."""
 
 _hook: Callable[[str], None] | None = None
 

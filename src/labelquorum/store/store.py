@@ -66,6 +66,7 @@ class Store:
         driver: Any = engine.dialect.loaded_dbapi
         self._driver_error: type[Exception] = driver.Error
         self._learning: dict[int, threading.RLock] = {}  # by stream
+        self._working: dict[int, threading.RLock] = {}
         self._writer: sa.Connection | None = None
         self._only_looks = self._joined = self._closed = False
         self._log = log  # of SQLite
@@ -330,6 +331,15 @@ class Store:
         with self.read() as connection:
             return list(connection.scalars(sa.select(streams.name).where(waits | is_cut)))
 
+    def resume(self) -> None:
+        """Go on with the jobs that were recorded and are not done; see `store.jobs`."""
+        recorded = sa.select(schema.jobs.c.stream)
+        with self.read() as connection:
+            names = sa.select(schema.streams.c.name).where(schema.streams.c.id.in_(recorded))
+            found = list(connection.scalars(names))
+        for name in found:
+            self.stream(name).resume()
+
     def _names(self, connection: sa.Connection) -> list[str]:
         return list(connection.scalars(sa.select(schema.streams.c.name).order_by("name")))
 
@@ -353,6 +363,10 @@ class Store:
     def learning(self, stream: int) -> threading.RLock:
         """Held by who learns in a stream: two would learn from the same chunk, one in vain."""
         return self._learning.setdefault(stream, threading.RLock())
+
+    def working(self, stream: int) -> threading.RLock:
+        """Held by the thread that does the jobs of a stream."""
+        return self._working.setdefault(stream, threading.RLock())
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
