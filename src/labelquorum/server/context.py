@@ -36,9 +36,6 @@ MAX_QUESTIONS, MAX_WAITING_QUESTIONS = 4, 64
 MAX_SEARCHES, MAX_WAITING_SEARCHES = 2, 32
 """Maximum number of searches through a stream's items that run, and that wait."""
 
-MAX_JOBS = 4
-"""Maximum number of jobs that run; more wait."""
-
 MAX_CACHED_RESPONSES, RESPONSE_TTL_SECONDS = 256, 1.0
 RESPONSE_REST, MAX_RESPONSE_REST_SECONDS = 30.0, 5.0
 """A response rests for 30 times as long as it took: making it takes a thirtieth of the time."""
@@ -86,7 +83,6 @@ class Service:
         self.creating = threading.Lock()
         self._asking = CapacityLimiter(MAX_QUESTIONS)
         self._searching = CapacityLimiter(MAX_SEARCHES)
-        self._doing = CapacityLimiter(MAX_JOBS)
         # One process writes to a store, so no other process creates streams.
         self._known = {name: Known(store.stream(name)) for name in store.streams()}
 
@@ -116,15 +112,6 @@ class Service:
             raise
         except RuntimeError as error:  # the learner's process has died; there will be another
             raise _later(f"The model could not be asked ({error}). Retry in a second.") from error
-
-    async def do(self, job: Callable[..., Answer], *about: Any) -> Answer:
-        """Have the learner do what takes long, in a thread; one after the other."""
-        try:
-            return await to_thread.run_sync(job, *about, limiter=self._doing)
-        except LabelQuorumError:
-            raise
-        except RuntimeError as error:  # its process has died; the next one goes on with it
-            raise _later(f"It goes on in a moment ({error}). Send the same again.") from error
 
     async def worker_table(self, stream: Stream) -> WorkerTable:
         """The worker table of a stream; events announce a new one as `workers`."""

@@ -480,6 +480,7 @@ class _Program:
         self._replies, self._one_frame = replies, threading.Lock()
         self._learner = LocalLearner()
         self._loop: LearningLoop | None = None
+        self._joined = threading.Event()
         self._learns = False  # a chunk was the last that was looked at
         self._verbs: dict[str, Callable[..., Any]] = {
             "configure": self._learner.configure,
@@ -514,6 +515,8 @@ class _Program:
             self._reply(*todo.get())
 
     def _reply(self, number: int, verb: str, *arguments: Any) -> None:
+        if verb in JOBS:
+            self._joined.wait()  # in a thread of its own
         try:
             reply = [number, "reply", self._verbs[verb](*arguments)]
             frame = b"" if number == NOTIFICATION else pack(reply)
@@ -547,6 +550,7 @@ class _Program:
         loop.on_health = lambda healthy: self._event("healthy", healthy)
         loop.on_change = lambda stream: self._event("changed", stream)
         self._verbs |= {"forget": loop.forget, "withdraw": loop.withdraw, "wake": loop.wake}
+        self._joined.set()
         self._event("healthy", True)
         loop.start()
 

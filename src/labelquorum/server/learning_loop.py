@@ -100,7 +100,7 @@ class LearningLoop:
         """Remove a worker; see `Stream.forget`."""
         return self.store.stream(stream).forget(worker)
 
-    def withdraw(self, stream: str, versions: Sequence[tuple[str, str]]) -> Mapping[str, int]:
+    def withdraw(self, stream: str, versions: Sequence[Sequence[str]]) -> Mapping[str, int]:
         """Delete labels; see `Stream.withdraw`."""
         return self.store.stream(stream).withdraw(versions)
 
@@ -258,7 +258,7 @@ class SubprocessLoop:
         """Remove a worker; see `Stream.forget`."""
         return int(self._process.call("forget", stream, worker))
 
-    def withdraw(self, stream: str, versions: Sequence[tuple[str, str]]) -> Mapping[str, int]:
+    def withdraw(self, stream: str, versions: Sequence[Sequence[str]]) -> Mapping[str, int]:
         """Delete labels; see `Stream.withdraw`."""
         gone: Mapping[str, int] = self._process.call("withdraw", stream, versions)
         return gone

@@ -156,20 +156,12 @@ def _leave_open_items(
     for part in read_evidence([None] * len(held), evidence, [NO_NOTE] * len(held), places):
         some = part.without(places[part.worker] == place)
         left += write_evidence(some, np.arange(len(part.n_classes)), places)
-    changed = [
-        {"its": row.item, "left": one} for row, one in zip(held, left, strict=True)
-    ]
-    connection.execute(_LEFT, [{"key": ref.key, **one} for one in changed])
-
-
-_LEFT = (
-    schema.open_items.update()
-    .where(
-        schema.open_items.c.stream == sa.bindparam("key"),
-        schema.open_items.c.item == sa.bindparam("its"),
+    opened = schema.open_items.c
+    changed = schema.open_items.update().where(
+        opened.stream == ref.key, opened.item == sa.bindparam("its")
     )
-    .values(evidence=sa.bindparam("left"))
-)
+    given = [{"its": row.item, "left": one} for row, one in zip(held, left, strict=True)]
+    connection.execute(changed.values(evidence=sa.bindparam("left")), given)
 
 
 def _erase_reasons(ref: StreamRef, connection: sa.Connection, chunks: set[Any]) -> None:

@@ -41,7 +41,9 @@ class Jobs:
                 recorded = self._recorded(connection)
                 job = next((one for one in recorded if (one.kind, one.body) == (kind, body)), None)
                 if job is None:
-                    job = Job(max((one.id for one in recorded), default=0) + 1, kind, body, Counter())
+                    job = Job(
+                        max((one.id for one in recorded), default=0) + 1, kind, body, Counter()
+                    )
                     row = {"stream": self._ref.key, "id": job.id, "kind": kind}
                     row |= {"body": encode(body), "progress": encode({})}
                     connection.execute(schema.jobs.insert().values(row))
@@ -62,13 +64,9 @@ class Jobs:
 
     def note(self, connection: sa.Connection, job: Job, done: bool = False) -> None:
         """Note in the transaction of a step how far a job is, or that it is done."""
-        jobs = schema.jobs.c
-        its = (jobs.stream == self._ref.key, jobs.id == job.id)
-        if done:
-            connection.execute(schema.jobs.delete().where(*its))
-        else:
-            changed = schema.jobs.update().where(*its).values(progress=encode(job.progress))
-            connection.execute(changed)
+        its = (schema.jobs.c.stream == self._ref.key, schema.jobs.c.id == job.id)
+        noted = schema.jobs.update().where(*its).values(progress=encode(job.progress))
+        connection.execute(schema.jobs.delete().where(*its) if done else noted)
         fault("before_job_commit")
 
     def _recorded(self, connection: sa.Connection) -> list[Job]:

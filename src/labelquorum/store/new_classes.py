@@ -52,8 +52,6 @@ class NewClasses:
         """The error of each batch whose labels are refused; those of the others are noted."""
         if self._ref.space.classes is not None:  # listed classes are checked one by one
             return {}
-        if not any(batch.rows for batch in batches.values()):
-            return {}
         found, known = self._errors(self._load(connection), batches)
         if found:
             self._known = None

@@ -10,10 +10,8 @@ acknowledged is never lost.
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sa
-
 from labelquorum.errors import LabelError, LabelQuorumError, StateError
-from labelquorum.ingest.labels import LabelSpace, LabelTable
+from labelquorum.ingest.labels import LabelSpace
 from labelquorum.store.accept import Acceptor, Revised, Revision
 from labelquorum.store.apply import Applied, Applier
 from labelquorum.store.batch import Batch, Receipt, Submission, encode_id
@@ -42,10 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["REVISIONS_PER_COMMIT", "Stream"]
 
-REVISIONS_PER_COMMIT = 200
-"""In one transaction, which takes 0.1 s: others wait for its end."""
-
-_NOTHING = LabelTable([], [], [])
+REVISIONS_PER_COMMIT = 50
+"""Of one transaction, which takes 0.1 s: others wait for its end."""
 
 
 class Stream:
@@ -133,26 +129,22 @@ class Stream:
         """Replace the labels of earlier versions, in one transaction; idempotent."""
         return self._acceptor.revise_all(revisions)
 
-    def withdraw(self, versions: Sequence[tuple[str, str]]) -> Mapping[str, int]:
+    def withdraw(self, versions: Sequence[Sequence[str]]) -> Mapping[str, int]:
         """Delete the labels of earlier versions, however many; idempotent.
 
         A version is the prefix of its keys, and its own. Returns how many labels are gone
         (`retracted`), and of how many this version or a later one had come (`outdated`).
         """
-        return self._jobs.do("withdraw", [list(one) for one in versions])
+        once = dict.fromkeys(map(tuple, versions))
+        return self._jobs.do("withdraw", [list(one) for one in once])
 
     def _withdraw(self, job: Job) -> None:
-        while job.progress["done"] < len(job.body):
-            start = job.progress["done"]
+        while (start := job.progress["done"]) < len(job.body):
             some = job.body[start : start + REVISIONS_PER_COMMIT]
-
-            def note(connection: sa.Connection, outcomes: Sequence[Any]) -> None:
-                for one in outcomes:
-                    job.progress.update(done=1, retracted=one.retracted, outdated=one.outdated)
+            with self.ref.write() as connection:
+                gone = self._acceptor.withdraw(connection, some)
+                job.progress.update(done=len(some), **gone)
                 self._jobs.note(connection, job, job.progress["done"] == len(job.body))
-
-            revisions = [Revision(prefix, Submission(_NOTHING, key)) for prefix, key in some]
-            self._acceptor.revise_all(revisions, note)
 
     def gold(self, truths: Any, key: str | None = None) -> Receipt:
         """Accept true labels, {task: label} or a Series indexed by task; `key` makes it idempotent.
@@ -224,7 +216,8 @@ class Stream:
         return self._jobs.do("forget", name)["labels"]
 
     def _forget(self, job: Job) -> None:
-        self._applier.apply_all()
+        while self.to_apply():
+            self._applier.apply_all()
         erase(self.ref, self._acceptor, self._jobs, job)
         self.ref.store.checkpoint()  # the id would stay in the WAL
 

@@ -40,9 +40,11 @@ async def hear_label_studio(
         heard = await parse_json(body, lambda said: read_label_studio(said, control, task))
     revisions, refused = await run_in_threadpool(_revisions, heard, known.spaces["error"])
     done: list[Revised] = []
-    if len(heard.deleted) > REVISIONS_PER_COMMIT:  # a job of the learner, which goes on after a kill
+    if (
+        len(heard.deleted) > REVISIONS_PER_COMMIT
+    ):  # a job of the learner, which goes on after a kill
         keys = [(one.prefix, one.submission.key) for one in revisions]
-        gone = await service.do(service.write_queue.loop.withdraw, known.stream.name, keys)
+        gone = await service.ask(service.write_queue.loop.withdraw, known.stream.name, keys)
         done.append(Revised(0, 0, gone.get("retracted", 0)))
         done += [Revised(0, 0, 0, outdated=True)] * gone.get("outdated", 0)
         revisions = []

@@ -155,7 +155,7 @@ async def forget_worker(request: Request, stream: str, worker: str) -> dict[str,
     service, known = service_of(request), known_stream(request).stream
     for spelled in spellings(worker, "worker"):
         try:
-            gone = await service.do(service.write_queue.loop.forget, known.name, spelled)
+            gone = await service.ask(service.write_queue.loop.forget, known.name, spelled)
         except LabelError:
             continue
         await run_in_threadpool(service.store.checkpoint)  # a joined process makes none
