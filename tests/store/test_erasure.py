@@ -1,15 +1,22 @@
 """Erasure: a worker is forgotten as the library does it, and their id is nowhere left."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from store.test_stream import as_frame, assert_same_model, crowd, rows_of, shuffled
 
 import labelquorum as lq
 from labelquorum.errors import LabelError
+from labelquorum.store import erasure, failpoints
 from labelquorum.store import model_rows as model_module
+from labelquorum.store import stream as stream_module
+from labelquorum.store.batch import encode
 from labelquorum.store.check import BROKEN, examine_store
 from labelquorum.store.database import schema
 from labelquorum.store.rules import Rules
+from labelquorum.store.store import Store
 
 AT_ONCE = Rules(labels_per_item=1, chunk_items=1, max_wait=None, max_chunk_wait=None)
 OPEN = AT_ONCE.changed(grace=1e9)
@@ -18,7 +25,8 @@ OPEN = AT_ONCE.changed(grace=1e9)
 def everything(store):
     """All cells of all tables, as text."""
     with store.read() as connection:
-        return repr([connection.execute(t.select()).all() for t in schema.metadata.sorted_tables])
+        tables = schema.metadata.sorted_tables
+        return repr([sorted(map(repr, connection.execute(t.select()))) for t in tables])
 
 
 def test_a_worker_is_forgotten_to_the_bit_as_in_the_library(store, monkeypatch):
@@ -158,3 +166,120 @@ def test_who_is_forgotten_makes_room_in_the_crowd(store):
     stream.accept({"t": {"a": 0}})
     stream.forget("a")
     assert stream.accept({"t": {"b": 0}}).accepted == 1
+
+
+# ── in steps ─────────────────────────────────────────────────────────────────────────────
+
+
+def crowded(where, rules, clock):
+    """A store with a stream in which `a` labelled all tasks, some of which wait."""
+    store = Store.open(where, clock)
+    stream = store.create("s", rules=rules, classes=["x", "y"])
+    for start in range(0, 24, 8):
+        tasks = [f"t{number}" for number in range(start, start + 8)]
+        stream.accept({task: {"a": "x", "b": "y", "c": "x"} for task in tasks})
+        stream.settle()
+    stream.change(labels_per_item=9)
+    stream.accept({f"w{number}": {"a": "x", "b": "y"} for number in range(7)})
+    stream.accept({f"v{number}": {"a": "x"} for number in range(7)})
+    return store
+
+
+@pytest.mark.parametrize("retention", ["keep", "discard"])
+def test_a_worker_forgotten_in_steps_with_kills_leaves_what_one_step_leaves(
+    where, tmp_path, clock, monkeypatch, retention
+):
+    rules, left = OPEN.changed(retention=retention, chunk_items=8), 0
+    with crowded(tmp_path / "whole", rules, clock) as store:
+        gone = store.stream("s").forget("a")
+        assert gone == (14 if retention == "discard" else 38)
+        whole = everything(store)
+    monkeypatch.setattr(erasure, "STEP", 5)
+
+    def hook(point):
+        nonlocal left
+        left -= point == "before_job_commit"
+        if not left:
+            raise KeyboardInterrupt
+
+    crowded(where, rules, clock).close()
+    kills, done = 0, False
+    failpoints.arm(hook)
+    try:
+        while not done:
+            left = 2  # one step is committed, the next one is not
+            with suppress(KeyboardInterrupt), Store.open(where, clock) as store:
+                if kills:
+                    store.resume()
+                else:
+                    store.stream("s").forget("a")
+                done = True
+            kills += not done
+    finally:
+        failpoints.arm(None)
+    assert kills >= 3
+    with Store.open(where, clock) as store:
+        assert store.stream("s").events()[-1]["body"] == {"labels": gone}
+        assert everything(store) == whole
+    assert [f for f in examine_store(where) if f.name == BROKEN] == []
+
+
+def test_labels_that_come_while_a_worker_is_forgotten_go_too(store, monkeypatch):
+    stream = store.create("s", rules=OPEN, classes=["x", "y"])
+    stream.accept({f"t{number}": {"a": "x", "b": "y"} for number in range(8)})
+    stream.settle()
+    monkeypatch.setattr(erasure, "STEP", 4)
+    passed = []
+
+    def hook(point):
+        passed.append(point)
+        if passed.count("before_job_commit") == 2:
+            raise KeyboardInterrupt
+
+    failpoints.arm(hook)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            stream.forget("a")
+    finally:
+        failpoints.arm(None)
+    stream.accept({"late": {"a": "x", "b": "x"}, "alone": {"a": "y"}})
+    assert stream.cut(flush=True) is None
+    assert stream.forget("a") == 10
+    assert encode("a") not in everything(store)
+    stream.settle(flush=True)
+    assert {one.item_id: one.n_labels for one in stream.answers()}["late"] == 1
+
+
+def test_labels_are_withdrawn_in_steps_and_a_kill_between_them_changes_no_count(
+    where, clock, monkeypatch
+):
+    monkeypatch.setattr(stream_module, "REVISIONS_PER_COMMIT", 4)
+    versions = [(f"p {number} ", f"p {number} z") for number in range(10)]
+    left = 3
+
+    def hook(point):
+        nonlocal left
+        left -= point == "before_job_commit"
+        if not left:
+            raise KeyboardInterrupt
+
+    with Store.open(where, clock) as store:
+        stream = store.create("s", rules=OPEN.changed(labels_per_item=9), classes=["x", "y"])
+        for number in range(9):
+            stream.accept({f"t{number}": {"a": "x"}}, key=f"p {number} 1")
+        failpoints.arm(hook)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                stream.withdraw(versions)
+        finally:
+            failpoints.arm(None)
+        assert stream.count()["waiting_labels"] == 1  # two steps of four
+    with Store.open(where, clock) as store:
+        stream = store.stream("s")
+        gone = stream.withdraw(versions)
+        assert (gone["retracted"], gone["outdated"]) == (9, 0)
+        assert stream.count()["waiting_labels"] == 0
+        gone = stream.withdraw(versions)
+        assert (gone["retracted"], gone["outdated"]) == (0, 10)
+        with store.read() as connection:
+            assert connection.execute(sa.select(schema.jobs)).all() == []

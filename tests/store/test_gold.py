@@ -8,6 +8,8 @@ from store.test_stream import as_frame, assert_same_model, crowd, rows_of, shuff
 import labelquorum as lq
 from labelquorum.errors import ConflictError, LabelError, StateError
 from labelquorum.ingest.chunks import id_key
+from labelquorum.store import failpoints
+from labelquorum.store import gold as gold_module
 from labelquorum.store import model_rows as model_module
 from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import schema
@@ -316,3 +318,77 @@ def test_a_stream_learns_from_gold_whom_to_trust_as_the_library_does(where, cloc
             left = stream.snapshot().arrays[name]
             assert len(left) and id_key(worker) not in left.tolist()
         assert_same_model(stream, model)
+
+
+# ── many at once ─────────────────────────────────────────────────────────────────────────
+
+
+def stored(store):
+    """The truths that are written down, by task."""
+    gold = schema.gold.c
+    with store.read() as connection:
+        rows = connection.execute(sa.select(gold.item, gold.label)).all()
+    return {decode(row.item): decode(row.label) for row in rows}
+
+
+def test_many_truths_in_parts_are_what_they_are_at_once(where, clock, tmp_path, monkeypatch):
+    states = []
+    truths = {f"t{number}": "y" for number in range(8)} | {"late": "y", "waits": "x"}
+    for folder, size in ((where, 3), (tmp_path / "whole", 100)):
+        monkeypatch.setattr(gold_module, "TRUTHS_PER_COMMIT", size)
+        with Store.open(folder, clock) as store:
+            stream = store.create("s", rules=AT_ONCE, classes=["x", "y"])
+            stream.accept({"late": {"a": "x"}})
+            stream.settle()
+            stream.change(grace=1e9)
+            stream.accept({f"t{number}": {"a": "x", "b": "y"} for number in range(6)})
+            stream.settle()
+            receipt = stream.gold(truths, key="k")
+            assert (receipt.accepted, receipt.late, receipt.repeated) == (9, 1, False)
+            assert stream.gold(truths, key="k") == receipt._replace(repeated=True)
+            assert stored(store) == truths
+            stream.settle(flush=True)
+            events = [one["body"] for one in stream.events() if one["kind"] == "gold"]
+            states.append((stream.state_hash(), events))
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_many_truths_cut_short_are_completed_by_sending_them_again(where, clock, monkeypatch, at):
+    monkeypatch.setattr(gold_module, "TRUTHS_PER_COMMIT", 3)
+    truths, left = {f"t{number}": "y" for number in range(9)}, at
+
+    def hook(point):
+        nonlocal left
+        left -= point == "before_gold_commit"
+        if not left:
+            raise KeyboardInterrupt
+
+    with Store.open(where, clock) as store:
+        stream = store.create("s", rules=OPEN, classes=["x", "y"])
+        failpoints.arm(hook)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                stream.gold(truths, key="k")
+        finally:
+            failpoints.arm(None)
+    with Store.open(where, clock) as store:
+        stream = store.stream("s")
+        assert len(stored(store)) == 3 * (at - 1)
+        receipt = stream.gold(truths, key="k")
+        assert (receipt.accepted, receipt.late, receipt.repeated) == (9, 0, False)
+        assert stream.gold(truths, key="k").repeated
+        assert stored(store) == truths
+        assert [one["kind"] for one in stream.events()] == ["gold"]
+
+
+@pytest.mark.parametrize(
+    "last", [{"t9": "z"}, {"t\0": "x"}, {5: "x"}], ids=["class", "id", "twin of a task"]
+)
+def test_an_error_in_the_last_of_many_truths_changes_nothing(store, monkeypatch, last):
+    monkeypatch.setattr(gold_module, "TRUTHS_PER_COMMIT", 3)
+    stream = store.create("s", rules=OPEN, classes=["x", "y"])
+    stream.accept({"5": {"a": "x"}})
+    with pytest.raises(LabelError):
+        stream.gold({f"t{number}": "y" for number in range(8)} | last, key="k")
+    assert stored(store) == {} and stream.events() == []

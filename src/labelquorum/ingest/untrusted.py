@@ -29,7 +29,7 @@ MAX_ROWS = 100_000
 """Maximum number of labels per body."""
 
 MAX_TRUTHS = 10_000
-"""Maximum number of true labels per body: their transaction holds up the labels of all streams."""
+"""Maximum number of true labels per body: of answered tasks they take a second."""
 
 MAX_MEMBERS = 10_000
 """Gzip may be several in a row, and each costs something even if there is nothing in it."""

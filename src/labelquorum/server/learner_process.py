@@ -60,6 +60,9 @@ _BYTES_KEY = "$bytes"
 NOTIFICATION = 0
 """The number of a call that has no reply."""
 
+JOBS = ("forget", "withdraw")
+"""Calls that take long: each has a thread of its own."""
+
 CALL_TIMEOUT_SECONDS = 600.0
 """A call that takes longer fails, and its process is killed."""
 
@@ -272,8 +275,8 @@ class LearnerProcess:
             process = self._submit(number, frame, reply, deadline)
             return reply.result(deadline - time.monotonic())
         except TimeoutError as error:
-            # A worker is forgotten in a thread, after chunks: the process is well, and goes on.
-            if process is not None and verb != "forget":
+            # A job is done in a thread, after chunks: the process is well, and goes on.
+            if process is not None and verb not in JOBS:
                 process.kill()
                 process.wait()
             raise self._ending(verb, " (it took too long)") from error
@@ -469,6 +472,7 @@ class _Program:
         self._replies, self._one_frame = replies, threading.Lock()
         self._learner = LocalLearner()
         self._loop: LearningLoop | None = None
+        self._joined = threading.Event()
         self._learns = False  # a chunk was the last that was looked at
         self._verbs: dict[str, Callable[..., Any]] = {
             "configure": self._learner.configure,
@@ -487,7 +491,7 @@ class _Program:
                 self._event("pong")
             elif message[1] == "wake" and self._loop is not None:
                 self._loop.wake(message[2])
-            elif message[1] == "forget":  # it may wait for a chunk, and the next message must not
+            elif message[1] in JOBS:  # it may wait for a chunk, and the next message must not
                 threading.Thread(target=self._reply, args=message, daemon=True).start()
             else:
                 todo.put(message)
@@ -515,6 +519,8 @@ class _Program:
             self._reply(*todo.get())
 
     def _reply(self, number: int, verb: str, *arguments: Any) -> None:
+        if verb in JOBS:
+            self._joined.wait()  # in a thread of its own
         try:
             reply = [number, "reply", self._verbs[verb](*arguments)]
             frame = b"" if number == NOTIFICATION else pack(reply)
@@ -547,7 +553,8 @@ class _Program:
         loop.on_look = self._look
         loop.on_health = lambda healthy: self._event("healthy", healthy)
         loop.on_change = lambda key: self._event("changed", key)
-        self._verbs |= {"forget": loop.forget, "wake": loop.wake}
+        self._verbs |= {"forget": loop.forget, "withdraw": loop.withdraw, "wake": loop.wake}
+        self._joined.set()
         self._event("healthy", True)
         loop.start()
 

@@ -6,7 +6,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -72,10 +72,12 @@ class LearningLoop:
         self._behind: dict[int, int] = {}  # chunks that wait to be learned from, by stream
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._learn, name="labelquorum_learn", daemon=True)
+        self._jobs = threading.Thread(target=self._resume, name="labelquorum_jobs", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the threads."""
         self._thread.start()
+        self._jobs.start()
 
     def stop(self, seconds: float = 30.0) -> None:
         """Finish the chunk that is being learned from, and end."""
@@ -96,6 +98,18 @@ class LearningLoop:
     def forget(self, stream: int, worker: Hashable) -> int:
         """Remove a worker; see `Stream.forget`."""
         return self.store.by_key(stream).forget(worker)
+
+    def withdraw(self, stream: int, versions: Sequence[Sequence[str]]) -> Mapping[str, int]:
+        """Delete labels; see `Stream.withdraw`."""
+        return self.store.by_key(stream).withdraw(versions)
+
+    def _resume(self) -> None:
+        """Go on with jobs that no call does: it was killed, or the store refused."""
+        while not self._stop.wait(POLL_SECONDS):
+            try:
+                self.store.resume()
+            except Exception as error:  # whatever it is, the thread goes on
+                log.warning("jobs wait", extra={"error": str(error)})
 
     def _learn(self) -> None:
         looked = 0.0
@@ -243,6 +257,11 @@ class SubprocessLoop:
     def forget(self, stream: int, worker: Hashable) -> int:
         """Remove a worker; see `Stream.forget`."""
         return int(self._process.call("forget", stream, worker))
+
+    def withdraw(self, stream: int, versions: Sequence[Sequence[str]]) -> Mapping[str, int]:
+        """Delete labels; see `Stream.withdraw`."""
+        gone: Mapping[str, int] = self._process.call("withdraw", stream, versions)
+        return gone
 
     def _handle(self, event: str, *facts: Any) -> None:
         if event == "changed":

@@ -419,16 +419,8 @@ class Acceptor:
     def _revise(
         self, connection: sa.Connection, prefix: str, batch: Batch
     ) -> Revised | LabelQuorumError:
-        batches, labels = schema.batches.c, schema.labels.c
-        key = batch.key or ""
-        assert prefix and key.startswith(prefix)
-        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)  # the first text after those with the prefix
-        earlier = connection.execute(
-            sa.select(batches.key, batches.receipt)
-            .where(batches.stream == self._ref.key, batches.key >= prefix, batches.key < end)
-            .order_by(batches.key)
-        ).all()
-        if earlier and earlier[-1].key >= key:
+        rows = self._earlier(connection, prefix, batch.key or "")
+        if rows is None:
             return Revised(0, 0, 0, outdated=True)
         errors = self._admit(connection, {0: batch})
         if errors:
@@ -436,12 +428,37 @@ class Acceptor:
         [receipt] = self._take(connection, [batch])
         # After the new ones are in: an item that keeps a label keeps its place in the order.
         n_gone = 0
-        for state in earlier:
-            rows = decode(state.receipt)
-            if rows["first_row"] is not None:
-                span = labels.row.between(rows["first_row"], rows["last_row"])
-                n_gone += self._remove(connection, span)
+        if rows:
+            n_gone = self._remove(connection, among(connection, schema.labels.c.row, rows))
         return Revised(receipt.accepted, receipt.late, n_gone)
+
+    def withdraw(
+        self, connection: sa.Connection, versions: Sequence[Sequence[str]]
+    ) -> dict[str, int]:
+        """Delete the labels of earlier versions, of many at once; see `Stream.withdraw`."""
+        batches, gone, outdated = [], list[int](), 0
+        for prefix, key in versions:
+            rows = self._earlier(connection, prefix, key)
+            if rows is None:
+                outdated += 1
+                continue
+            batches.append(self.prepare(Submission({}, key)))
+            gone += rows
+        self._take(connection, batches)
+        n_gone = self._remove(connection, among(connection, schema.labels.c.row, gone))
+        return {"retracted": n_gone, "outdated": outdated}
+
+    def _earlier(self, connection: sa.Connection, prefix: str, key: str) -> list[int] | None:
+        """The rows of the versions before this one; None if it or a later one had come."""
+        assert prefix and key.startswith(prefix)
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)  # the first text after those with the prefix
+        its = {"stream": self._ref.key, "prefix": prefix, "end": end}
+        earlier = connection.execute(_EARLIER, its).all()
+        if earlier and earlier[-1].key >= key:
+            return None
+        receipts = [decode(version.receipt) for version in earlier]
+        spans = [(one["first_row"], one["last_row"]) for one in receipts if one["accepted"]]
+        return [row for first, last in spans for row in range(first, last + 1)]
 
     def _remove(self, connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
         """Delete labels that are not cut, and recompute their items."""
@@ -464,6 +481,16 @@ _MOVED = (
         held_labels=sa.bindparam("held"),
         moment=sa.bindparam("now"),
     )
+)
+_batches = schema.batches.c
+_EARLIER = (
+    sa.select(_batches.key, _batches.receipt)
+    .where(
+        _batches.stream == sa.bindparam("stream"),
+        _batches.key >= sa.bindparam("prefix"),
+        _batches.key < sa.bindparam("end"),
+    )
+    .order_by(_batches.key)
 )
 _WAITING = tuple(schema.waiting.c[name] for name in WaitingItem._fields)
 _CUT = sa.select(schema.chunks.c.id, schema.chunks.c.open_until).where(

@@ -71,6 +71,8 @@ class Chunker:
             if flush and not any_row(connection, schema.waiting, self._ref.key):
                 return []
         with self._ref.write() as connection:
+            if connection.execute(_FORGETTING, {"key": self._ref.key}).first():
+                return None  # or else the worker might come into another chunk
             now, stream = self._ref.now(), self._ref.row(connection)
             rules = rules_of(stream.rules)
             chosen = self._chosen(connection, rules, now, flush, most)
@@ -218,6 +220,9 @@ _SPAN = sa.select(  # each by an index; both in one query would read every row o
         .scalar_subquery()
         for end in (sa.func.min, sa.func.max)
     )
+)
+_FORGETTING = sa.select(schema.jobs.c.id).where(
+    schema.jobs.c.stream == sa.bindparam("key"), schema.jobs.c.kind == "forget"
 )
 _NEXT = (
     schema.streams.update()

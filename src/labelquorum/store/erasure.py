@@ -3,7 +3,7 @@
 What they contributed to shared numbers and to answers stays: it names nobody.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,52 +17,97 @@ from labelquorum.learn.item_columns import NO_NOTE
 from labelquorum.store.accept import Acceptor
 from labelquorum.store.batch import decode, encode
 from labelquorum.store.database import schema
+from labelquorum.store.database.sql import among
 from labelquorum.store.evidence import read_evidence, worker_places, write_evidence
+from labelquorum.store.jobs import Job, Jobs
 from labelquorum.store.stream_ref import StreamRef
+
+STEP = 500
+"""Labels, or open items, of one transaction, which takes 0.05 to 0.1 s: others wait for its end."""
 
 REMOVED = "the reason was removed with a worker who was forgotten"
 
 
-def erase(ref: StreamRef, acceptor: Acceptor, connection: sa.Connection, worker: str) -> int | None:
-    """Delete all rows of a worker; returns how many labels they had, None if they are unknown.
-
-    No chunk may be cut and not applied.
-    """
-    key, labels, crowd = ref.key, schema.labels.c, schema.crowd.c
-    workers = schema.workers.c
-    theirs = sa.and_(labels.stream == key, labels.worker == worker)
-    found = connection.execute(sa.select(labels.item, labels.chunk).where(theirs)).all()
-    place = connection.scalar(
-        sa.select(workers.place).where(workers.stream == key, workers.worker == worker)
-    )
-    known = connection.execute(
-        schema.crowd.delete().where(crowd.stream == key, crowd.worker == worker)
-    ).rowcount
-    attributes = schema.attributes
-    connection.execute(
-        attributes.delete().where(attributes.c.stream == key, attributes.c.worker == worker)
-    )
-    if not known and place is None and not found:
-        return None
-    connection.execute(schema.labels.delete().where(theirs))
-    ref.release(connection, len(found))
-    acceptor.recount(connection, sorted({row.item for row in found if row.chunk is None}))
-    _erase_reasons(ref, connection, {row.chunk for row in found} - {None})
-    if place is not None:
+def is_known(ref: StreamRef, connection: sa.Connection, worker: str) -> bool:
+    """Whether labels of a worker were accepted, and they were not forgotten since."""
+    return any(
         connection.execute(
-            schema.workers.delete().where(workers.stream == key, workers.place == place)
+            sa.select(table.c.worker).where(table.c.stream == ref.key, table.c.worker == worker)
+        ).first()
+        for table in (schema.crowd, schema.workers)
+    )
+
+
+def erase(ref: StreamRef, acceptor: Acceptor, jobs: Jobs, job: Job) -> None:
+    """Delete all rows of a worker in steps, and their id in the last one; counts their labels.
+
+    No chunk may be cut and not applied, and none may be cut until it is done.
+    """
+    key, worker, workers = ref.key, job.body, schema.workers.c
+    with ref.read() as connection:
+        place = connection.scalar(
+            sa.select(workers.place).where(workers.stream == key, workers.worker == worker)
         )
-        _leave_open_items(ref, connection, place, _open_items_of(ref, connection, found))
+
+    def step(connection: sa.Connection, found: Sequence[Any]) -> None:
+        labels = schema.labels.c
+        these = among(connection, labels.row, [row.row for row in found])
+        gone = connection.execute(schema.labels.delete().where(labels.stream == key, these))
+        ref.release(connection, gone.rowcount)
+        job.progress["labels"] += gone.rowcount
+        acceptor.recount(connection, sorted({row.item for row in found if row.chunk is None}))
+        _erase_reasons(ref, connection, {row.chunk for row in found} - {None})
+        _leave_open_items(ref, connection, place, sorted({row.item for row in found}))
+
+    after = -1
+    while True:  # searched outside the transactions: most labels may be of others
+        with ref.read() as connection:
+            next_row = ref.row(connection).next_row
+            found = _labels_of(ref, connection, worker, after, STEP)
+        if not found:
+            break
+        with ref.write() as connection:
+            step(connection, found)
+            jobs.note(connection, job)
+        after = found[-1].row
+    for items in _open_items_with(ref, place):
+        with ref.write() as connection:
+            _leave_open_items(ref, connection, place, items)
+            jobs.note(connection, job)
+    with ref.write() as connection:
+        step(connection, _labels_of(ref, connection, worker, max(after, next_row - 1)))
+        _erase_id(ref, connection, worker)
+        ref.add_event(connection, "forgot", {"labels": job.progress["labels"]})
+        jobs.note(connection, job, done=True)
+
+
+def _labels_of(
+    ref: StreamRef, connection: sa.Connection, worker: str, after: int, limit: int | None = None
+) -> Sequence[Any]:
+    """The first labels of a worker after this row."""
+    labels = schema.labels.c
+    theirs = (labels.stream == ref.key, labels.row > after, labels.worker == worker)
+    columns = (labels.row, labels.item, labels.chunk)
+    return connection.execute(
+        sa.select(*columns).where(*theirs).order_by(labels.row).limit(limit)
+    ).all()
+
+
+def _erase_id(ref: StreamRef, connection: sa.Connection, worker: str) -> None:
+    """Delete what goes by the worker's id, in a model of the next version."""
     models, streams = schema.models.c, schema.streams.c
+    known = 0
+    for table in (schema.attributes, schema.workers, schema.crowd):
+        theirs = (table.c.stream == ref.key, table.c.worker == worker)
+        known = connection.execute(table.delete().where(*theirs)).rowcount
     values: dict[str, Any] = {"version": models.version + 1}
     shared = ref.model(connection)["shared"]
     if shared is not None:
         values["shared"] = _without_gold(shared, id_key(decode(worker)))
-    connection.execute(schema.models.update().where(models.stream == key).values(values))
+    connection.execute(schema.models.update().where(models.stream == ref.key).values(values))
     connection.execute(
-        schema.streams.update().where(streams.id == key).values(n_crowd=streams.n_crowd - known)
+        schema.streams.update().where(streams.id == ref.key).values(n_crowd=streams.n_crowd - known)
     )
-    return len(found)
 
 
 def _without_gold(shared: bytes, worker_key: int) -> bytes:
@@ -77,42 +122,44 @@ def _without_gold(shared: bytes, worker_key: int) -> bytes:
     return save(arrays)
 
 
-def _open_items_of(
-    ref: StreamRef, connection: sa.Connection, labels: Sequence[Any]
-) -> Iterable[Any]:
-    """The open items that may hold a label of a worker, whose labels that are kept these are.
-
-    Where no chunk's labels were deleted, no others can. Millions of items may be open.
-    """
+def _open_items_with(ref: StreamRef, place: int | None) -> Iterator[list[str]]:
+    """The open items with a label of a worker, where labels of chunks were deleted."""
     chunks, items = schema.chunks.c, schema.open_items.c
     gone = sa.select(chunks.id).where(chunks.stream == ref.key, chunks.labels_kept == 0).limit(1)
-    if connection.execute(gone).first() is None:
-        return ref.open_rows(connection, sorted({row.item for row in labels}))
-    return connection.execute(
-        sa.select(items.item, items.evidence).where(items.stream == ref.key),
-        execution_options={"yield_per": 1000},
-    )
+    after: Any = ""
+    while place is not None and after is not None:
+        page = sa.select(items.item, items.evidence).where(
+            items.stream == ref.key, items.item > after
+        )
+        with ref.read() as connection:  # of a page each: a long one would keep the WAL
+            if connection.execute(gone).first() is None:
+                return  # no others than those of their labels
+            rows = connection.execute(page.order_by(items.item).limit(STEP)).all()
+        after = rows[-1].item if rows else None
+        if held := [row.item for row in rows if place in worker_places(row.evidence)]:
+            yield held
 
 
 def _leave_open_items(
-    ref: StreamRef, connection: sa.Connection, place: int, held: Iterable[Any]
+    ref: StreamRef, connection: sa.Connection, place: int | None, items: Sequence[str]
 ) -> None:
-    """Remove a worker's labels from the evidence of these open items."""
-    items = schema.open_items.c
-    changed = []
-    for row in held:
-        places = np.unique(np.array(worker_places(row.evidence), np.int64))
-        if place in places:
-            [columns] = read_evidence([None], [row.evidence], [NO_NOTE], places)
-            left = columns.without(places[columns.worker] == place)
-            [evidence] = write_evidence(left, np.arange(1), places)
-            changed.append((row.item, evidence))
-    for item, evidence in changed:
-        connection.execute(
-            schema.open_items.update()
-            .where(items.stream == ref.key, items.item == item)
-            .values(evidence=evidence)
-        )
+    """Remove a worker's labels from the evidence of those of these items that are open."""
+    rows = [] if place is None else ref.open_rows(connection, items)
+    held = [row for row in rows if place in worker_places(row.evidence)]
+    if not held:
+        return
+    evidence = [row.evidence for row in held]
+    places = np.unique(np.concatenate([worker_places(one) for one in evidence]))
+    left: list[bytes] = []
+    for part in read_evidence([None] * len(held), evidence, [NO_NOTE] * len(held), places):
+        some = part.without(places[part.worker] == place)
+        left += write_evidence(some, np.arange(len(part.n_classes)), places)
+    opened = schema.open_items.c
+    changed = schema.open_items.update().where(
+        opened.stream == ref.key, opened.item == sa.bindparam("its")
+    )
+    given = [{"its": row.item, "left": one} for row, one in zip(held, left, strict=True)]
+    connection.execute(changed.values(evidence=sa.bindparam("left")), given)
 
 
 def _erase_reasons(ref: StreamRef, connection: sa.Connection, chunks: set[Any]) -> None:

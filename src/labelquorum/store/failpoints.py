@@ -24,6 +24,9 @@ DELETE_POINTS = ("before_delete_commit", "after_delete")
 GOLD_POINTS = ("before_gold_commit", "after_gold")
 """Those of true labels that are accepted."""
 
+JOB_POINTS = ("before_job_commit",)
+"""Those of each step of a job."""
+
 _hook: Callable[[str], None] | None = None
 
 

@@ -33,6 +33,10 @@ from labelquorum.store.stream_ref import StreamRef
 TOO_LATE = 0
 """In place of a chunk number: the truth of an item that was closed."""
 
+TRUTHS_PER_COMMIT = 500
+"""More are written in several transactions: others wait for each. Of answered tasks they take
+0.05 s."""
+
 _GOLD = ("item", "label", "given_at", "answered", "answered_confidence", "chunk")
 
 
@@ -53,29 +57,48 @@ class GoldLabels:
         truths
             A dict {task: label}, or a Series indexed by task. After an error nothing has changed.
         key
-            The sender's idempotency key: the same truths under it are accepted once.
+            The sender's idempotency key: the same truths under it are accepted once. Many truths
+            take several transactions, and the last one writes the receipt: after a failure send
+            them again.
         """
         check_names(key=key)
         by_item = self._checked(truths)
         body = sha256(encode(["gold", sorted(by_item.items())]).encode()).hexdigest()
-        with self._acceptor.new_classes.admitting(), self._ref.write() as connection:
-            before = self._acceptor.receipts(connection, [key]).get(key) if key else None
-            if before is not None:
-                if before[0] != body or before[1] is None:
-                    raise ConflictError(
-                        f"Stream {self._ref.name!r}: key {key!r} came before with something else, "
-                        "and a key names one thing for good. Send these truths under another key."
-                    )
-                return before[1]._replace(repeated=True)
-            self._acceptor.new_classes.check_truths(connection, by_item)
-            receipt = self._write(connection, by_item)
-            batch = Batch([], {}, body, key, None, None)
-            self._acceptor.write_receipts(connection, [batch], [receipt], self._ref.now())
-            counts = {"counted": receipt.accepted, "late": receipt.late}
-            self._ref.add_event(connection, "gold", counts)
-            fault("before_gold_commit")
+        listed, late = list(by_item.items()), 0
+        if len(listed) > TRUTHS_PER_COMMIT:  # no part is written before all are checked
+            with self._ref.read() as connection:
+                if self._receipt(connection, key, body) is None:
+                    self._compare(connection, by_item)
+        for start in range(0, max(len(listed), 1), TRUTHS_PER_COMMIT):
+            part = listed[start : start + TRUTHS_PER_COMMIT]
+            with self._acceptor.new_classes.admitting(), self._ref.write() as connection:
+                before = self._receipt(connection, key, body)
+                if before is not None:
+                    return before
+                if start == 0:
+                    self._acceptor.new_classes.check_truths(connection, by_item)
+                late += self._write(connection, dict(part))
+                if start + len(part) == len(listed):
+                    receipt = Receipt(len(listed) - late, late, {}, None, None)
+                    batch = Batch([], {}, body, key, None, None)
+                    self._acceptor.write_receipts(connection, [batch], [receipt], self._ref.now())
+                    counts = {"counted": receipt.accepted, "late": receipt.late}
+                    self._ref.add_event(connection, "gold", counts)
+                fault("before_gold_commit")
         fault("after_gold")
         return receipt
+
+    def _receipt(self, connection: sa.Connection, key: str | None, body: str) -> Receipt | None:
+        """The receipt of the same truths under the same key, if they came before."""
+        before = self._acceptor.receipts(connection, [key]).get(key) if key else None
+        if before is None:
+            return None
+        if before[0] != body or before[1] is None:
+            raise ConflictError(
+                f"Stream {self._ref.name!r}: key {key!r} came before with something else, "
+                "and a key names one thing for good. Send these truths under another key."
+            )
+        return before[1]._replace(repeated=True)
 
     def _checked(self, truths: Any) -> dict[str, str]:
         """Truths as they are stored."""
@@ -89,15 +112,26 @@ class GoldLabels:
             found[encode_id(task, "task", where)] = encode_id(label, "label", where)
         return found
 
-    def _write(self, connection: sa.Connection, truths: Mapping[str, str]) -> Receipt:
-        now, stream = self._ref.now(), self._ref.row(connection)
+    def _compare(
+        self, connection: sa.Connection, truths: Mapping[str, str]
+    ) -> tuple[dict[str, Any], list[str], set[str], set[str]]:
+        """What came before, what is new, and what of it is closed or answered again.
+
+        Those that cannot be taken are an error.
+        """
         known = {row.item: row for row in self._ref.of_items(connection, schema.gold, list(truths))}
         news = [item for item in truths if item not in known or known[item].label != truths[item]]
         self._check_not_in_use(connection, [known[item] for item in news if item in known])
         waiting = self._ref.of_items(connection, schema.waiting.c.item, news)
         others = sorted(set(news).difference(row.item for row in waiting))
-        closed, again = self._acceptor.closed_or_open(connection, others, now)
-        self._check_same_ids(connection, [i for i in others if i not in closed | again])
+        closed, again = self._acceptor.closed_or_open(connection, others, self._ref.now())
+        self._check_same_ids(connection, set(others) - closed - again)
+        return known, news, closed, again
+
+    def _write(self, connection: sa.Connection, truths: Mapping[str, str]) -> int:
+        """Write truths; returns how many came when their item was closed."""
+        now, stream = self._ref.now(), self._ref.row(connection)
+        known, news, closed, again = self._compare(connection, truths)
         answers = schema.answers.c
         columns = (answers.item, answers.label, answers.confidence)
         given = self._ref.of_items(connection, columns, sorted(closed))
@@ -121,9 +155,8 @@ class GoldLabels:
             .where(schema.streams.c.id == self._ref.key)
             .values(next_row=stream.next_row + len(ready), moment=now)
         )
-        old = sum(known[item].chunk == TOO_LATE for item in truths if item not in news)
-        late = len(closed) + old
-        return Receipt(len(truths) - late, late, {}, None, None)
+        n_old: int = sum(known[i].chunk == TOO_LATE for i in truths.keys() - set(news))
+        return len(closed) + n_old
 
     def _check_not_in_use(self, connection: sa.Connection, rows: Sequence[Any]) -> None:
         """Refuse to change a truth that is in a chunk which is being learned from."""
@@ -131,7 +164,7 @@ class GoldLabels:
         cut = sa.select(chunks.id).where(
             chunks.stream == self._ref.key,
             chunks.state == "cut",
-            among(connection, chunks.id, [row.chunk for row in rows if row.chunk is not None]),
+            among(connection, chunks.id, {row.chunk for row in rows if row.chunk is not None}),
         )
         busy = set(connection.scalars(cut)) if rows else set()
         for row in rows:
@@ -143,9 +176,9 @@ class GoldLabels:
 
     def _check_same_ids(self, connection: sa.Connection, items: Collection[str]) -> None:
         """Refuse truths whose ids are text where those of labels are numbers, or vice versa."""
-        twins = {_twin(item): item for item in items if _twin(item) is not None}
+        twins = {twin: item for item in items if (twin := _twin(item)) is not None}
         for column in (schema.labels.c.item, schema.answers.c.item):
-            for row in self._ref.of_items(connection, column, [twin for twin in twins if twin]):
+            for row in self._ref.of_items(connection, column, list(twins)):
                 raise LabelError(
                     f"True labels name a task {decode(twins[row.item])!r}, labels name it "
                     f"{decode(row.item)!r}: a number and a text are two ids. Convert one of them."
@@ -241,10 +274,12 @@ class GoldLabels:
         if not truths:
             return
         self._keep_replaced(connection, list(truths))
-        answers, classes = schema.answers.c, decode(self._ref.model(connection)["classes"])
-        for truth in sorted(set(truths.values())):
-            probs = np.array([encode(label) == truth for label in classes], np.float32)
-            items = [item for item, label in truths.items() if label == truth]
+        answers, by_truth = schema.answers.c, dict[str, list[str]]()
+        classes = list(map(encode, decode(self._ref.model(connection)["classes"])))
+        for item, truth in truths.items():
+            by_truth.setdefault(truth, []).append(item)
+        for truth, items in sorted(by_truth.items()):
+            probs = np.array([label == truth for label in classes], np.float32)
             connection.execute(
                 schema.answers.update()
                 .where(answers.stream == self._ref.key, among(connection, answers.item, items))

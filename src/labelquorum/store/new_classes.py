@@ -82,7 +82,7 @@ class NewClasses:
         """Refuse true labels, by item, that would become unintended classes."""
         if self._ref.space.classes is not None:
             return
-        where = {label: f"true label of task {decode(item)!r}" for item, label in truths.items()}
+        where = {label: item for item, label in truths.items()}
         error = self._truth_error(connection, where)
         if error is not None:
             self._known = None
@@ -95,7 +95,9 @@ class NewClasses:
         self, connection: sa.Connection, where: Mapping[str, str]
     ) -> LabelError | None:
         known = self._load(connection)
-        return self._error(known, {label: at for label, at in where.items() if label not in known})
+        new = {label: item for label, item in where.items() if label not in known}
+        said = {label: f"true label of task {decode(item)!r}" for label, item in new.items()}
+        return self._error(known, said)
 
     def _load(self, connection: sa.Connection) -> set[str]:
         """Classes of the model, and labels and truths that it has not learned from."""

@@ -40,6 +40,7 @@ from labelquorum.store.learner import Configuration, Learner, LocalLearner
 from labelquorum.store.rules import Rules
 from labelquorum.store.stream import Stream
 from labelquorum.store.stream_ref import StreamRef, check_streams
+from labelquorum.store.turn import Turn
 
 DISK_FULL = "53100"  # so PostgreSQL calls it
 
@@ -58,11 +59,12 @@ class Store:
     ) -> None:
         self.where, self.learner = where, learner
         self._engine, self._lock_file, self._clock = engine, lock, clock
-        self._turn = threading.RLock()  # one writer, also among threads
+        self._turn = Turn()  # one writer, also among threads
         self._tick = threading.Lock()
         driver: Any = engine.dialect.loaded_dbapi
         self._driver_error: type[Exception] = driver.Error
         self._learning: dict[int, threading.RLock] = {}  # by stream
+        self._working: dict[int, threading.RLock] = {}
         self._writer: sa.Connection | None = None
         self._only_looks = self._joined = self._closed = False
         self._log = log  # of SQLite
@@ -352,6 +354,13 @@ class Store:
             )
         return row
 
+    def resume(self) -> None:
+        """Go on with the jobs that were recorded and are not done; see `store.jobs`."""
+        with self.read() as connection:
+            found = list(connection.scalars(sa.select(schema.jobs.c.stream).distinct()))
+        for key in found:
+            self.by_key(key).resume()
+
     def _names(self, connection: sa.Connection) -> list[str]:
         return list(connection.scalars(sa.select(schema.streams.c.name).order_by("name")))
 
@@ -375,6 +384,10 @@ class Store:
     def learning(self, stream: int) -> threading.RLock:
         """Held by who learns in a stream: two would learn from the same chunk, one in vain."""
         return self._learning.setdefault(stream, threading.RLock())
+
+    def working(self, stream: int) -> threading.RLock:
+        """Held by the thread that does the jobs of a stream."""
+        return self._working.setdefault(stream, threading.RLock())
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:

@@ -16,8 +16,9 @@ from labelquorum.store.accept import Acceptor, Revised, Revision
 from labelquorum.store.apply import Applied, Applier
 from labelquorum.store.batch import Batch, Receipt, Submission, encode_id
 from labelquorum.store.chunker import Chunker, Cut
-from labelquorum.store.erasure import erase
+from labelquorum.store.erasure import erase, is_known
 from labelquorum.store.gold import GoldLabels
+from labelquorum.store.jobs import Job, Jobs
 from labelquorum.store.learner import Configuration
 from labelquorum.store.queries import (
     AGREEMENT_WORKERS,
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from labelquorum.learn.estimator import Estimator
     from labelquorum.learn.model_file import Snapshot
 
+REVISIONS_PER_COMMIT = 50
+"""Of one transaction, which takes 0.1 s: others wait for its end."""
+
 
 class Stream:
     """One stream of a store; made by `Store.create` and `Store.stream`."""
@@ -48,6 +52,7 @@ class Stream:
         self._chunker = Chunker(ref, self._gold)
         self._applier = Applier(ref, self._gold)
         self._queries = Queries(ref)
+        self._jobs = Jobs(ref, {"forget": self._forget, "withdraw": self._withdraw})
 
     @property
     def name(self) -> str:
@@ -122,6 +127,23 @@ class Stream:
         """Replace the labels of earlier versions, in one transaction; idempotent."""
         return self._acceptor.revise_all(revisions)
 
+    def withdraw(self, versions: Sequence[Sequence[str]]) -> Mapping[str, int]:
+        """Delete the labels of earlier versions, however many; idempotent.
+
+        A version is the prefix of its keys, and its own. Returns how many labels are gone
+        (`retracted`), and of how many this version or a later one had come (`outdated`).
+        """
+        once = dict.fromkeys(map(tuple, versions))
+        return self._jobs.do("withdraw", [list(one) for one in once])
+
+    def _withdraw(self, job: Job) -> None:
+        while (start := job.progress["done"]) < len(job.body):
+            some = job.body[start : start + REVISIONS_PER_COMMIT]
+            with self.ref.write() as connection:
+                gone = self._acceptor.withdraw(connection, some)
+                job.progress.update(done=len(some), **gone)
+                self._jobs.note(connection, job, job.progress["done"] == len(job.body))
+
     def gold(self, truths: Any, key: str | None = None) -> Receipt:
         """Accept true labels, {task: label} or a Series indexed by task; `key` makes it idempotent.
 
@@ -175,6 +197,7 @@ class Stream:
 
         A chunk that fails is tried again until it is quarantined.
         """
+        self.resume()
         while self.cut(flush):
             pass
         return self._applier.apply_all()
@@ -182,28 +205,31 @@ class Stream:
     def forget(self, worker: Hashable) -> int:
         """Erase a worker: their row, their labels, their part in open items, their id.
 
-        Chunks that are cut are applied first. What they contributed to shared numbers and to
-        answers stays: it names nobody.
+        Chunks that are cut are applied first, and none is cut until it is done. What they
+        contributed to shared numbers and to answers stays: it names nobody. Many labels are deleted
+        in steps; after a kill, calling it again or the learning loop goes on with the rest.
 
         Returns
         -------
         n_labels : raw labels of theirs that were deleted
         """
-        name, ref = encode_id(worker, "worker", "forget"), self.ref
-        with ref.store.learning(ref.key):  # or else there might always be another chunk
-            while True:
-                self._applier.apply_all()
-                with ref.write() as connection:
-                    if ref.cut_chunks(connection):
-                        continue  # cut in the meantime
-                    n_labels = erase(ref, self._acceptor, connection, name)
-                    if n_labels is None:
-                        raise LabelError(
-                            f"Stream {self.name!r}: worker {worker!r} is not known. Check the id."
-                        )
-                    ref.add_event(connection, "forgot", {"labels": n_labels})
-                ref.store.checkpoint()  # the id would stay in the WAL
-                return n_labels
+        name = encode_id(worker, "worker", "forget")
+        with self.ref.read() as connection:
+            if not is_known(self.ref, connection, name):
+                raise LabelError(
+                    f"Stream {self.name!r}: worker {worker!r} is not known. Check the id."
+                )
+        return self._jobs.do("forget", name)["labels"]
+
+    def _forget(self, job: Job) -> None:
+        while self.to_apply():
+            self._applier.apply_all()
+        erase(self.ref, self._acceptor, self._jobs, job)
+        self.ref.store.checkpoint()  # the id would stay in the WAL
+
+    def resume(self) -> None:
+        """Go on with what was recorded and is not done: a worker to forget, labels to withdraw."""
+        self._jobs.resume()
 
     # ── reading; see `Queries` ────────────────────────────────────────────────────────────
 

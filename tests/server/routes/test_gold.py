@@ -116,3 +116,16 @@ def test_what_label_studio_cannot_have_meant_is_refused(studio, running):
     for body in ([1], {}, {"action": 7}, "x", None, {"action": "ANNOTATION_CREATED"}):
         refused = client.post("/v1/streams/studio/hooks/label-studio", json=body)
         assert refused.status_code == 422, refused.text
+
+
+def test_more_truths_than_a_request_may_bring_are_refused_with_the_limit(admin, stream):
+    truths = {f"t{number}": "owl" for number in range(10_001)}
+    answer = admin.post(f"{stream}/gold", json=truths)
+    assert answer.status_code == 413
+    assert answer.json()["error"] == (
+        "At most 10,000 true labels are taken at once. Got 10,001. "
+        "Send them in parts, each under its own key."
+    )
+    del truths["t0"]
+    answer = admin.post(f"{stream}/gold", json=truths)
+    assert (answer.status_code, answer.json()["told"]) == (200, 10_000)

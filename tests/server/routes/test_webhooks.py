@@ -158,3 +158,26 @@ def test_the_key_is_that_of_the_stream_with_the_scope_write(hook, running, admin
     other = running.secret("write", f"beside {name}"[:200])
     assert hook("annotation_created", key=other).status_code == 403
     assert waiting(admin, stream) == {}
+
+
+def test_a_large_deletion_is_done_by_the_learner_and_counts_once(hook, admin, stream):
+    choice = {"from_name": "bird", "type": "choices", "value": {"choices": ["owl"]}}
+    numbers = range(1000, 1120)
+    tasks = [
+        {
+            "id": number,
+            "annotations": [
+                {"id": number, "task": number, "project": 1, "completed_by": 1, "result": [choice]}
+            ],
+        }
+        for number in numbers
+    ]
+    assert admin.post(f"{stream}/hooks/label-studio", json=tasks).json()["accepted"] == 120
+
+    def only(body):
+        body["annotations"] = [{"id": number} for number in numbers]
+
+    assert shown(hook("annotations_deleted", edit=only))["retracted"] == 120
+    assert waiting(admin, stream) == {}
+    reply = shown(hook("annotations_deleted", edit=only))
+    assert (reply["retracted"], reply["skipped"]) == (0, {"outdated": 120})

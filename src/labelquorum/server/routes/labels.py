@@ -8,12 +8,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from labelquorum.errors import LabelError
+from labelquorum.errors import LabelError, LimitError
 from labelquorum.ingest.label_studio import KEY_PREFIX
 from labelquorum.ingest.labels import LabelSpace, LabelTable
 from labelquorum.ingest.readers import iter_csv, iter_jsonl
 from labelquorum.ingest.records import read_records
-from labelquorum.ingest.untrusted import MAX_ROWS
+from labelquorum.ingest.untrusted import MAX_ROWS, MAX_TRUTHS
 from labelquorum.ingest.validate import check_names
 from labelquorum.server.auth import Guarded, bare
 from labelquorum.server.context import known_stream, service_of
@@ -198,8 +198,11 @@ def _truths(said: Any, space: LabelSpace) -> Mapping[Hashable, Hashable]:
         said = [{"task": task, "label": label} for task, label in said.items()]
     if not isinstance(said, list) or not all(isinstance(one, dict) for one in said):
         raise ApiError(422, 'Truths are {"task": "label"}, or a list of rows with both.')
-    if len(said) > MAX_ROWS:
-        raise too_many_labels()
+    if len(said) > MAX_TRUTHS:
+        raise LimitError(
+            f"At most {MAX_TRUTHS:,} true labels are taken at once. Got {len(said):,}. "
+            "Send them in parts, each under its own key."
+        )
     rows = [{**one, "worker": "truth"} for one in said]
     table = check_names(read_records(rows, space, "body"), space)
     truths = dict(zip(table.item_ids, table.labels, strict=True))

@@ -17,6 +17,7 @@ from labelquorum.server.request_parsing import parse_json
 from labelquorum.server.schemas import HookAnswer, hook_body
 from labelquorum.store.accept import Revised, Revision
 from labelquorum.store.batch import Submission
+from labelquorum.store.stream import REVISIONS_PER_COMMIT
 
 router = APIRouter(route_class=Guarded)
 Field = Annotated[str | None, Query(min_length=1, max_length=256)]
@@ -37,8 +38,14 @@ async def hear_label_studio(
         heard = await parse_json(body, lambda said: read_label_studio(said, control, task))
     revisions, refused = await run_in_threadpool(_revisions, heard, known.spaces["error"])
     done: list[Revised] = []
-    for some in range(0, len(revisions), _AT_ONCE):
-        part = revisions[some : some + _AT_ONCE]
+    if len(heard.deleted) > REVISIONS_PER_COMMIT:  # a recorded job, completed after a kill
+        keys = [(one.prefix, one.submission.key) for one in revisions]
+        gone = await service.ask(service.write_queue.loop.withdraw, known.stream.ref.key, keys)
+        done.append(Revised(0, 0, gone.get("retracted", 0)))
+        done += [Revised(0, 0, 0, outdated=True)] * gone.get("outdated", 0)
+        revisions = []
+    for some in range(0, len(revisions), REVISIONS_PER_COMMIT):
+        part = revisions[some : some + REVISIONS_PER_COMMIT]
         for one in await run_in_threadpool(known.stream.revise_all, part):
             done.append(one) if isinstance(one, Revised) else refused.append(one)
     service.write_queue.loop.wake(known.stream.ref.key)
@@ -85,4 +92,3 @@ def _revision(version: Version, space: LabelSpace) -> Revision:
 
 _NOTHING = LabelTable([], [], [])
 _LAST = "deleted"  # sorts after every moment
-_AT_ONCE = 200  # in one transaction; others wait for its end

@@ -231,6 +231,17 @@ events = Table(
     Column("body", Text, nullable=False),  # JSON
 )
 
+# What takes many transactions and is not done yet.
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", Text, nullable=False),  # forget, withdraw
+    Column("body", Text, nullable=False),  # what of, JSON
+    Column("progress", Text, nullable=False),  # counts of the steps so far, JSON
+)
+
 # Who may ask for what. A key itself is shown once and never kept.
 keys = Table(
     "keys",

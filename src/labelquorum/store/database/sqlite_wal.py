@@ -5,8 +5,8 @@ it were damaged then, the frames before the damage would pass for newer than the
 with it. So every checkpoint truncates the WAL, and the page checksums of the file are written.
 
 Two processes may write: the one that holds the store, and one that joined it. Each waits for a lock
-(`labelquorum.turn`). Only the first checkpoints and writes checksums; whatever the other writes
-makes them out of date.
+(`labelquorum.turn`), and has it before the other has it again. Only the first checkpoints and
+writes checksums; whatever the other writes makes them out of date.
 """
 
 import fcntl
@@ -44,17 +44,25 @@ class WriteAheadLog:
         self._marked = False  # the file's mark was changed since it was sealed
         self._next_try = 0.0
         self._followed = 0  # bytes of the log
-        self._turns = file.with_suffix(".turn").open("a")
+        self._turns, self._next = (file.with_suffix(end).open("a") for end in (".turn", ".next"))
 
     def close(self) -> None:
         """Close all files, once SQLite has closed them."""
         self._turns.close()
+        self._next.close()
         self._seal.close()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """While no other process writes; SQLite alone would have us ask again and again."""
-        fcntl.flock(self._turns, fcntl.LOCK_EX)
+        """While no other process writes; SQLite alone would have us ask again and again.
+
+        The process that waits holds `next`, so the one that writes cannot have two turns in a row.
+        """
+        fcntl.flock(self._next, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._turns, fcntl.LOCK_EX)
+        finally:
+            fcntl.flock(self._next, fcntl.LOCK_UN)
         try:
             yield
         finally:
