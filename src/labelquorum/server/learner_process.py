@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -559,6 +560,7 @@ def main() -> None:
     from labelquorum.server.config import log_config
 
     logging.config.dictConfig(log_config())
+    warnings.showwarning = lambda message, *_: log.warning("%s", message)
     # Frames go where standard output went; what is printed goes to standard error.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
