@@ -32,9 +32,9 @@ from bulk import bulk_labels, peak_mb
 from engine import machine
 from streams import N_CLASSES, Functions, Labels, Result, draw_chunk, integer_chunk, say
 
-from labelquorum.learn.bila.array_solver import on_device
+from labelquorum.learn.bila.engines import ENGINE, matrix_engine
+from labelquorum.learn.bila.gpu import on_device
 from labelquorum.learn.bila.minibatch import pack_counted
-from labelquorum.learn.bila.solver import ENGINE
 
 SAVED = Path(__file__).parent / "results" / "gpu.json"
 
@@ -137,6 +137,7 @@ def difference() -> Result:
 
     def answers(engine: str) -> tuple[Any, Any]:
         with mock.patch.dict(os.environ, {ENGINE: engine}):
+            matrix_engine.cache_clear()
             model, found = Functions("default"), []
             for seed in range(20):
                 rng = np.random.default_rng(seed)

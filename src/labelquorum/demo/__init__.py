@@ -119,7 +119,9 @@ def _start(plan: Plan, stack: ExitStack, tell: Callable[[str], None]) -> Running
     # Imported while the service starts: they bring pandas along, which takes a second.
     from labelquorum.client import Client
     from labelquorum.demo.crowd import CLASSES, Feeder, simulate
+    from labelquorum.learn.bila.engines import matrix_engine
 
+    matrix_engine()  # what it warns of, the service writes into its log alone
     seconds = plan.seconds + (EXTRA_SECONDS if plan.headless else 0.0)
     n_items = max(CHUNK_ITEMS, int(ITEMS_PER_SECOND * seconds))
     scene = simulate(n_items, ITEMS_PER_SECOND, plan.seconds / 2 / seconds, plan.seed)

@@ -19,12 +19,10 @@ from labelquorum._types import Floats
 from labelquorum.errors import StateError
 from labelquorum.ingest.chunks import Chunk
 from labelquorum.learn.aggregator import Aggregation, Aggregator, consensus
-from labelquorum.learn.bila.counts import State, with_more
+from labelquorum.learn.bila.counts import State, engine_of, with_more
 from labelquorum.learn.bila.dependence import N_SUMS, N_VOTE_SUMS
 from labelquorum.learn.bila.hierarchical import Recipe
 from labelquorum.learn.bila.identification import NO_ANSWERS
-from labelquorum.learn.bila.solver import pool as pool_counts
-from labelquorum.learn.bila.solver import solve_workers
 from labelquorum.learn.bila.sparse_counts import (
     converted,
     counts_of,
@@ -112,7 +110,7 @@ def _counted(method: Aggregator, recipe: Recipe, seed: int) -> Sharding:
 
     def pool(rows: Floats, n_classes: int) -> Sums:
         counts = _split(rows, names, n_classes)
-        return {name: pool_counts(name, counts[name], recipe) for name in names}
+        return {name: engine_of(counts[name]).pool(name, counts[name], recipe) for name in names}
 
     def fit(chunk: Chunk, known: Known | None, own: Gained | None) -> Gained:
         if known is None:
@@ -145,7 +143,8 @@ def _state_of(known: Known, recipe: Recipe, seed: int) -> State:
     for name, counts in _split(known.rows, names, n_classes).items():
         kept = converted(counts, name, n_classes)
         rows |= leaves_of(name, kept)
-        rows[f"{name}_theta"] = solve_workers(name, kept, known.pooled[name], recipe)
+        solve = engine_of(kept).solve_workers
+        rows[f"{name}_theta"] = solve(name, kept, known.pooled[name], recipe)
     unexplained = {name: known.sums[f"unexplained/{name}"] for name in names}
     for name, sums in unexplained.items():
         if not sums[N_SUMS:].any():  # no worker has several votes on an item

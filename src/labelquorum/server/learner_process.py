@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -578,6 +579,7 @@ def _log_as_service() -> None:
     from labelquorum.server.config import log_config
 
     logging.config.dictConfig(log_config())
+    warnings.showwarning = lambda message, *_: log.warning("%s", message)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from juries import MISLED_SEED, SOUND_SEED, jury_rows
 
 import labelquorum as lq
 from labelquorum.evaluation import class_conditional_crowd, label_table
+from labelquorum.learn.bila.engines import ENGINE, matrix_engine
 from labelquorum.learn.bila.identification import (
     GAMMAS,
     HALF_LIFE,
@@ -23,7 +24,6 @@ from labelquorum.learn.bila.identification import (
     vote_log_odds,
     with_answers,
 )
-from labelquorum.learn.bila.solver import ENGINE
 from labelquorum.learn.model_file import state_arrays, state_from_arrays
 
 NOTHING = pd.DataFrame({"task": [], "worker": [], "label": []})
@@ -192,7 +192,9 @@ def test_a_stream_whose_tasks_begin_to_mislead_is_doubted_within_two_chunks():
 def test_c_and_numpy_have_the_same_doubt(misled, monkeypatch):
     compiled = fitted(misled).doubt()
     monkeypatch.setenv(ENGINE, "numpy")
+    matrix_engine.cache_clear()
     assert fitted(misled).doubt().expected_error == pytest.approx(compiled.expected_error, 1e-4)
+    matrix_engine.cache_clear()
 
 
 def test_deciding_tasks_are_those_on_which_the_readings_differ(misled):

@@ -27,9 +27,9 @@ from labelquorum.learn.bila.dependence import (
     exponent,
     temperature,
 )
+from labelquorum.learn.bila.engines import matrix_engine
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe
 from labelquorum.learn.bila.minibatch import pack_counted
-from labelquorum.learn.bila.solver import count, pool, solve_workers
 from labelquorum.learn.bila.worker_models import (
     DROP,
     MIN_EVIDENCE_GAIN,
@@ -153,8 +153,8 @@ def test_a_plain_worker_is_solved_where_his_gradient_is_zero():
     counts = np.stack([hits, hits + rng.exponential(5, size=(7, 4))], axis=1)
     counts[2] = 1e6  # never wrong
     counts[3] = 0  # never seen
-    pooled = pool(ONE_COIN, counts, RECIPE)
-    theta = solve_workers(ONE_COIN, counts, pooled, RECIPE)
+    pooled = matrix_engine().pool(ONE_COIN, counts, RECIPE)
+    theta = matrix_engine().solve_workers(ONE_COIN, counts, pooled, RECIPE)
     assert theta.shape == (7, 1) and theta[3] == 0
     with jax.enable_x64(True):
         odds = crowd_odds(pooled, RECIPE)
@@ -168,7 +168,7 @@ def test_counts_of_a_matrix_are_those_of_its_labels(name):
     (chunk,) = chunks_of(crowd, 60)
     probs = np.random.default_rng(0).dirichlet(np.ones(3), size=60)
     packed = pack_counted(chunk, chunk.weight, np.ones(60))
-    full, own = (count(each, packed, probs, 9) for each in (HIERARCHICAL, name))
+    full, own = (matrix_engine().count(each, packed, probs, 9) for each in (HIERARCHICAL, name))
     np.testing.assert_allclose(WORKER_MODELS[name].from_matrix(full), own, atol=1e-9)
 
 
@@ -371,7 +371,7 @@ def test_labels_that_trickle_in_are_counted_once_by_both_accounts():
         assert state.class_counts[name].sum() == pytest.approx(60, abs=1e-3)
         # n_i and n_i (n_i − 1), summed over items: exact, whatever the model believed then
         np.testing.assert_allclose(state.unexplained[name][3:5].sum(axis=1), [240, 720], atol=0.01)
-        exact = pool(name, rows[f"{name}_counts"], RECIPE)
+        exact = matrix_engine().pool(name, rows[f"{name}_counts"], RECIPE)
         np.testing.assert_allclose(state.pooled[name], exact, atol=1e-6)
 
 

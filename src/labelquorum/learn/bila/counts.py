@@ -11,7 +11,9 @@ Counts are kept and added in float64: at 2²⁴ a float32 ignores +0.4.
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,8 +32,9 @@ from labelquorum.learn.aggregator import (
     softmax,
 )
 from labelquorum.learn.analysis import posterior  # which imports from this package: no names yet
-from labelquorum.learn.bila import stacking
+from labelquorum.learn.bila import sparse, stacking
 from labelquorum.learn.bila.dependence import N_SUMS, class_shift_factor, exponent, temperature
+from labelquorum.learn.bila.engines import THREADED, matrix_engine
 from labelquorum.learn.bila.gold import GoldTasks, gold_items, join, remember
 from labelquorum.learn.bila.hierarchical import HIERARCHICAL, ONE_COIN, Recipe, class_prior
 from labelquorum.learn.bila.identification import (
@@ -43,15 +46,7 @@ from labelquorum.learn.bila.identification import (
     vote_log_odds,
     with_answers,
 )
-from labelquorum.learn.bila.minibatch import pack_counted
-from labelquorum.learn.bila.solver import (
-    count,
-    fit_each,
-    past_unexplained,
-    pool,
-    score,
-    solve_workers,
-)
+from labelquorum.learn.bila.minibatch import CountedBatch, pack_counted
 from labelquorum.learn.bila.sparse_counts import (
     SparseCounts,
     added,
@@ -66,7 +61,6 @@ from labelquorum.learn.bila.sparse_counts import (
     rows_with_classes,
     total,
 )
-from labelquorum.learn.bila.sparse_solver import pool_labels
 from labelquorum.learn.bila.worker_models import (
     WORKER_MODELS,
     Fitted,
@@ -80,6 +74,9 @@ from labelquorum.learn.worker_table import WorkerRows, forget_row
 
 MAX_HELD_OUT_CELLS = 4_000_000
 """Labels of a chunk's gold × classes² up to which each is scored by counts that lack it: 32 MB."""
+
+MIN_THREADED_LABELS = 50_000
+"""Labels from which the worker models are fitted in threads: to start one costs about 50 µs."""
 
 
 class State(NamedTuple):
@@ -150,15 +147,15 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     # (1) f' = f + label shares
     label_shares = label_shares + tally.share_items @ chunk.vote_shares
     before = {
-        name: _before(state, known, tally, position, recipe)
+        name: _before(state, known, tally, label_shares, position, recipe)
         for position, name in enumerate(recipe.worker_models)
     }
     packed = pack_counted(chunk, tally.labels.weight, tally.items)
     n_workers = chunk.workers_by_item * (tally.items > 0)
     unknown = (n_workers >= MIN_WORKERS) & (packed.gold == MISSING)
     asked = recipe.dependence == "learned" and bool(unknown.any())
-    ways = {name: past.known for name, past in before.items()}
-    fitted = fit_each(packed, ways, label_shares, recipe, n_workers * unknown if asked else None)
+    # (2), (3) θ and q in turn
+    fitted = _fit_each(packed, before, recipe, n_workers * unknown if asked else None)
     # (4) commit, and drop the labels
     following, counted = _commit(state, tally, before, fitted)
     following = following._replace(label_shares=label_shares)
@@ -170,6 +167,26 @@ def update(state: State, chunk: Chunk, recipe: Recipe) -> tuple[State, Info]:
     loss, rounds = fitted[model].numbers
     losses = np.array([loss], np.float32)
     return following, Info(chunk.n_labels, int(rounds), losses, model, counted)
+
+
+def _fit_each(
+    batch: CountedBatch, before: Mapping[str, "_Before"], recipe: Recipe, n_workers: Floats | None
+) -> dict[str, Fitted]:
+    """Fit each worker model to a chunk; `n_workers` is that of an engine's `fit`."""
+    engines = {name: engine_of(past.known.counts) for name, past in before.items()}
+
+    def fit(name: str) -> Any:
+        return engines[name].fit(name, batch, before[name].known, recipe, n_workers)
+
+    if len(batch.item) < MIN_THREADED_LABELS or not {*engines.values()} <= THREADED:
+        return {name: fit(name) for name in before}
+    with ThreadPoolExecutor(len(before)) as threads:
+        return dict(zip(before, threads.map(fit, before), strict=True))
+
+
+def engine_of(counts: Any) -> ModuleType:
+    """Return the engine of these counts: `engines` says what it does."""
+    return sparse if isinstance(counts, SparseCounts) else matrix_engine()
 
 
 def _check_size(chunk: Chunk, recipe: Recipe) -> None:
@@ -262,11 +279,12 @@ def _without_own_truth(state: State, items: Chunk, recipe: Recipe) -> Floats:
     own = np.zeros((len(rows), n_classes, n_classes))
     own[rows, items.gold[items.item], items.label] = items.weight
     left = np.maximum(counts[items.local_worker] - WORKER_MODELS[name].from_matrix(own), 0)
-    theta = solve_workers(name, left, state.pooled[name], recipe)
+    engine = engine_of(left)
+    theta = engine.solve_workers(name, left, state.pooled[name], recipe)
     # Each label by a worker of its own, whose counts lack it.
     alone = items._replace(worker=rows.astype(np.int32), workers=rows.astype(np.int32))
     packed = pack_counted(alone, items.weight, np.zeros(items.n_items))
-    log_scores, _ = score(name, packed, _settled(state, left, theta, name), recipe)
+    log_scores, _ = engine.score(name, packed, _settled(state, left, theta, name), recipe)
     divisor = _of_dependence(state, items.workers_by_item, items.weight_by_item, recipe)
     return softmax(log_scores / divisor[:, None]).astype(np.float64)
 
@@ -310,7 +328,8 @@ def add(state: State, workers: NDArray[np.intp], counts: Floats, recipe: Recipe)
         known = converted(WORKER_MODELS[name].from_matrix(counts), name, state.n_classes)
         before = counts_of(rows, name)
         after = added(before, known)
-        pooled[name] = pooled[name] + pool(name, after, recipe) - pool(name, before, recipe)
+        pool = partial(engine_of(after).pool, name, recipe=recipe)
+        pooled[name] = pooled[name] + pool(after) - pool(before)
         rows |= _solved(name, after, pooled[name], recipe)
     following = state._replace(rows=state.rows.scatter(workers, rows), pooled=pooled)
     return _reselected(following, recipe)
@@ -349,7 +368,7 @@ def merge(
             sums = np.zeros((len(state.unexplained[name]), n_classes))
             sums[:, classes] = times * state.unexplained[name]
             unexplained[name] = with_more(unexplained[name], sums)
-        pooled[name] = pool(name, counts, recipe)
+        pooled[name] = engine_of(counts).pool(name, counts, recipe)
         rows |= _solved(name, counts, pooled[name], recipe)
     merged = State(
         rows=WorkerRows(rows),
@@ -461,12 +480,18 @@ class _Before(NamedTuple):
 
 
 def _before(
-    state: State, rows: Mapping[str, Floats], tally: _Tally, position: int, recipe: Recipe
+    state: State,
+    rows: Mapping[str, Floats],
+    tally: _Tally,
+    label_shares: Floats,
+    position: int,
+    recipe: Recipe,
 ) -> _Before:
     name = recipe.worker_models[position]
     counts, theta = counts_of(rows, name), rows[f"{name}_theta"]
-    others = state.pooled[name] - pool(name, counts, recipe)
-    known = Known(counts, theta, others, state.class_counts[name])
+    engine = engine_of(counts)
+    others = state.pooled[name] - engine.pool(name, counts, recipe)
+    known = Known(counts, theta, others, state.class_counts[name], label_shares)
     if tally.past is None:
         return _Before(known, state.unexplained[name])
     past, probs = tally.past, tally.past_probs[:, position]
@@ -475,10 +500,10 @@ def _before(
     past = past._replace(gold=known_then.astype(np.int32))
     packed = pack_counted(past, past.weight, (probs.sum(axis=1) > 0).astype(np.float64))
     settled = _settled(state, counts, theta, name)
-    seen = past_unexplained(name, packed, probs, settled, recipe)
-    less = added(counts, count(name, packed, probs, len(theta)), -1)
+    seen = engine.past_unexplained(name, packed, probs, settled, recipe)
+    less = added(counts, engine.count(name, packed, probs, len(theta)), -1)
     if isinstance(less, SparseCounts):
-        others = state.pooled[name] - pool_labels(less, counts, packed, probs, recipe)
+        others = state.pooled[name] - sparse.pool_labels(less, counts, packed, probs, recipe)
     known = known._replace(
         counts=less,
         others=others,
@@ -563,7 +588,9 @@ def _scored(
     """Log scores of items by a worker model, (N, C), and what each label says, (B, C)."""
     theta, counts = _rows_of(state, chunk.workers, name)
     packed = pack_counted(chunk, chunk.weight, np.zeros(chunk.n_items))
-    return score(name, packed, _settled(state, counts, theta, name), recipe)
+    settled = _settled(state, counts, theta, name)
+    log_scores, evidence = engine_of(counts).score(name, packed, settled, recipe)
+    return log_scores, evidence
 
 
 def _votes(state: State, chunk: Chunk, recipe: Recipe) -> tuple[Floats, NDArray[np.float32]]:
@@ -629,7 +656,7 @@ def _rows_of(state: State, workers: NDArray[np.integer[Any]], name: str) -> tupl
 
 
 def _solved(name: str, counts: Any, pooled: Floats, recipe: Recipe) -> dict[str, NDArray[Any]]:
-    theta = solve_workers(name, counts, pooled, recipe)
+    theta = engine_of(counts).solve_workers(name, counts, pooled, recipe)
     return leaves_of(name, counts) | {f"{name}_theta": theta}
 
 

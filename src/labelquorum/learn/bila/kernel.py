@@ -1,9 +1,6 @@
-"""The solver in C, where it was built: `_kernel.c`, one call per chunk whatever its size.
+"""The default engine: the solver in C, `_kernel.c`, one call per chunk whatever its size."""
 
-The same functions as in `array_solver`, which is used where there is no compiler.
-"""
-
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -13,6 +10,7 @@ from numpy.typing import NDArray
 from labelquorum._types import Floats
 from labelquorum.learn.bila.dependence import N_SUMS, N_VOTE_SUMS
 from labelquorum.learn.bila.hierarchical import COUNTED_PRIORS, HIERARCHICAL, Recipe
+from labelquorum.learn.bila.identification import expected_errors
 from labelquorum.learn.bila.minibatch import CountedBatch
 from labelquorum.learn.bila.worker_models import WORKER_MODELS, Fitted, Known, Settled
 
@@ -26,50 +24,44 @@ except ImportError as error:
 
 
 def is_built() -> bool:
-    """Whether this installation has the kernel."""
+    """Return whether this installation has the kernel."""
     return _kernel is not None
 
 
 def fit(
-    name: str,
-    batch: CountedBatch,
-    known: Known,
-    label_shares: Floats,
-    recipe: Recipe,
-    scored: bool = False,
+    name: str, batch: CountedBatch, known: Known, recipe: Recipe, n_workers: Floats | None = None
 ) -> Fitted:
-    """Solve a chunk by one worker model together with all that was counted before.
-
-    If `scored`, the log scores of its items are given too, for which C has everything at hand.
-    """
-    n_workers, n_classes = len(known.theta), len(label_shares)
-    filled = (  # the fields of `Fitted`
+    """Solve a chunk by one worker model together with all that was counted before."""
+    n_items, n_classes = len(batch.gold), len(known.label_shares)
+    filled = (  # the fields of `Fitted`, and log scores
         np.empty_like(known.counts, order="C"),
         np.array(known.theta, order="C"),  # where it starts, and what it becomes
-        np.empty((len(batch.gold), n_classes)),
+        np.empty((n_items, n_classes)),
         np.empty_like(known.others, order="C"),
         np.empty((_n_sums(batch), n_classes)),
         np.empty(2),
-        np.empty((len(batch.gold) if scored else 0, n_classes)),
+        np.empty((0 if n_workers is None else n_items, n_classes)),
     )
     _kernel.fit(
         name != HIERARCHICAL,
-        n_workers,
+        len(known.theta),
         n_classes,
         _constants(recipe),
-        scored,
+        n_workers is not None,
         _arrays(batch),
-        (*map(_float64, (known.counts, known.others, known.class_counts, label_shares)), *filled),
+        (_float64(known.counts), *map(_float64, known[2:]), *filled),
     )
-    counts, theta, probs, pooled, unexplained, numbers, log_scores = filled
-    sums = batch.counted_item @ probs
-    return Fitted(counts, theta, probs, pooled, unexplained, numbers, sums, log_scores)
+    *fields, log_scores = filled
+    fitted = Fitted(*fields, class_sums=batch.counted_item @ filled[2])
+    if n_workers is None:
+        return fitted
+    return fitted._replace(expected_errors=expected_errors(log_scores, n_workers))
 
 
 def score(
     name: str, batch: CountedBatch, settled: Settled, recipe: Recipe
 ) -> tuple[Floats, NDArray[np.float32]]:
-    """Log scores of items, (N, C), and what each label says for each class, weighted, (B, C)."""
+    """Return log scores of items, (N, C), and what labels say for classes, weighted, (B, C)."""
     n_classes = len(settled.label_shares)
     scores = np.empty((len(batch.gold), n_classes))
     evidence = np.empty((len(batch.item), n_classes), np.float32)
@@ -82,7 +74,7 @@ def score(
 def past_unexplained(
     name: str, batch: CountedBatch, probs: Floats, settled: Settled, recipe: Recipe
 ) -> Floats:
-    """What labels counted before left unexplained, as the model sees it now: `sums`."""
+    """Return what labels counted before leave unexplained by the model as it is now: `sums`."""
     n_classes = len(settled.label_shares)
     sums = np.empty((_n_sums(batch), n_classes))
     given = (*map(_float64, settled), _float64(probs), sums)
@@ -92,7 +84,7 @@ def past_unexplained(
 
 
 def count(name: str, batch: CountedBatch, probs: Floats, n_workers: int) -> Floats:
-    """The counts of labels by q (N, C), (P, …)."""
+    """Count labels by q (N, C), (P, …)."""
     n_classes = probs.shape[1]
     counts = np.empty((n_workers, *WORKER_MODELS[name].count_shape(n_classes)))
     given = (_float64(probs), counts)
@@ -101,7 +93,7 @@ def count(name: str, batch: CountedBatch, probs: Floats, n_workers: int) -> Floa
 
 
 def pool(name: str, counts: Floats, recipe: Recipe) -> Floats:
-    """What workers give to P, of their counts (P, …)."""
+    """Return what workers give to P, by their counts (P, …)."""
     n_classes = counts.shape[-1]
     pooled = np.empty(counts.shape[1:])
     given = (_float64(counts), b"", pooled)
@@ -110,7 +102,7 @@ def pool(name: str, counts: Floats, recipe: Recipe) -> Floats:
 
 
 def solve_workers(name: str, counts: Floats, pooled: Floats, recipe: Recipe) -> Floats:
-    """θ of workers at the maximum of J, (P, D)."""
+    """Return θ of workers at the maximum of J, (P, D)."""
     n_classes = pooled.shape[-1]
     theta = np.empty((len(counts), WORKER_MODELS[name].theta_size(n_classes)))
     given = (_float64(counts), _float64(pooled), theta)
@@ -118,9 +110,14 @@ def solve_workers(name: str, counts: Floats, pooled: Floats, recipe: Recipe) -> 
     return theta
 
 
+_int32 = partial(np.ascontiguousarray, dtype=np.int32)
+_float32 = partial(np.ascontiguousarray, dtype=np.float32)
+_float64 = partial(np.ascontiguousarray, dtype=np.float64)
+
+
 @lru_cache
 def _constants(recipe: Recipe) -> NDArray[np.float64]:
-    """The fields of `Recipe` in `_kernel.c`."""
+    """Return the fields of `Recipe` in `_kernel.c`."""
     by_name: dict[str, Any] = recipe._asdict()
     by_name["class_prior"] = COUNTED_PRIORS.index(recipe.class_prior)
     left_out = ("dependence", "gold_sampling", "worker_models")  # no concern of the solver
@@ -139,18 +136,6 @@ def _arrays(batch: CountedBatch) -> tuple[Any, ...]:
         b"" if batch.worker_share is None else _float32(batch.worker_share),
         b"" if batch.first_vote is None else _int32(batch.first_vote),
     )
-
-
-def _int32(values: Any) -> NDArray[np.int32]:
-    return np.ascontiguousarray(values, np.int32)
-
-
-def _float32(values: Any) -> NDArray[np.float32]:
-    return np.ascontiguousarray(values, np.float32)
-
-
-def _float64(values: Any) -> NDArray[np.float64]:
-    return np.ascontiguousarray(values, np.float64)
 
 
 def _n_sums(batch: CountedBatch) -> int:

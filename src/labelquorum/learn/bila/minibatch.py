@@ -134,13 +134,6 @@ def pack_counted(
     )
 
 
-def workers_last(rows: Floats, room: int) -> Floats:
-    """Rows (K, …) with the workers last: (…, room), padded with zeros."""
-    padded = np.zeros((*rows.shape[1:], room))
-    padded[..., : len(rows)] = np.moveaxis(rows, 0, -1)
-    return padded
-
-
 def pad(values: NDArray[Any], length: int, filler: int = 0) -> NDArray[Any]:
     """Rows, and then more of one number up to this length."""
     padded = np.full((length, *values.shape[1:]), filler, values.dtype)

@@ -171,8 +171,8 @@ def converted(counts: Any, name: str, n_classes: int) -> Any:
     return _ordered(margins, worker, truth, label, counts[found])
 
 
-def count_sparsely(batch: CountedBatch, probs: NDArray[Any], n_workers: int) -> SparseCounts:
-    """The counts of labels by q (N, C)."""
+def count(name: str, batch: CountedBatch, probs: NDArray[Any], n_workers: int) -> SparseCounts:
+    """Count labels by q (N, C), as the engine `sparse` does."""
     n_classes, size = probs.shape[1], n_workers * probs.shape[1]
     item, worker, label = batch.item, batch.worker.astype(np.intp), batch.label
     weight = batch.counted_weight.astype(np.float64)
@@ -189,8 +189,8 @@ def count_sparsely(batch: CountedBatch, probs: NDArray[Any], n_workers: int) -> 
     truth = candidate[at]
     kept = truth != label[of]
     of, truth = of[kept], truth[kept]
-    count = weight[of] * probs[item[of], truth]
-    return _ordered(margins, worker[of], truth, label[of], count)
+    values = weight[of] * probs[item[of], truth]
+    return _ordered(margins, worker[of], truth, label[of], values)
 
 
 def expanded(start: Indices, end: Indices) -> tuple[Indices, Indices]:

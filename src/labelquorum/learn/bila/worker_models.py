@@ -63,6 +63,7 @@ class Known(NamedTuple):
     theta: Floats  # (P, D)
     others: Floats  # what all other workers give to P
     class_counts: Floats  # ν (C,)
+    label_shares: Floats  # f', the chunk's labels included (C,)
 
 
 class Fitted(NamedTuple):
@@ -75,8 +76,12 @@ class Fitted(NamedTuple):
     unexplained: Floats  # `sums` of `dependence`
     numbers: Floats  # (2,) the mean of −log p(l_i), and the number of rounds
     class_sums: Floats  # (C,) the sum of q over the items that count in ν
-    log_scores: Floats | None = None  # (N, C) by all of this, where they are asked for
     expected_errors: Floats = np.zeros(5)  # of `identification`, where they are asked for
+
+    def settled(self, known: Known) -> "Settled":
+        """Return the worker model as it is after the chunk."""
+        class_counts = known.class_counts + self.class_sums
+        return Settled(self.counts, self.theta, self.pooled, known.label_shares, class_counts)
 
 
 class Settled(NamedTuple):

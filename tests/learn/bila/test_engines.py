@@ -1,5 +1,6 @@
-"""The solver: C, NumPy and JAX agree, padding changes nothing, workers are solved to the end."""
+"""Engines: C, NumPy and JAX agree, padding changes nothing, workers are solved to the end."""
 
+import inspect
 import logging
 import os
 import shutil
@@ -15,14 +16,22 @@ from hypothesis import strategies as st
 from labelquorum.errors import StateError
 from labelquorum.evaluation.simulate.crowds import class_conditional_crowd
 from labelquorum.ingest.chunks import make_chunk
-from labelquorum.learn.bila import PRESETS, array_solver, bila, kernel, solver
+from labelquorum.learn.bila import PRESETS, bila, engines, gpu, kernel, reference, sparse
+from labelquorum.learn.bila.engines import ENGINE, matrix_engine
 from labelquorum.learn.bila.hierarchical import Recipe, confusion, crowd_matrix, gradient
-from labelquorum.learn.bila.identification import expected_errors
 from labelquorum.learn.bila.minibatch import pack_counted
-from labelquorum.learn.bila.solver import ENGINE, engine, solve_workers
 from labelquorum.learn.bila.worker_models import WORKER_MODELS, Known, Settled
 
 METHOD = bila(**PRESETS["recipe"])
+
+
+@pytest.fixture(autouse=True)
+def chosen_again():
+    """Let each test choose an engine, and no later test keep it."""
+    matrix_engine.cache_clear()
+    yield
+    matrix_engine.cache_clear()
+
 
 needs_kernel = pytest.mark.skipif(
     not kernel.is_built(), reason="The kernel was not built: there is no C compiler here."
@@ -32,7 +41,19 @@ needs_kernel = pytest.mark.skipif(
 def test_the_kernel_was_built_where_there_is_a_compiler():
     if "LABELQUORUM_CI" not in os.environ and shutil.which("cc") is None:
         pytest.skip("there is no C compiler here")
-    assert kernel.is_built() and engine() == "c"
+    assert kernel.is_built() and matrix_engine() is kernel
+
+
+SIX = ("fit", "score", "past_unexplained", "count", "pool", "solve_workers")
+
+
+@pytest.mark.parametrize("function", SIX)
+def test_every_engine_has_the_six_functions_with_the_same_parameters(function):
+    first, *others = (
+        list(inspect.signature(getattr(engine, function)).parameters)
+        for engine in (kernel, reference, gpu, sparse)
+    )
+    assert others == [first] * 3
 
 
 # ── the engines agree ────────────────────────────────────────────────────────────────────
@@ -67,7 +88,8 @@ def drawn_known(rng, name, n_workers, n_classes):
         counts[:, 1] += counts[:, 0]
         others[1] += others[0]
     theta = rng.normal(scale=0.3, size=(n_workers, size(n_classes)))
-    return Known(counts, theta, others, rng.exponential(9, size=n_classes))
+    class_counts, label_shares = rng.exponential(9, size=(2, n_classes))
+    return Known(counts, theta, others, class_counts, label_shares)
 
 
 cases = given(
@@ -92,45 +114,40 @@ def test_c_and_numpy_agree(seed, name, n_classes, votes, weighted, gold, own_wei
     known = drawn_known(rng, name, len(chunk.workers), n_classes)
     counted = (rng.random(chunk.n_items) < 0.8).astype(float)
     batch = pack_counted(chunk, chunk.weight, counted)
-    shares = rng.exponential(9, size=n_classes)
-    one = kernel.fit(name, batch, known, shares, recipe, scored=True)
-    other = array_solver.fit(name, batch, known, shares, recipe)
-    inferred = known.class_counts + batch.counted_item @ one.class_probs
-    solved = Settled(one.counts, one.theta, one.pooled, shares, inferred)
-    log_scores, _ = array_solver.score(name, batch, solved, recipe)
-    other = other._replace(log_scores=log_scores)
+    asked = rng.integers(10, 20, chunk.n_items) * (counted > 0.0)
+    one, other = (engine.fit(name, batch, known, recipe, asked) for engine in (kernel, reference))
     for field, value in one._asdict().items():
         # q is rounded to float32, and weights are squared in float32 by NumPy
         near = 2e-5 if field == "unexplained" else 2e-6
         np.testing.assert_allclose(
             value, getattr(other, field), rtol=near, atol=near, err_msg=field
         )
-    settled = Settled(one.counts, one.theta, one.pooled, shares, known.class_counts)
+    settled = Settled(one.counts, one.theta, one.pooled, known.label_shares, known.class_counts)
     for mine, theirs in zip(
         kernel.score(name, batch, settled, recipe),
-        array_solver.score(name, batch, settled, recipe),
+        reference.score(name, batch, settled, recipe),
         strict=True,
     ):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-9)
     arguments = name, batch, one.class_probs, settled, recipe
     np.testing.assert_allclose(
         kernel.past_unexplained(*arguments),
-        array_solver.past_unexplained(*arguments),
+        reference.past_unexplained(*arguments),
         rtol=1e-5,
         atol=1e-5,
     )
     n_workers = len(chunk.workers)
     np.testing.assert_allclose(
         kernel.count(name, batch, one.class_probs, n_workers),
-        array_solver.count(name, batch, one.class_probs, n_workers),
+        reference.count(name, batch, one.class_probs, n_workers),
         atol=1e-5,
     )
     if n_workers:
         arguments = name, known.counts, recipe
-        np.testing.assert_allclose(kernel.pool(*arguments), array_solver.pool(*arguments))
+        np.testing.assert_allclose(kernel.pool(*arguments), reference.pool(*arguments))
         arguments = name, known.counts, known.others, recipe
         np.testing.assert_allclose(
-            kernel.solve_workers(*arguments), array_solver.solve_workers(*arguments), atol=1e-9
+            kernel.solve_workers(*arguments), reference.solve_workers(*arguments), atol=1e-9
         )
 
 
@@ -141,11 +158,10 @@ def test_an_item_that_is_very_clear_gains_as_much_in_c(name):
     rng = np.random.default_rng(3)
     chunk = drawn_chunk(rng, 3, votes=False, weighted=False, gold=False)
     chunk = chunk._replace(weight=np.where(chunk.item == chunk.item[0], 1e5, 1).astype(np.float32))
-    known, shares = drawn_known(rng, name, len(chunk.workers), 3), np.ones(3)
+    known = drawn_known(rng, name, len(chunk.workers), 3)
     batch = pack_counted(chunk, chunk.weight, np.ones(chunk.n_items))
     one, other = (
-        engine.fit(name, batch, known, shares, Recipe(inner_steps=2))
-        for engine in (kernel, array_solver)
+        engine.fit(name, batch, known, Recipe(inner_steps=2)) for engine in (kernel, reference)
     )
     assert np.abs(one.unexplained[5]).max() > 1000
     np.testing.assert_allclose(one.unexplained, other.unexplained, rtol=1e-5, atol=1e-2)
@@ -159,7 +175,7 @@ def test_numbers_that_make_no_sense_come_out_as_nan_and_not_as_an_answer(wrong):
     known = drawn_known(rng, "rich", len(chunk.workers), 3)
     known.class_counts[1] = wrong
     batch = pack_counted(chunk, chunk.weight, np.ones(chunk.n_items))
-    fitted = kernel.fit("rich", batch, known, np.ones(3), Recipe())
+    fitted = kernel.fit("rich", batch, known, Recipe())
     assert not np.isfinite(fitted.class_probs.sum())
 
 
@@ -170,25 +186,18 @@ def test_jax_agrees_within_1e_6(name, votes):
     rng = np.random.default_rng(5)
     chunk = drawn_chunk(rng, 3, votes, weighted=True, gold=True)
     recipe, known = Recipe(own_weight=0.3), drawn_known(rng, name, len(chunk.workers), 3)
-    batch, shares = pack_counted(chunk, chunk.weight, np.ones(chunk.n_items)), np.ones(3)
-    one = array_solver.fit(name, batch, known, shares, recipe)
-    other = array_solver.fit_compiled(name, batch, known, shares, recipe)
-    for field in one._fields[:-2]:  # log scores and expected errors: below
-        value = getattr(one, field)
+    batch = pack_counted(chunk, chunk.weight, np.ones(chunk.n_items))
+    asked = rng.integers(10, 20, chunk.n_items) * (chunk.gold < 0.0)
+    one, other = (engine.fit(name, batch, known, recipe, asked) for engine in (reference, gpu))
+    for field, value in one._asdict().items():
         np.testing.assert_allclose(
             value, getattr(other, field), rtol=1e-6, atol=1e-6, err_msg=field
         )
-    settled = Settled(one.counts, one.theta, one.pooled, shares, known.class_counts)
-    scores, evidence = array_solver.score(name, batch, settled, recipe)
-    compiled_scores, compiled_evidence = array_solver.score_compiled(name, batch, settled, recipe)
+    settled = one.settled(known)
+    scores, evidence = reference.score(name, batch, settled, recipe)
+    compiled_scores, compiled_evidence = gpu.score(name, batch, settled, recipe)
     np.testing.assert_allclose(scores, compiled_scores, rtol=1e-9)
     np.testing.assert_allclose(evidence, compiled_evidence, rtol=1e-6, atol=1e-6)
-    n_workers = rng.integers(10, 20, chunk.n_items) * (chunk.gold < 0.0)
-    np.testing.assert_allclose(
-        array_solver.expected_errors_compiled(name, batch, settled, n_workers, recipe),
-        expected_errors(scores, n_workers),
-        rtol=1e-9,
-    )
 
 
 @pytest.mark.parametrize("chosen", ["numpy", "jax"])
@@ -209,13 +218,14 @@ def test_every_engine_gives_the_same_labels(chosen, monkeypatch):
 
     expected = answers()
     monkeypatch.setenv(ENGINE, chosen)
+    matrix_engine.cache_clear()
     np.testing.assert_allclose(answers(), expected, atol=1e-6)
 
 
 def test_an_engine_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setenv(ENGINE, "fortran")
     with pytest.raises(StateError, match=r"must be one of \['c', 'numpy', 'jax'\]. Got 'fortran'"):
-        engine()
+        matrix_engine()
 
 
 @needs_kernel
@@ -231,7 +241,7 @@ def test_the_kernel_refuses_arrays_it_could_not_read(crowd):
         {"gold": np.full(3, 3, np.int32)},
     ):
         with pytest.raises(ValueError, match=r"expected|sorted|true class"):
-            kernel.fit("rich", batch._replace(**change), known, np.ones(3), recipe)
+            kernel.fit("rich", batch._replace(**change), known, recipe)
 
 
 @needs_kernel
@@ -242,16 +252,22 @@ def test_one_accuracy_per_worker_takes_no_memory_for_classes_squared():
     assert theta.shape == (2, 1) and np.isfinite(theta).all()
 
 
+def test_without_the_kernel_cost_and_remedy_are_said_once_per_process(monkeypatch):
+    monkeypatch.setattr(kernel, "_kernel", None)
+    with pytest.warns(UserWarning, match=r"4\.5 to 13 times as long.*ziglang.*--force") as said:
+        assert matrix_engine() is matrix_engine() is reference
+    assert len(said) == 1
+
+
 def test_an_engine_that_cannot_be_loaded_is_named_with_what_to_do(monkeypatch):
     monkeypatch.setattr(kernel, "_kernel", None)
-    assert engine() == "numpy"
     monkeypatch.setenv(ENGINE, "c")
     with pytest.raises(StateError, match="--force-reinstall"):
-        engine()
-    monkeypatch.setattr(solver, "find_spec", lambda name: None)
+        matrix_engine()
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
     monkeypatch.setenv(ENGINE, "jax")
     with pytest.raises(StateError, match=r"pip install 'labelquorum\[jax\]', or unset"):
-        engine()
+        matrix_engine()
 
 
 def test_copies_of_what_is_imported_later_do_not_import_it():
@@ -312,7 +328,7 @@ def test_chunks_of_about_the_same_size_are_compiled_once_by_jax(crowd, caplog, m
     monkeypatch.setenv(ENGINE, "jax")
 
     def compiled():
-        return sum("Compiling jit(_fit_jax)" in r.getMessage() for r in caplog.records)
+        return sum("Compiling jit(_fit)" in r.getMessage() for r in caplog.records)
 
     with caplog.at_level(logging.DEBUG, "jax"):
         for n_items in (60, 50, 40):
@@ -323,7 +339,7 @@ def test_chunks_of_about_the_same_size_are_compiled_once_by_jax(crowd, caplog, m
 
 def test_a_batch_is_padded_to_a_power_of_two(crowd):
     chunk = first_items(crowd, 40)
-    padded = array_solver.on_device(pack_counted(chunk, chunk.weight, np.ones(40)))
+    padded = gpu.on_device(pack_counted(chunk, chunk.weight, np.ones(40)))
     assert (len(padded.item), len(padded.gold)) == (256, 64)
     assert np.sum(padded.weight) == chunk.n_labels
     assert np.asarray(padded.counted_item).sum() == 40
@@ -333,13 +349,13 @@ def test_a_batch_is_padded_to_a_power_of_two(crowd):
 @pytest.mark.parametrize("chosen", ["", "numpy"])
 def test_a_worker_is_solved_where_the_gradient_is_zero(newton_classes, chosen, monkeypatch):
     monkeypatch.setenv(ENGINE, chosen)
-    monkeypatch.setattr(array_solver, "WORKERS_PER_BLOCK", 4)  # ten workers are three blocks
+    monkeypatch.setattr(reference, "WORKERS_PER_BLOCK", 4)  # ten workers are three blocks
     recipe = Recipe(newton_classes=newton_classes)
     rng = np.random.default_rng(0)
     counts = rng.exponential(20, size=(10, 3, 3)) * (rng.random((10, 1, 1)) < 0.8)
     counts[3] = 1e6 * np.eye(3)  # never wrong
     pooled = counts.sum(axis=0) / 100
-    theta = solve_workers("rich", counts, pooled, recipe)
+    theta = matrix_engine().solve_workers("rich", counts, pooled, recipe)
     assert theta.dtype == np.float64 and theta.shape == (10, 4)
     crowd, last = crowd_matrix(pooled, recipe), np.moveaxis(counts, 0, -1)
     slope = gradient(theta.T, last, confusion(crowd, theta.T), recipe)

@@ -1,8 +1,8 @@
-"""The solver for sparse counts: the hierarchical model with many classes, in NumPy and float64.
+"""The engine of sparse counts: the hierarchical model with many classes, in NumPy and float64.
 
-The same functions as in `kernel` and `array_solver`, for `SparseCounts`. No matrix per worker is
-made: every sum over a worker's matrix is a product with the crowd's, the same for all workers,
-and a few cells. Arrays have the workers first, (P, C).
+No matrix per worker is made: every sum over a worker's matrix is a product with the crowd's, the
+same for all workers, and a few cells. Arrays have the workers first, (P, C). The worker model's
+name, which other engines need, is given and not used.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from labelquorum._types import Floats
 from labelquorum.ingest.labels import MISSING
-from labelquorum.learn.bila.array_solver import MAX_STEPS, STEP_TOLERANCE
 from labelquorum.learn.bila.dependence import CLARITY, gain_of_clear, log_sum_exp, sums
 from labelquorum.learn.bila.hierarchical import (
     Recipe,
@@ -21,21 +20,25 @@ from labelquorum.learn.bila.hierarchical import (
     crowd_matrix,
     worker_weight,
 )
+from labelquorum.learn.bila.identification import expected_errors
 from labelquorum.learn.bila.minibatch import CountedBatch
+from labelquorum.learn.bila.reference import MAX_STEPS, STEP_TOLERANCE
 from labelquorum.learn.bila.sparse_counts import (
     NUMBERS_PER_BLOCK,
     Indices,
     SparseCounts,
     added,
-    count_sparsely,
+    count,
     expanded,
 )
 from labelquorum.learn.bila.worker_models import Fitted, Known, Settled
 
 
-def fit(batch: CountedBatch, known: Known, label_shares: Floats, recipe: Recipe) -> Fitted:
+def fit(
+    name: str, batch: CountedBatch, known: Known, recipe: Recipe, n_workers: Floats | None = None
+) -> Fitted:
     """Solve a chunk by the hierarchical model together with all that was counted before."""
-    n_items, n_classes, n_workers = len(batch.gold), len(label_shares), len(known.theta)
+    n_items, n_classes = len(batch.gold), len(known.label_shares)
     theta, counts = known.theta, known.counts
     probs = np.zeros((n_items, n_classes), np.float32)  # as it is kept of open items
     moved, rounds, evidence = np.inf, 0, np.zeros(n_items)
@@ -45,7 +48,8 @@ def fit(batch: CountedBatch, known: Known, label_shares: Floats, recipe: Recipe)
         pooled = _pooled(known, counts, batch, probs, recipe)
         crowd = crowd_matrix(pooled, recipe)
         theta = _step(theta, counts.margins, crowd, recipe)
-        prior = class_prior(label_shares, known.class_counts + batch.counted_item @ probs, recipe)
+        inferred = known.class_counts + batch.counted_item @ probs
+        prior = class_prior(known.label_shares, inferred, recipe)
         says, moved = _Says(theta, counts, crowd, batch, recipe), 0.0
         for items, rows in _blocks(batch, n_classes):
             # q_i(c) ∝ π_c Π_k m_k[c, l_ik], or 1 at the truth where it is given
@@ -54,10 +58,10 @@ def fit(batch: CountedBatch, known: Known, label_shares: Floats, recipe: Recipe)
             now = np.exp(scores - evidence[items, None]).astype(np.float32)
             moved = max(moved, float(np.abs(now - probs[items]).max(initial=0)))
             probs[items] = now
-        counts = added(known.counts, count_sparsely(batch, probs, n_workers))
+        counts = added(known.counts, count(name, batch, probs, len(theta)))
         rounds += 1
     loss = -(evidence * batch.counted_item).sum() / max(batch.counted_item.sum(), 1)
-    return Fitted(
+    fitted = Fitted(
         counts=counts,
         theta=theta,
         class_probs=probs,
@@ -66,12 +70,16 @@ def fit(batch: CountedBatch, known: Known, label_shares: Floats, recipe: Recipe)
         numbers=np.array([loss, rounds]),
         class_sums=batch.counted_item @ probs,
     )
+    if n_workers is None:
+        return fitted
+    log_scores, _ = score(name, batch, fitted.settled(known), recipe)
+    return fitted._replace(expected_errors=expected_errors(log_scores, n_workers))
 
 
 def score(
-    batch: CountedBatch, settled: Settled, recipe: Recipe
+    name: str, batch: CountedBatch, settled: Settled, recipe: Recipe
 ) -> tuple[Floats, NDArray[np.float32]]:
-    """Log scores of items, (N, C), and what each label says for each class, weighted, (B, C)."""
+    """Return log scores of items, (N, C), and what labels say for classes, weighted, (B, C)."""
     n_classes = len(settled.label_shares)
     crowd = crowd_matrix(settled.pooled, recipe)
     log_prior = np.log(class_prior(settled.label_shares, settled.class_counts, recipe))
@@ -86,9 +94,9 @@ def score(
 
 
 def past_unexplained(
-    batch: CountedBatch, probs: Floats, settled: Settled, recipe: Recipe
+    name: str, batch: CountedBatch, probs: Floats, settled: Settled, recipe: Recipe
 ) -> Floats:
-    """What labels counted before left unexplained, as the model sees it now: `sums`."""
+    """Return what labels counted before leave unexplained by the model as it is now: `sums`."""
     crowd = crowd_matrix(settled.pooled, recipe)
     says = _Says(settled.theta, settled.counts, crowd, batch, recipe)
     prior = class_prior(settled.label_shares, settled.class_counts, recipe)
@@ -109,7 +117,7 @@ def pool_labels(
     probs: NDArray[Any],
     recipe: Recipe,
 ) -> Floats:
-    """What workers give to P by the counts before a batch, and exactly by its labels, (C, C).
+    """Return what workers give to P by counts before a batch, and exactly by its labels, (C, C).
 
     `counts` are those with the batch, by which workers are weighed.
     """
@@ -126,14 +134,17 @@ def pool_labels(
         rows *= probs[batch.item[some]]
         first = np.flatnonzero(np.diff(label, prepend=-1))
         said[label[first]] += np.add.reduceat(rows, first, axis=0)
-    return pool(before, recipe, weight) + said.T
+    return _pool(before, weight) + said.T
 
 
-def pool(counts: SparseCounts, recipe: Recipe, weight: Floats | None = None) -> Floats:
-    """What workers give to P, (C, C), with their weights (P, C) unless these are given."""
+def pool(name: str, counts: SparseCounts, recipe: Recipe) -> Floats:
+    """Return what workers give to P, (C, C)."""
+    return _pool(counts, worker_weight(counts.margins[:, 0], recipe))
+
+
+def _pool(counts: SparseCounts, weight: Floats) -> Floats:
+    """Return what workers with these weights (P, C) give to P, (C, C)."""
     n_classes, (rows, columns) = counts.n_classes, counts.remainder()
-    if weight is None:
-        weight = worker_weight(counts.margins[:, 0], recipe)
     # Σ_k N_k[c, z] κ/(κ + n_k[c]): of the remainder, of the cells, of the diagonal
     pooled = (weight * rows).T @ columns
     given = counts.values * weight[counts.worker, counts.truth]
@@ -143,8 +154,8 @@ def pool(counts: SparseCounts, recipe: Recipe, weight: Floats | None = None) -> 
     return np.asarray(pooled)
 
 
-def solve_workers(counts: SparseCounts, pooled: Floats, recipe: Recipe) -> Floats:
-    """θ of workers at the maximum of J, (P, D)."""
+def solve_workers(name: str, counts: SparseCounts, pooled: Floats, recipe: Recipe) -> Floats:
+    """Return θ of workers at the maximum of J, (P, D)."""
     crowd = crowd_matrix(pooled, recipe)
     theta = np.zeros((len(counts.margins), 1 + counts.n_classes))
     size = max(16 * NUMBERS_PER_BLOCK // counts.n_classes, 1)
@@ -332,7 +343,7 @@ def _unexplained(batch: CountedBatch, probs: NDArray[Any], says: _Says, prior: F
         evidence, _ = _reached(scores, batch.gold[items])
         believed = probs[items]
         if share is not None and first_vote is None:
-            # By shares a majority says less than it knows, as in `array_solver`.
+            # By shares a majority says less than it knows, as in `reference`.
             reached, said_once = _reached(said_once, batch.gold[items])
             believed = np.exp(said_once - reached[:, None])
         total = total + sums(
