@@ -72,7 +72,7 @@ class Chunker:
                 return []
         with self._ref.write() as connection:
             if connection.execute(_FORGETTING, {"key": self._ref.key}).first():
-                return None  # or else the worker might come into another chunk
+                return []  # or else the worker might come into another chunk
             now, stream = self._ref.now(), self._ref.row(connection)
             rules = rules_of(stream.rules)
             chosen = self._chosen(connection, rules, now, flush, most)

@@ -61,7 +61,8 @@ def _fit(
         return fitted
     scores, _ = reference.score(name, batch, fitted.settled(known), recipe)
     errors = expected_error_of(scores.T, jnp.maximum(n_workers, 1))
-    return fitted._replace(expected_errors=jnp.where(n_workers > 0, errors, 0).sum(axis=-1))
+    sums: Any = jnp.where(n_workers > 0, errors, 0).sum(axis=-1)
+    return fitted._replace(expected_errors=sums)
 
 
 _score = jit(static_argnames=("name", "recipe"))(reference.score)

@@ -51,8 +51,8 @@ def fit(
         _arrays(batch),
         (_float64(known.counts), *map(_float64, known[2:]), *filled),
     )
-    *fields, log_scores = filled
-    fitted = Fitted(*fields, class_sums=batch.counted_item @ filled[2])
+    fields, log_scores = filled[:-1], filled[-1]
+    fitted = Fitted(*fields, batch.counted_item @ filled[2])
     if n_workers is None:
         return fitted
     return fitted._replace(expected_errors=expected_errors(log_scores, n_workers))
