@@ -724,23 +724,6 @@ def test_sparse_counts_are_kept_and_matrices_become_sparse_as_classes_come(store
     assert_same_model(stream, model)
 
 
-def test_rows_of_matrices_from_before_counts_were_sparse_are_read(store, monkeypatch, tmp_path):
-    stream, model = store.create("s", rules=AT_ONCE), lq.BiLA(open_items=0)
-    for table in ({"t": {"a": "x", "b": "y", "c": "z"}}, {"u": {"a": "z", "d": "z"}}):
-        stream.accept(table)
-        stream.settle()
-        model.partial_fit(table)
-    model.save(tmp_path / "model")
-    monkeypatch.setattr(sparse_counts, "MAX_DENSE_CLASSES", 2)
-    model = lq.BiLA.load(tmp_path / "model")
-    for table in ({"v": {"a": "x", "e": "x"}}, {"w": {"a": "y", "b": "y", "c": "x"}}):
-        stream.accept(table)
-        stream.settle()
-        model.partial_fit(table)
-    assert_same_model(stream, model)
-    assert "rich_cells" in model.model_.learned.state.rows.names
-
-
 class Traffic:
     """Counts the rows that statements read and write."""
 
