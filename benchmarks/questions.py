@@ -1,11 +1,11 @@
-"""How long does every question take at the documented limits? A real store, one JSON object.
+"""How long every question takes at the documented limits, asked once with a cold cache.
 
-    python3 run.py python benchmarks/questions.py [--save] [--where FOLDER] [--quick]
+    python3 run.py python benchmarks/questions.py [--save] [--scale SHARE] [--store FOLDER]
 
-Two streams: one of 100,000 workers, 10⁶ open tasks and 10,000 truths, and one of 1,000 judges with
-100,000 labels. Each question is asked in the process that asked the ones before; the first of all
-is not counted, because it imports what they take. `--where` keeps the store, and finds it there
-again. `--save` keeps the result in `results/questions.json`. Run nothing else.
+A stream of 100,000 workers, 1,000,000 open tasks and 10,000 truths is made, in which 1,000 judges
+label the last 2,000 tasks 50 times each. `labelquorum serve` runs on it in a subprocess, and every
+GET route of a stream is asked once. `--store` keeps the stream in a folder, and takes it from there
+the next time. `--save` keeps the result in `results/questions.json`.
 """
 
 import argparse
@@ -13,153 +13,134 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
 
+import httpx
 import numpy as np
 import pandas as pd
 from engine import machine
-from streams import SKILL, Result, say
+from service import Service
+from streams import Result, say
 
+from labelquorum.store.api_keys import Keys
 from labelquorum.store.rules import Rules
-from labelquorum.store.search import find_items, find_undecided
-from labelquorum.store.stats import StreamStats
 from labelquorum.store.store import Store
-from labelquorum.store.stream import Stream
 
 RESULT = Path(__file__).parent / "results" / "questions.json"
-CLASSES = 4
-CHUNK_TASKS = 20_000
+N_WORKERS, N_TASKS, N_TRUTHS, N_JUDGES = 100_000, 1_000_000, 10_000, 1_000
+JUDGED_TASKS, LABELS_PER_JUDGED_TASK, LABELS_PER_TASK = 2_000, 50, 2
+BATCH_TASKS, CHUNK_TASKS = 10_000, 10_000
+CLASSES = ["a", "b", "c", "d"]
+SKILL = 0.7
+
+QUESTIONS = (
+    *("", "/summary", "/stopping", "/chunks?limit=1000", "/items?limit=1000"),
+    *("/items?sort=confidence", "/items?sort=-confidence", "/items?sort=newest"),
+    *("/items?search=999", "/items?search=nothing", "/items?label=a", "/items?undecided=true"),
+    *("/items?confidence_below=0.5&changed_since=0", "/items/{task}", "/pending?limit=1000"),
+    *("/workers?limit=1000", "/workers?limit=1000&brief=true", "/workers?sort=-flags"),
+    *(
+        "/workers?search=99",
+        "/workers/{worker}",
+        "/agreement?limit=100",
+        "/jury",
+        "/jury?limit=1000",
+    ),
+    *("/ask?limit=1000", "/expected_error", "/certificate?limit=1000", "/certificate?format=csv"),
+    *("/model", "/export?what=items", "/export?what=workers"),
+)
 
 
-class Limits(NamedTuple):
-    """How much of everything a stream has."""
-
-    tasks: int
-    workers: int
-    labels_per_task: int
-    truths: int
-
-
-LARGE, QUICK = Limits(10**6, 100_000, 3, 10_000), Limits(2000, 500, 3, 100)
-JUDGES, QUICK_JUDGES = Limits(1000, 1000, 100, 0), Limits(100, 100, 20, 0)
-
-
-def fill(store: Store, name: str, size: Limits) -> None:
-    """Make a stream in which every task stays open."""
-    rng, begin = np.random.default_rng(0), time.monotonic()
-    rules = Rules(
-        labels_per_item=size.labels_per_task,
-        chunk_items=CHUNK_TASKS,
-        retention="discard",
-        grace=None,
-        max_workers=size.workers,
-    )
-    stream = store.create(name, rules=rules)
-    truth = rng.integers(CLASSES, size=size.tasks)
-    for first in range(0, size.tasks, CHUNK_TASKS):
-        task = np.arange(first, min(first + CHUNK_TASKS, size.tasks))
-        shape = (len(task), size.labels_per_task)
-        step = size.workers // size.labels_per_task  # nobody labels a task twice
-        worker = rng.integers(step, size=shape) + step * np.arange(size.labels_per_task)
-        noise = rng.integers(CLASSES, size=shape)
-        label = np.where(rng.random(shape) < SKILL, truth[task][:, None], noise)
-        columns = {"task": np.repeat(task, shape[1]), "worker": worker.ravel()}
-        names = {name: [f"{name}{n}" for n in ids.tolist()] for name, ids in columns.items()}
-        stream.accept(pd.DataFrame({**names, "label": label.ravel()}))
+def make_stream(where: Path, scale: float) -> None:
+    """Fill a stream to this share of the limits."""
+    n_workers, n_tasks = int(N_WORKERS * scale), int(N_TASKS * scale)
+    n_judges, n_truths = max(10, int(N_JUDGES * scale)), int(N_TRUTHS * scale)
+    n_judged = min(JUDGED_TASKS, n_tasks // 2)
+    rng = np.random.default_rng(0)
+    with Store.open(where) as store:
+        rules = Rules(chunk_items=min(CHUNK_TASKS, n_tasks), labels_per_item=LABELS_PER_TASK)
+        stream = store.create("s", classes=CLASSES, rules=rules)
+        for first in range(0, n_tasks, BATCH_TASKS):
+            tasks = np.arange(first, min(first + BATCH_TASKS, n_tasks))
+            is_judged = tasks[0] >= n_tasks - n_judged
+            task = np.repeat(tasks, LABELS_PER_TASK)
+            start = rng.integers(n_workers, size=len(tasks))
+            worker = (start[:, None] + np.arange(LABELS_PER_TASK) * 7919).ravel() % n_workers
+            stream.accept(_table(rng, task, worker))
+            stream.settle(flush=is_judged)
+            say(f"{tasks[-1] + 1} tasks")
+        judged = np.arange(n_tasks - n_judged, n_tasks)
+        per_task = min(LABELS_PER_JUDGED_TASK, n_judges)
+        judges = (rng.integers(n_judges, size=n_judged)[:, None] + np.arange(per_task)) % n_judges
+        task = np.repeat(judged, per_task)
+        for part in np.array_split(np.arange(len(task)), 4):
+            stream.accept(_table(rng, task[part], judges.ravel()[part]))
         stream.settle(flush=True)
-    drawn = rng.choice(size.tasks, size.truths, replace=False).tolist()
-    for begun in range(0, size.truths, 1000):
-        stream.gold({f"task{n}": int(truth[n]) for n in drawn[begun : begun + 1000]})
-    stream.settle(flush=True)
-    say(f"{name}: {size.tasks:,} tasks after {time.monotonic() - begin:.0f} s")
+        drawn = rng.choice(n_tasks, n_truths, replace=False).tolist()
+        for first in range(0, n_truths, 1000):
+            stream.gold({f"task{t}": CLASSES[t % 4] for t in drawn[first : first + 1000]})
+        stream.settle(flush=True)
 
 
-def stopping(stream: Stream) -> Any:
-    """What early stopping shows, by a service that has just started."""
-    with StreamStats(stream).fresh() as stats:
-        return stats.early_stopping()
+def _table(rng: np.random.Generator, task: np.ndarray, worker: np.ndarray) -> pd.DataFrame:
+    said = np.where(rng.random(len(task)) < SKILL, task % 4, rng.integers(4, size=len(task)))
+    return pd.DataFrame(
+        {
+            "task": [f"task{t}" for t in task.tolist()],
+            "worker": [f"worker{w}" for w in worker.tolist()],
+            "label": np.array(CLASSES)[said],
+        }
+    )
 
 
-def questions(stream: Stream, size: Limits) -> dict[str, Callable[[], Any]]:
-    """Every question, with its largest limit."""
-    task, worker = f"task{size.tasks // 2}", f"worker{size.workers // 2}"
-    some = [f"task{n}" for n in range(min(1000, size.tasks))]
-    crowd = [f"worker{n}" for n in range(min(1000, size.workers))]
-    return {
-        "answers, 1,000": lambda: stream.answers(limit=1000),
-        "item": lambda: stream.item(task),
-        "pending, 1,000": lambda: stream.pending(limit=1000),
-        "chunks": lambda: stream.chunks(limit=1000),
-        "events": stream.events,
-        "count": stream.count,
-        "recent agreement, 1,000 workers": lambda: stream.recent_agreement(crowd),
-        "items with a text": lambda: find_items(stream, search="999"),
-        "items by confidence": lambda: find_items(stream, sort="confidence"),
-        "undecided items": lambda: find_undecided(stream),
-        "early stopping": lambda: stopping(stream),
-        "gold error": stream.gold_error,
-        "expected error": stream.expected_error,
-        "certificate": stream.certificate,
-        "workers, 100": stream.workers,
-        "workers, 1,000": lambda: stream.workers(limit=1000),
-        "worker": lambda: stream.worker(worker),
-        "profile": lambda: stream.profile(worker),
-        "worker table": stream.worker_table,
-        "agreement, 100": lambda: stream.agreement(100),
-        "jury, 300": lambda: stream.jury(300),
-        "jury, 1,000": lambda: stream.jury(1000),
-        "suggestions, 1,000": lambda: stream.suggestions(1000),
-        "gains, 1,000 tasks": lambda: stream.gains(some),
-        "explain": lambda: stream.explain(task),
-        "reasons": lambda: stream.reasons(task),
-        "model file": stream.model_file,
-    }
-
-
-def measure(store: Store, name: str, size: Limits) -> dict[str, Result]:
-    """Seconds, and seconds of the processor, of each question."""
-    stream, found = store.stream(name), {}
-    for asked, ask in questions(stream, size).items():
-        began, used = time.perf_counter(), time.process_time()
-        ask()
-        took, busy = time.perf_counter() - began, time.process_time() - used
-        found[asked] = {"seconds": round(took, 3), "processor_seconds": round(busy, 3)}
-        say(f"{name}: {asked}: {took:.2f} s")
+def ask_all(where: Path) -> list[Result]:
+    """Ask every question once; the first status, and how long until an answer came."""
+    with Store.open(where) as store:
+        key = Keys(store).make("questions", "admin")[1]
+        stream = store.stream("s")
+        n_tasks = stream.count()["answered_items"]
+    service, found = Service(where), []
+    try:
+        service.ready()
+        with service.client(key) as client:
+            client.timeout = httpx.Timeout(600)
+            for question in QUESTIONS:
+                path = question.format(task=f"task{n_tasks - 1}", worker="worker1")
+                begin = time.monotonic()
+                reply = client.get(f"/v1/streams/s{path}")
+                row = {"question": question or "/", "seconds": round(time.monotonic() - begin, 3)}
+                row |= {
+                    "status": reply.status_code,
+                    "megabytes": round(len(reply.content) / 1e6, 2),
+                }
+                while reply.status_code == 503 and time.monotonic() < begin + 300:
+                    time.sleep(int(reply.headers.get("Retry-After", 1)))
+                    reply = client.get(f"/v1/streams/s{path}")
+                    row["answered_after_seconds"] = round(time.monotonic() - begin, 1)
+                found.append(row)
+                say(json.dumps(row))
+    finally:
+        service.stop()
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--save", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="a size that measures nothing")
-    parser.add_argument("--where", type=Path, help="keep the store in this folder")
+    parser.add_argument("--scale", type=float, default=1.0, help="Share of the limits.")
+    parser.add_argument("--store", type=Path, help="Folder in which the stream is kept.")
     arguments = parser.parse_args()
-    sizes = (QUICK, QUICK_JUDGES) if arguments.quick else (LARGE, JUDGES)
-    streams = dict(zip(("crowd", "judges"), sizes, strict=True))
-    with ExitStack() as stack:
-        folder = arguments.where or Path(
-            stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="labelquorum-", dir=os.environ.get("TMPDIR"))
-            )
-        )
-        store = stack.enter_context(Store.open(folder / "store"))
-        for name, size in streams.items():
-            if name not in store.streams():
-                fill(store, name, size)
-        store.stream("judges").jury(2)
-        store.stream("crowd").worker_table()
+    with tempfile.TemporaryDirectory(prefix="labelquorum-", dir=os.environ.get("TMPDIR")) as folder:
+        where = arguments.store or Path(folder) / "store"
+        if not where.exists():
+            make_stream(where, arguments.scale)
         result = {
             "command": "python3 run.py python benchmarks/questions.py",
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": machine(),
-            "streams": {
-                name: {**size._asdict(), "questions": measure(store, name, size)}
-                for name, size in streams.items()
-            },
+            "scale": arguments.scale,
+            "questions": ask_all(where),
         }
     print(json.dumps(result, indent=1))
     if arguments.save:

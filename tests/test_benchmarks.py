@@ -116,9 +116,7 @@ def test_the_benchmark_of_large_bodies_tells_latency_and_memory() -> None:
     assert all(part["peak_mb"] < 1_000 for part in parts)
 
 
-def test_the_benchmark_of_questions_asks_both_streams_the_same() -> None:
-    streams = json.loads(run_script("benchmarks/questions.py", "--quick"))["streams"]
-    crowd, judges = (streams[name]["questions"] for name in ("crowd", "judges"))
-    assert list(crowd) == list(judges)
-    assert all(row["seconds"] >= 0 for row in crowd.values())
-    assert {"jury, 1,000", "certificate", "worker table"} <= set(crowd)
+def test_the_benchmark_of_questions_asks_each_and_all_are_answered() -> None:
+    out = run_script("benchmarks/questions.py", "--scale", "0.0002")
+    questions = json.loads(out)["questions"]
+    assert len(questions) > 25 and {one["status"] for one in questions} == {200}

@@ -19,7 +19,7 @@ def arena():
         yield made
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def size():
     """One of two sizes: that of CI, or of a long run."""
     long = os.environ.get("LABELQUORUM_FAULTS") == "long"

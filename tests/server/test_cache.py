@@ -16,6 +16,7 @@ from labelquorum.server import context
 from labelquorum.server.cache import Cache
 from labelquorum.server.config import Log
 from labelquorum.server.context import Service
+from labelquorum.server.errors import ApiError
 from labelquorum.server.telemetry import Sample, Throughput, alerts
 from labelquorum.store.rules import Rules
 
@@ -342,7 +343,7 @@ class Tables:
         self.hub = Hub()
         self.worker_tables = Cache(2, 0.0, 0.0, stale=stale)
 
-    async def ask(self, question):
+    async def ask(self, stream, question):
         return question()
 
 
@@ -393,7 +394,7 @@ def test_a_table_that_cannot_be_renewed_is_shown_until_the_next_attempt(moving):
         await service.worker_table(moving)
         moving.version, ask = 2, service.ask
 
-        async def fail(question):
+        async def fail(stream, question):
             raise StateError("no")
 
         service.ask = fail
@@ -404,9 +405,9 @@ def test_a_table_that_cannot_be_renewed_is_shown_until_the_next_attempt(moving):
     asyncio.run(look())
 
 
-def test_a_failing_renewal_is_not_tried_at_every_request_and_one_without_news_is():
+def test_a_failing_renewal_is_not_tried_at_every_request():
     async def look():
-        clock, n, old, fails = Clock(), count(1), object(), True
+        clock, n, old, fails, version = Clock(), count(1), object(), True, 1
 
         async def make():
             next(n)
@@ -414,17 +415,46 @@ def test_a_failing_renewal_is_not_tried_at_every_request_and_one_without_news_is
                 raise StateError("no")
             return old
 
-        cache = Cache(2, 2.0, 0.0, stale=5.0, clock=clock)
+        cache = Cache(2, 2.0, 0.0, stale=10.0, clock=clock)
+
+        async def get():
+            given = await cache.get("a", make, lambda: version)
+            await asyncio.sleep(0.01)  # for the one in the background
+            return given
+
         fails = False
-        await cache.get("a", make)
-        fails, clock.time = True, 10.0
-        for _ in range(5):
-            await cache.get("a", make)
+        await get()
+        fails, version, clock.time = True, 2, clock.time + 4
+        assert [await get() for _ in range(5)] == [(old, 4)] * 5
         assert next(n) == 3  # made once, tried once
-        fails, clock.time = False, 12.5
-        await cache.get("a", make)  # finds nothing new
-        await cache.get("a", make)  # so this one looks again
-        assert next(n) == 6
+        fails, clock.time = False, clock.time + 2.5
+        assert await get() == (old, 7) and await get() == (old, 0)
+        assert next(n) == 5
+
+    asyncio.run(look())
+
+
+def test_what_takes_longer_than_a_request_waits_is_made_in_the_background(monkeypatch):
+    monkeypatch.setattr("labelquorum.server.cache.PATIENCE_SECONDS", 0.05)
+
+    async def look():
+        cache, version, making = Cache(2, 0.0, 0.0, stale=0.0), 1, Making()
+
+        async def get():
+            return await cache.get("a", making, lambda: version)
+
+        making.may_end.clear()
+        for _ in range(2):
+            with pytest.raises(ApiError, match="still being computed") as error:
+                await get()
+            assert error.value.status == 503 and error.value.headers["Retry-After"] == "1"
+        making.may_end.set()
+        assert await get() == (b"1", 0) and making.n == 1
+        making.may_end.clear()
+        version = 2
+        assert await get() == (b"1", 1) and await get() == (b"1", 1)
+        making.may_end.set()
+        assert await get() == (b"2", 0) and making.n == 2
 
     asyncio.run(look())
 

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from labelquorum.store import database as database_module
 from labelquorum.store.api_keys import Keys
 from labelquorum.store.database import schema
 from labelquorum.store.database.sql import put
+from labelquorum.store.learner import read_until
 from labelquorum.store.rules import Rules
 from labelquorum.store.search import find_items
 from labelquorum.store.store import Store
@@ -73,6 +75,24 @@ def test_an_error_at_any_point_leaves_a_stream_that_goes_on(where, uninterrupted
     finally:
         failpoints.arm(None)
     assert drive(where) == uninterrupted
+
+
+# ── deadlines ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_query_past_the_deadline_is_interrupted_and_the_connection_goes_on(store):
+    numbers = sa.select(sa.literal(1).label("n")).cte("numbers", recursive=True)
+    endless = numbers.union_all(sa.select(numbers.c.n + 1).where(numbers.c.n > 0))
+    token, began = read_until.set(time.monotonic() + 0.3), time.monotonic()
+    try:
+        with pytest.raises(TimeoutError, match="reading took too long"), store.read() as connection:
+            connection.scalar(sa.select(sa.func.count()).select_from(endless))
+    finally:
+        read_until.reset(token)
+    assert 0.2 < time.monotonic() - began < 5
+    with store.read() as connection:  # the same one, without a deadline
+        few = numbers.union_all(sa.select(numbers.c.n + 1).where(numbers.c.n < 3_000_000))
+        assert connection.scalar(sa.select(sa.func.count()).select_from(few)) == 3_000_000
 
 
 # ── deleted and renamed ──────────────────────────────────────────────────────────────────

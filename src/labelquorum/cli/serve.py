@@ -12,7 +12,7 @@ from labelquorum.cli.options import AsJson, Seed, tell
 
 if TYPE_CHECKING:
     from labelquorum.server.config import Settings
-    from labelquorum.server.learner_process import LearnerProcess
+    from labelquorum.server.questions import Questions
 
 
 DATA = "labelquorum-data"
@@ -69,7 +69,7 @@ def serve(
     each. Control-C commits what was taken and ends.
     """
     from labelquorum.server.config import Settings
-    from labelquorum.server.learner_process import LearnerProcess
+    from labelquorum.server.questions import Questions
 
     settings = Settings(
         host=host,
@@ -80,12 +80,12 @@ def serve(
         viewers=viewers,
         log_requests=log_requests,
     )
-    with closing(LearnerProcess()) as learner:
+    with closing(Questions()) as learner:
         learner.start()  # it takes seconds, which we use
         _serve(store, learner, settings)
 
 
-def _serve(store: str, learner: "LearnerProcess", settings: "Settings") -> None:
+def _serve(store: str, learner: "Questions", settings: "Settings") -> None:
     from labelquorum.server.app import create_app
     from labelquorum.server.learning_loop import SubprocessLoop
     from labelquorum.server.uvicorn_server import check_free

@@ -101,15 +101,15 @@ def serve(store: str, port: int) -> None:
     """Serve a store until standard input ends."""
     from labelquorum.server.app import create_app
     from labelquorum.server.config import Settings
-    from labelquorum.server.learner_process import LearnerProcess
     from labelquorum.server.learning_loop import SubprocessLoop
+    from labelquorum.server.questions import Questions
     from labelquorum.server.uvicorn_server import Server, check_free
     from labelquorum.server.write_queue import WriteQueue
     from labelquorum.store.api_keys import Keys
     from labelquorum.store.store import Store
 
     settings = Settings(port=port)
-    with closing(LearnerProcess()) as learner:
+    with closing(Questions()) as learner:
         learner.start()
         with Store.open(store, learner=learner) as opened:
             check_free(settings)

@@ -4,10 +4,12 @@ A key is for one stream or for all, and has a scope: read, write or admin, each 
 those before it. `ROUTES` says what every route asks for.
 """
 
+import asyncio
 import hmac
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import copy_context
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from fastapi import Request, Response
@@ -15,9 +17,15 @@ from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
 from labelquorum.errors import LabelQuorumError
-from labelquorum.server.errors import BUG, ApiError, api_error_of, error_response
+from labelquorum.server.errors import BUG, ApiError, api_error_of, error_response, retry_later
+from labelquorum.server.questions import QUESTION_SECONDS
 from labelquorum.store.api_keys import SCOPES, Key, Keys, digest_of
+from labelquorum.store.learner import read_until
 
+LATE = (
+    f"The answer took longer than the {QUESTION_SECONDS:g} seconds that a question may take. "
+    "Ask for less, or again after the seconds in Retry-After."
+)
 Bare = TypeVar("Bare", bound=Callable[..., Any])
 Reach = Literal["stream", "any", "all"]
 
@@ -168,9 +176,42 @@ class Guarded(APIRoute):
             need = needs.get(request.scope["method"], _UNDECLARED)
             if need is not None:
                 _check(need, request.scope)
-            return await handle(request)
+            if request.method != "GET" or self.is_bare:
+                return await handle(request)
+            return await _answer_in_time(request, handle)
 
         return guarded
+
+
+async def _answer_in_time(
+    request: Request, handle: Callable[[Request], Coroutine[Any, Any, Response]]
+) -> Response:
+    """Answer by the deadline and while the client is there; what waits for its turn is dropped."""
+    context = copy_context()
+    context.run(read_until.set, time.monotonic() + QUESTION_SECONDS)
+    handling = asyncio.create_task(handle(request), context=context)
+    leaving = asyncio.create_task(_leave(request))
+    try:
+        await asyncio.wait(
+            (handling, leaving), timeout=QUESTION_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        if handling.done():
+            return handling.result()
+        if leaving.done():
+            raise ApiError(499, "The client has gone.")
+        raise TimeoutError
+    except TimeoutError as error:
+        raise retry_later(LATE) from error
+    finally:
+        leaving.cancel()
+        handling.cancel()
+        handling.add_done_callback(lambda one: one.cancelled() or one.exception())
+
+
+async def _leave(request: Request) -> None:
+    """Wait until the client has gone; what comes before is the body, which is empty."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 _UNDECLARED = Need("nobody")

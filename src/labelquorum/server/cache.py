@@ -9,17 +9,25 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
+from contextvars import Context
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil, inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from starlette.responses import Response
 
-from labelquorum.errors import LabelQuorumError
-from labelquorum.server.errors import ApiError
+from labelquorum.server.errors import retry_later
 
 Value = TypeVar("Value")
+
+PATIENCE_SECONDS = 4.5
+"""How long a caller waits for what is made in the background: half a second is left to respond."""
+
+UNFINISHED = (
+    "The answer takes longer than 5 seconds and is still being computed. "
+    "Ask again after the seconds in Retry-After."
+)
 
 
 class Cached(NamedTuple, Generic[Value]):
@@ -33,10 +41,10 @@ class _Entry(Generic[Value]):
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.value: Value | None = None  # None before it is made for the first time
-        self.version: Hashable = None
-        self.begun = self.took = 0.0
-        self.failed = -inf  # when a renewal began that failed
-        self.renewing: asyncio.Task[None] | None = None
+        self.version: Any = None
+        self.begun, self.took = -inf, 0.0
+        self.tried = -inf  # when the last renewal ended
+        self.renewing: asyncio.Task[Value] | None = None
 
     def cancel(self) -> None:
         if self.renewing is not None:
@@ -61,8 +69,9 @@ class Cache(Generic[Value]):
     max_rest
         Seconds after which it has rested in any case.
     stale
-        For this many seconds a value is still given, while the next one is made in the background
-        (stale-while-revalidate).
+        Values are made in the background, once per version, a number that grows. A caller waits
+        for some seconds, and is then given the last value. For this many seconds it is given
+        without waiting (stale-while-revalidate).
     """
 
     def __init__(
@@ -83,7 +92,7 @@ class Cache(Generic[Value]):
         self,
         key: Hashable,
         make: Callable[[], Awaitable[Value]],
-        version: Callable[[], Hashable] = lambda: None,
+        version: Callable[[], Any] = lambda: 0,
         max_stale: float = 0.0,
     ) -> Cached[Value]:
         """The value of this key, made now if need be.
@@ -98,18 +107,12 @@ class Cache(Generic[Value]):
             A value of up to this many seconds will do.
         """
         asked, entry = self._clock(), self._entry(key)
-        age, rest = asked - entry.begun, self._rest(entry)
-        if entry.value is not None:
-            if age < max_stale:
-                is_fresh = entry.version == version() and age < self.ttl
-                return Cached(entry.value, 0 if is_fresh else ceil(age))
-            if self.stale is not None:
-                pause = max(self.ttl, rest)
-                if entry.renewing is None and age > pause and asked - entry.failed >= pause:
-                    entry.renewing = asyncio.create_task(self._revalidate(entry, make, version))
-                if entry.renewing is not None and age > max(self.stale, rest):
-                    await asyncio.wait([entry.renewing])
-                return Cached(entry.value)
+        age = asked - entry.begun
+        if self.stale is not None:
+            return await self._get_stale(entry, make, version, max(self.stale, max_stale))
+        if entry.value is not None and age < max_stale:
+            is_fresh = entry.version == version() and age < self.ttl
+            return Cached(entry.value, 0 if is_fresh else ceil(age))
         async with entry.turn:
             if entry.value is not None:
                 age, rest = self._clock() - entry.begun, self._rest(entry)
@@ -145,30 +148,51 @@ class Cache(Generic[Value]):
     def _rest(self, entry: _Entry[Value]) -> float:
         return min(self.rest * entry.took, self.max_rest)
 
-    async def _revalidate(
+    async def _get_stale(
         self,
         entry: _Entry[Value],
         make: Callable[[], Awaitable[Value]],
-        version: Callable[[], Hashable],
-    ) -> None:
-        begun = self._clock()
-        try:
-            await self._renew(entry, make, version)
-        except (LabelQuorumError, ApiError):  # a later caller tries again
-            entry.failed = begun
-        finally:
-            entry.renewing = None
+        version: Callable[[], Any],
+        stale: float,
+    ) -> Cached[Value]:
+        until = self._clock() + PATIENCE_SECONDS
+        while entry.value is None or entry.version < version():
+            now, rest = self._clock(), self._rest(entry)
+            pause = entry.tried + max(self.ttl, rest) - now
+            if entry.renewing is None and pause <= 0:
+                making = self._renew(entry, make, version)  # without the deadline of a request
+                entry.renewing = asyncio.create_task(making, context=Context())
+                entry.renewing.add_done_callback(partial(self._settle, entry))
+            is_given = entry.value is not None and now - entry.begun < max(stale, rest)
+            if now >= until or (stale and is_given):
+                break
+            if entry.renewing is None:
+                await asyncio.sleep(min(pause, until - now))
+                continue
+            done, _ = await asyncio.wait([entry.renewing], timeout=until - now)
+            error = done.pop().exception() if done else None
+            if error is not None:
+                if entry.value is None:
+                    raise error
+                break
+        if entry.value is None:
+            raise retry_later(UNFINISHED)
+        is_fresh = entry.version >= version()
+        return Cached(entry.value, 0 if is_fresh else ceil(self._clock() - entry.begun))
+
+    def _settle(self, entry: _Entry[Value], ended: asyncio.Task[Value]) -> None:
+        entry.tried, entry.renewing = self._clock(), None
+        if not ended.cancelled():
+            ended.exception()  # for whom it was made may have gone
 
     async def _renew(
         self,
         entry: _Entry[Value],
         make: Callable[[], Awaitable[Value]],
-        version: Callable[[], Hashable],
+        version: Callable[[], Any],
     ) -> Value:
         begun, seen = self._clock(), version()
         value = await make()
-        if self.stale is not None and value is entry.value:  # nothing new: the next caller checks
-            return value
         entry.value, entry.begun, entry.version = value, begun, seen
         entry.took = self._clock() - begun
         return value

@@ -2,25 +2,29 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
 
-from labelquorum.errors import LabelQuorumError
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.server.auth import Keyring
-from labelquorum.server.cache import Cache, Cached, WorkerTable
+from labelquorum.server.cache import Cache, Cached, WorkerTable, as_json, json_response
 from labelquorum.server.config import Log, Settings
-from labelquorum.server.errors import RETRY_SECONDS, ApiError
+from labelquorum.server.errors import ApiError, retry_later
+from labelquorum.server.questions import N_PROCESSES
 from labelquorum.server.request_parsing import BodyReader, ParquetReader
 from labelquorum.server.sse import Hub
 from labelquorum.server.telemetry import Metrics, Throughput
+from labelquorum.server.turns import Turns, in_thread
 from labelquorum.store.api_keys import Keys
 from labelquorum.store.queries import all_rows
 from labelquorum.store.stats import StreamStats
@@ -29,11 +33,11 @@ from labelquorum.store.stream import Stream
 
 Answer = TypeVar("Answer")
 
-MAX_QUESTIONS, MAX_WAITING_QUESTIONS = 4, 64
-"""Maximum number of questions to the learner that run, and that wait."""
+MAX_SEARCHES = 2
+"""Maximum number of searches that run: through a million items each holds 500 MB."""
 
-MAX_SEARCHES, MAX_WAITING_SEARCHES = 2, 32
-"""Maximum number of searches through a stream's items that run, and that wait."""
+MAX_CHANGES = 4
+"""Maximum number of streams that are created, renamed or deleted, and of workers forgotten."""
 
 MAX_CACHED_RESPONSES, RESPONSE_TTL_SECONDS = 256, 1.0
 RESPONSE_REST, MAX_RESPONSE_REST_SECONDS = 30.0, 5.0
@@ -45,6 +49,9 @@ MAX_STALE_SECONDS = 5.0
 MAX_CACHED_TABLES, TABLE_TTL_SECONDS = 64, 2.0
 TABLE_REST, TABLE_STALE_SECONDS = 10.0, 10.0
 """Worker tables take the learner a tenth of its time, and are shown while the next one is made."""
+
+REPORT_REST = 1.0
+"""Reports of a stream that is learned from all the time take half of the time."""
 
 
 class Known:
@@ -89,8 +96,13 @@ class Service:
         self.throughput = Throughput(self._paced, log)
         self._following: asyncio.Task[None] | None = None
         self.creating = threading.Lock()
-        self._asking = CapacityLimiter(MAX_QUESTIONS)
-        self._searching = CapacityLimiter(MAX_SEARCHES)
+        self.reports = Cache[bytes](MAX_CACHED_RESPONSES, 0.0, REPORT_REST, stale=0.0)
+        self._clients = Counter[Hashable]()  # who wait for a report, by its key
+        self._questions = Turns(N_PROCESSES, N_PROCESSES)
+        # What takes seconds leaves a place to what does not, and others to other streams.
+        self._long_questions, self._searches = Turns(N_PROCESSES - 1, 1), Turns(MAX_SEARCHES, 1)
+        self._changing = CapacityLimiter(MAX_CHANGES)
+        self._forgetting = CapacityLimiter(MAX_CHANGES)
         # One process writes to a store, so no other process creates streams.
         self._known = {name: Known(store.stream(name)) for name in store.streams()}
 
@@ -105,35 +117,53 @@ class Service:
         """Commit what was taken, and end."""
         self.hub.close()
         self.worker_tables.close()
+        self.reports.close()
         if self._following is not None:
             self._following.cancel()
         await run_in_threadpool(self.write_queue.stop)
         await run_in_threadpool(self.parquet.close)
 
-    async def ask(self, question: Callable[..., Answer], *about: Any) -> Answer:
-        """Ask what only the learner knows, in a thread; few at a time, so that reads go on."""
-        if self._asking.statistics().tasks_waiting >= MAX_WAITING_QUESTIONS:
-            raise _later("Too many ask the model at the moment. Retry in a second.")
+    async def ask(
+        self, stream: Stream, question: Callable[..., Answer], *about: Any, is_long: bool = False
+    ) -> Answer:
+        """Ask what only the learner knows, in turn with other streams; a long one leaves places."""
+        key, work = stream.ref.key, partial(in_thread, question, *about)
+        if not is_long:
+            return await self._questions.run(key, work)
+        return await self._long_questions.run(key, lambda: self._questions.run(key, work))
+
+    async def report(
+        self, request: Request, stream: Stream, question: Callable[..., Any], *about: Any
+    ) -> Response:
+        """Respond with what is made once per model version, however long it takes."""
+        key = (stream.ref.key, stream.name, question.__name__, *about)
+        version = await run_in_threadpool(stream.model_version)
+
+        def asked() -> bytes:
+            if not self._clients[key]:
+                raise retry_later("The clients have gone.")
+            return as_json(question(*about))
+
+        make = partial(self.ask, stream, asked, is_long=True)
+        self._clients[key] += 1
         try:
-            return await to_thread.run_sync(question, *about, limiter=self._asking)
-        except LabelQuorumError:
-            raise
-        except RuntimeError as error:  # the learner's process has died; there will be another
-            raise _later(f"The model could not be asked ({error}). Retry in a second.") from error
+            stale = _max_stale(request)
+            return json_response(*await self.reports.get(key, make, lambda: version, stale))
+        finally:
+            self._clients[key] -= 1
+            self._clients += Counter()  # without those of whom none are left
 
     async def worker_table(self, stream: Stream) -> WorkerTable:
         """The worker table of a stream; events announce a new one as `workers`."""
+        version = await run_in_threadpool(stream.model_version)
 
         async def make() -> WorkerTable:
-            old = self.worker_tables.peek(stream.ref.key)
-            if old is not None and old.version == await run_in_threadpool(stream.model_version):
-                return old
-            table = await self.ask(lambda: WorkerTable(*stream.worker_table()))
-            if old is not None:
+            table = await self.ask(stream, lambda: WorkerTable(*stream.worker_table()))
+            if self.worker_tables.peek(stream.ref.key) is not None:
                 self.hub.note(stream.ref.key, "workers")
             return table
 
-        return (await self.worker_tables.get(stream.ref.key, make)).value
+        return (await self.worker_tables.get(stream.ref.key, make, lambda: version)).value
 
     async def model_file(self, request: Request, stream: Stream) -> bytes:
         """The model of a stream as a file, in one buffer for all who read it at a time."""
@@ -142,14 +172,20 @@ class Service:
         request.scope["model_file"] = file  # held until the answer is sent
         async with file.turn:
             if file.body is None:
-                file.body = await self.ask(stream.model_file)
+                file.body = await self.ask(stream, stream.model_file, is_long=True)
         return file.body
 
-    async def search(self, look: Callable[..., Answer], *about: Any) -> Answer:
-        """Look through many rows, in a thread; few at a time, so that other reads go on."""
-        if self._searching.statistics().tasks_waiting >= MAX_WAITING_SEARCHES:
-            raise _later("Too many search at the moment. Retry in a second.")
-        return await to_thread.run_sync(look, *about, limiter=self._searching)
+    async def search(self, stream: Stream, look: Callable[[], Answer]) -> Answer:
+        """Look through many rows, in a thread, in turn with other streams."""
+        return await self._searches.run(stream.ref.key, partial(in_thread, look))
+
+    async def change(self, change: Callable[..., Answer], *about: Any) -> Answer:
+        """Create, rename or delete a stream, in a thread; no question takes these places."""
+        return await in_thread(change, *about, limiter=self._changing)
+
+    async def job(self, job: Callable[..., Answer], stream: Stream, *about: Any) -> Answer:
+        """Have the learner forget or withdraw; it may wait for a chunk, and holds up no change."""
+        return await in_thread(job, stream.ref.key, *about, limiter=self._forgetting)
 
     def _gauged(self) -> Iterator[tuple[str, str, float]]:
         """What is measured when it is asked for: its name, the stream, the value."""
@@ -166,7 +202,8 @@ class Service:
 
     def discard(self, stream: int | None) -> None:
         """Drop cached responses about a stream (its key), or about all: they are wrong by now."""
-        self.responses.discard(lambda key: key[0] == stream)
+        for kept in (self.responses, self.reports):
+            kept.discard(lambda key: key[0] == stream)
 
     def find(self, name: str) -> Known | None:
         """The stream that has this name now, if there is one."""
@@ -214,20 +251,16 @@ async def cached_body(
     `stream` is None for what depends on all streams. A page that is being opened has heard of no
     event yet; it may say `Cache-Control: max-stale`, and need not wait.
     """
+    service, key = service_of(request), None if stream is None else stream.ref.key
+    about = (key, stream and stream.name, about)
+    changes = partial(service.hub.changes, key)
+    return await service.responses.get(about, make, changes, _max_stale(request))
+
+
+def _max_stale(request: Request) -> float:
     max_stale = 0.0
     for directive in request.headers.get("cache-control", "").lower().split(","):
         name, _, seconds = directive.strip().partition("=")
         if name == "max-stale":
             max_stale = float(seconds) if seconds.isdecimal() else inf
-    service = service_of(request)
-    key = None if stream is None else stream.ref.key
-    return await service.responses.get(
-        (key, stream and stream.name, about),
-        make,
-        lambda: service.hub.changes(key),
-        min(max_stale, MAX_STALE_SECONDS),
-    )
-
-
-def _later(sentence: str) -> ApiError:
-    return ApiError(503, sentence, headers={"Retry-After": str(RETRY_SECONDS)})
+    return min(max_stale, MAX_STALE_SECONDS)

@@ -32,6 +32,11 @@ class ApiError(Exception):
         self.status, self.sentences, self.headers = status, sentences, dict(headers or {})
 
 
+def retry_later(sentence: str) -> ApiError:
+    """The error of what may succeed in a second."""
+    return ApiError(503, sentence, headers={"Retry-After": str(RETRY_SECONDS)})
+
+
 def error_response(
     status: int, sentences: Sequence[str], headers: Mapping[str, str] | None = None
 ) -> Response:

@@ -1,8 +1,8 @@
 """The learner subprocess: its protocol, its supervisor and its program.
 
 The model runs there and nowhere else in the service, so that learning never delays the acceptance
-of labels. The service runs two of them: one for `learning_loop`, one that answers questions about
-models, so that neither waits for the other.
+of labels. The service runs one for `learning_loop`, and several that answer questions about models
+(`questions`), so that none waits for another.
 
 A watchdog kills a process that does not answer a ping, so that another takes its place: one that
 hangs, or that was stopped, may hold the lock of those who write.
@@ -323,7 +323,7 @@ class LearnerProcess:
     def _ending(self, verb: str, reason: str = "") -> Exception:
         if self._closing.is_set():
             return StoreError("The learner was closed. Open the store again.")
-        return RuntimeError(f"the learner ended while it was asked to {verb}{reason}")
+        return EndedError(f"the learner ended while it was asked to {verb}{reason}")
 
     def _write(self, frame: bytes, deadline: float | None) -> None:
         """Write a whole frame by then; without a deadline, at once or not at all."""
@@ -450,6 +450,10 @@ class LearnerProcess:
 
 
 _PING = pack([NOTIFICATION, "ping"])
+
+
+class EndedError(RuntimeError):
+    """The process of a call died, or took too long and was killed."""
 
 
 class _DeadError(Exception):

@@ -6,7 +6,12 @@ labels and returns answers without it.
 """
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from math import inf
 from typing import Any, NamedTuple, Protocol
+
+read_until: ContextVar[float] = ContextVar("read_until", default=inf)
+"""When a question must be answered, by the steady clock; reading its rows then ends, too."""
 
 
 class Configuration(NamedTuple):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
@@ -36,13 +37,16 @@ from labelquorum.store.database import (
 )
 from labelquorum.store.database.sqlite_wal import WriteAheadLog
 from labelquorum.store.failpoints import fault
-from labelquorum.store.learner import Configuration, Learner, LocalLearner
+from labelquorum.store.learner import Configuration, Learner, LocalLearner, read_until
 from labelquorum.store.rules import Rules
 from labelquorum.store.stream import Stream
 from labelquorum.store.stream_ref import StreamRef, check_streams
 from labelquorum.store.turn import Turn
 
 DISK_FULL = "53100"  # so PostgreSQL calls it
+
+DEADLINE_STEPS = 1_000_000
+"""Steps of SQLite, some 20 ms, between two looks at the clock, each of which takes the GIL."""
 
 
 class Store:
@@ -392,17 +396,20 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """A connection that sees one state of the store."""
+        until = read_until.get()
         try:
             with self._engine.connect() as connection:
                 if self._engine.dialect.name == "postgresql":
                     connection.execution_options(isolation_level="REPEATABLE READ")
                 try:
-                    with connection.begin():
+                    with connection.begin(), _interrupted(connection, until):
                         yield connection
                 except self._driver_error:
                     connection.invalidate()
                     raise
         except (sa.exc.DBAPIError, self._driver_error) as error:
+            if time.monotonic() >= until:
+                raise TimeoutError(f"{self.where}: reading took too long.") from error
             self._refuse(error)
         except sa.exc.TimeoutError as error:  # all connections are in use, for half a minute
             raise StoreError(
@@ -509,6 +516,24 @@ class Store:
             if present != newest:
                 upgrade(connection)
             expect(connection)
+
+
+@contextmanager
+def _interrupted(connection: sa.Connection, until: float) -> Iterator[None]:
+    """Interrupt the queries of a transaction at the deadline."""
+    if until == inf:
+        yield
+    elif connection.dialect.name == "postgresql":
+        milliseconds = max(1, int(1000 * (until - time.monotonic())))  # 0 would be no limit
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {milliseconds}")
+        yield
+    else:
+        driver: Any = connection.connection.dbapi_connection
+        driver.set_progress_handler(lambda: time.monotonic() >= until, DEADLINE_STEPS)
+        try:
+            yield
+        finally:  # the connection is used again
+            driver.set_progress_handler(None, 0)
 
 
 # Built once: building a statement takes longer than executing it.

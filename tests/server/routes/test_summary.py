@@ -190,7 +190,7 @@ def test_the_first_page_of_items_is_made_once_until_something_happens(
 
 
 def test_too_many_searches_are_refused(running, admin, owls, monkeypatch):
-    monkeypatch.setattr("labelquorum.server.context.MAX_WAITING_SEARCHES", 0)
+    monkeypatch.setattr("labelquorum.server.turns.MAX_WAITING_PER_STREAM", 0)
     for params in ({"search": "task 1"}, {"label": "1", "limit": 3}):
         refused = admin.get(f"{owls}/items", params=params)
         assert refused.status_code == 503 and "Retry-After" in refused.headers

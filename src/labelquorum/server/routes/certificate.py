@@ -36,7 +36,7 @@ async def read_expected_error(request: Request, stream: str, level: Share = 0.95
         return as_json(asdict(found) | {"says": str(found)})
 
     async def make() -> bytes:
-        return await service.search(look)
+        return await service.search(known, look)
 
     about = ("expected_error", level)
     return json_response(*await cached_body(request, known, about, make))
@@ -70,7 +70,7 @@ async def read_certificate(
         return _body(known, error, confidence, limit, format)
 
     async def make() -> bytes:
-        return await service.search(look)
+        return await service.search(known, look)
 
     if format == "csv":  # not cached: the list may be as long as the stream
         headers = {"Content-Disposition": 'attachment; filename="todo.csv"'}

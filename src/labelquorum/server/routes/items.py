@@ -94,7 +94,7 @@ async def list_items(
 
     async def make() -> bytes:
         looks_through = bool(search) or label is not None
-        return await (service.search(look) if looks_through else run_in_threadpool(look))
+        return await (service.search(known, look) if looks_through else run_in_threadpool(look))
 
     if undecided or cursor is not None:
         return json_response(await make())
@@ -147,7 +147,7 @@ async def read_item(request: Request, stream: str, task: str) -> dict[str, Any]:
     for spelled in spellings(task, "task"):
         found = await run_in_threadpool(known.item, spelled)
         if found is not None:
-            reasons = await service_of(request).ask(_reasons, known, spelled, found)
+            reasons = await service_of(request).ask(known, _reasons, known, spelled, found)
             return item_body(found) | reasons
     raise ApiError(404, f"Stream {stream!r} has no task {task!r}. See its items.")
 
@@ -189,7 +189,7 @@ async def list_wanted(
     service, known = service_of(request), known_stream(request).stream
 
     async def make() -> bytes:
-        items, n_open = await service.ask(known.suggestions, limit)
+        items, n_open = await service.ask(known, known.suggestions, limit)
         says = None
         if not items:
             items, says = await run_in_threadpool(_without_gain, known, limit)

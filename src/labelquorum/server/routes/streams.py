@@ -80,7 +80,7 @@ async def create_stream(request: Request) -> dict[str, Any]:
     """Make a stream."""
     service = service_of(request)
     wanted = await read_shape(request, service_of(request).bodies, NewStream)
-    made = await service.ask(_create, service, wanted)
+    made = await service.change(_create, service, wanted)
     service.discard(None)
     return made
 
@@ -110,13 +110,13 @@ async def change_rules(request: Request, stream: str) -> dict[str, Any]:
     if name != stream:
         _check_name(name)
     if name != stream and not changes:
-        return await service_of(request).ask(_rename, service_of(request), known.stream, name)
+        return await service_of(request).change(_rename, service_of(request), known.stream, name)
     await run_in_threadpool(lambda: known.stream.change(**changes))
     service_of(request).log.write("rules", stream=stream, changes=changes)
     service_of(request).write_queue.loop.wake(known.stream.ref.key)
     service_of(request).hub.ring(known.stream.ref.key)
     if name != stream:
-        return await service_of(request).ask(_rename, service_of(request), known.stream, name)
+        return await service_of(request).change(_rename, service_of(request), known.stream, name)
     return await run_in_threadpool(_body, known.stream)
 
 
@@ -128,7 +128,7 @@ async def change_rules(request: Request, stream: str) -> dict[str, Any]:
 async def delete_stream(request: Request, stream: str) -> dict[str, int]:
     """Delete a stream with all it holds, for good; tells how many labels went."""
     service = service_of(request)
-    return {"gone": await service.ask(_delete, service, known_stream(request).stream)}
+    return {"gone": await service.change(_delete, service, known_stream(request).stream)}
 
 
 @router.get(

@@ -40,7 +40,7 @@ async def hear_label_studio(
     done: list[Revised] = []
     if len(heard.deleted) > REVISIONS_PER_COMMIT:  # a recorded job, completed after a kill
         keys = [(one.prefix, one.submission.key) for one in revisions]
-        gone = await service.ask(service.write_queue.loop.withdraw, known.stream.ref.key, keys)
+        gone = await service.job(service.write_queue.loop.withdraw, known.stream, keys)
         done.append(Revised(0, 0, gone.get("retracted", 0)))
         done += [Revised(0, 0, 0, outdated=True)] * gone.get("outdated", 0)
         revisions = []

@@ -65,7 +65,7 @@ async def list_workers(
         table = await service.worker_table(known)
         if sort == "place" and not search and flag is None:
             first = -1 if after is None else after
-            found = await service.ask(known.workers, first, limit + 1, None, not brief)
+            found = await service.ask(known, known.workers, first, limit + 1, None, not brief)
             page, total = found[:limit], table.total
             rest = cursor_of(page[-1]["place"]) if len(found) > limit else None
         else:
@@ -93,7 +93,7 @@ async def read_worker(request: Request, stream: str, worker: str) -> Response:
     service, known = service_of(request), known_stream(request)
     for spelled in spellings(worker, "worker"):
         try:
-            found = await service.ask(known.stream.profile, spelled)
+            found = await service.ask(known.stream, known.stream.profile, spelled)
         except LabelError:
             continue
         table = await service.worker_table(known.stream)
@@ -117,11 +117,7 @@ async def read_agreement(
 ) -> Response:
     """How well workers agree with one another: Cohen's kappa with intervals."""
     service, known = service_of(request), known_stream(request).stream
-
-    async def make() -> bytes:
-        return as_json(await service.ask(known.agreement, limit))
-
-    return json_response(*await cached_body(request, known, ("agreement", limit), make))
+    return await service.report(request, known, known.agreement, limit)
 
 
 @router.get(
@@ -136,11 +132,7 @@ async def read_jury(
 ) -> Response:
     """How many independent judges the workers count for, who errs together, what order does."""
     service, known = service_of(request), known_stream(request).stream
-
-    async def make() -> bytes:
-        return as_json(await service.ask(known.jury, limit))
-
-    return json_response(*await cached_body(request, known, ("jury", limit), make))
+    return await service.report(request, known, known.jury, limit)
 
 
 @router.delete(
@@ -153,7 +145,7 @@ async def forget_worker(request: Request, stream: str, worker: str) -> dict[str,
     service, known = service_of(request), known_stream(request).stream
     for spelled in spellings(worker, "worker"):
         try:
-            gone = await service.ask(service.write_queue.loop.forget, known.ref.key, spelled)
+            gone = await service.job(service.write_queue.loop.forget, known, spelled)
         except LabelError:
             continue
         await run_in_threadpool(service.store.checkpoint)  # a joined process makes none
@@ -195,7 +187,7 @@ async def _at(
 ) -> list[dict[str, Any]]:
     """The workers at these places, in this order; a worker who was forgotten since is left out."""
     about = (-1, len(places), places, matrices)
-    found = await service.ask(stream.workers, *about) if places else []
+    found = await service.ask(stream, stream.workers, *about) if places else []
     by_place = {one["place"]: one for one in found}
     return [by_place[place] for place in places if place in by_place]
 
