@@ -1,4 +1,4 @@
-"""What somebody made up: a key like a webhook's, a name twice, rows that no store would write."""
+"""Crafted input: a key like a webhook's, a name twice in an object, rows no store would write."""
 
 import sqlite3
 import subprocess

@@ -33,7 +33,10 @@ def pace(service):
     """Labels of another stream, sent one by one."""
     row = {"task": "t", "worker": "w", "label": "x"}
     with service.client() as http:
-        http.post("/v1/streams", json={"name": "other"})
+        http.post("/v1/streams", json={"name": "other", "rules": {"chunk_items": 1}})
+        http.post("/v1/streams/other/labels", json=row)
+        learned = lambda: http.get("/v1/streams/other").json()["counts"]["answered_items"]  # noqa: E731
+        assert becomes(learned)  # its learner has started
         with Pace(lambda: http.post("/v1/streams/other/labels", json=row).status_code) as paced:
             yield paced
 

@@ -589,8 +589,8 @@ def _log_as_service() -> None:
 def main() -> None:
     """Answer frames from standard input until it ends.
 
-    What takes long to load is loaded once pings are answered: a process that hangs is told from
-    one that is slow.
+    What takes long to load is loaded once pings are answered, so that a slow process is not
+    mistaken for one that hangs.
     """
     # Frames go where standard output went; what is printed goes to standard error.
     replies = os.fdopen(os.dup(1), "wb")
