@@ -24,7 +24,7 @@ from labelquorum import LabelError, estimator
 from labelquorum.evaluation import Crowd, Dataset, dataset_info, list_datasets, read_dataset
 from labelquorum.evaluation.benchmark import digest
 from labelquorum.evaluation.replay import stream
-from labelquorum.evaluation.simulate.crowds import HONEST
+from labelquorum.evaluation.simulate.oracle import HONEST
 
 HERE = Path(__file__).parent
 LONG = 20  # seconds; such cells come last

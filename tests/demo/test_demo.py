@@ -21,7 +21,7 @@ import labelquorum as lq
 from labelquorum import demo
 from labelquorum.demo import browser, crowd
 from labelquorum.errors import StoreError
-from labelquorum.evaluation.simulate.crowds import oracle
+from labelquorum.evaluation.simulate.oracle import oracle
 from labelquorum.store.api_keys import Keys
 from labelquorum.store.store import Store
 

@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 
 from labelquorum.errors import StateError
-from labelquorum.evaluation.metrics import (
-    calibration_error,
-    class_agreement,
-    error_rate,
-    krippendorff_alpha,
-    log_loss,
-    reliability,
-)
+from labelquorum.evaluation.metrics import calibration_error, error_rate, log_loss, reliability
+from labelquorum.learn.analysis.agreement import class_agreement, krippendorff_alpha
 
 # Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011, section C: four observers,
 # twelve units, missing data. A row is an observer, a column a unit.

@@ -42,7 +42,7 @@ def pace(service):
 
 
 def killed(service, seconds, request):
-    """Send a request, kill the service meanwhile, and start it again."""
+    """Send a request, kill the service before it is answered, and start it again."""
 
     def send():
         with suppress(httpx.TransportError), service.client() as http:
@@ -65,7 +65,7 @@ def becomes(holds):
     return False
 
 
-def told(http, truths, key):
+def send_truths(http, truths, key):
     """Send truths, in parts where the service asks for parts; give what each reply says."""
     address, rows = "/v1/streams/s/gold", list(truths.items())
     reply = http.post(address, json=truths, headers={"Idempotency-Key": key})
@@ -87,7 +87,7 @@ def test_labels_do_not_wait_for_the_truths_of_another_stream(tmp_path, size, wai
         http.post("/v1/streams", json={"name": "s", "settings": {"classes": ["x", "y"]}})
         with pace(service) as paced:
             began = time.monotonic()
-            replies = told(http, truths, "k")
+            replies = send_truths(http, truths, "k")
             took = time.monotonic() - began
         address, key = "/v1/streams/s/gold", {"Idempotency-Key": "killed"}
         request = {"method": "POST", "url": address, "json": others, "headers": key}

@@ -14,7 +14,6 @@ from labelquorum.errors import LabelError, StateError
 from labelquorum.evaluation import chunks, class_conditional_crowd, with_sleepers
 from labelquorum.ingest.labels import LabelTable
 from labelquorum.learn.analysis.drift import AGREED, BINS, CHUNK, LABELS, WIDTH
-from labelquorum.learn.model_file import read_snapshot, write_snapshot
 
 EXPERIMENT = Path(__file__).parents[2] / "experiments" / "crowd" / "measure.py"
 
@@ -180,20 +179,6 @@ def test_a_saved_model_goes_on_as_if_it_had_never_stopped(crowd, tmp_path):
         whole.partial_fit(part)
     assert (book(whole)["track"] == book(half)["track"]).all()
     assert whole.flags().equals(half.flags())
-
-
-def test_a_file_from_before_there_were_tracks_is_read(model, tmp_path):
-    path = tmp_path / "old.lq"
-    model.save(path)
-    old = read_snapshot(path)
-    arrays = {name: array for name, array in old.arrays.items() if name != "book/track"}
-    assert len(arrays) == len(old.arrays) - 1
-    write_snapshot(path, old._replace(arrays=arrays))
-    loaded = lq.load(path)
-    assert len(loaded.track(4)) == 0
-    assert "drifting" not in set(loaded.flags()["flag"])
-    loaded.partial_fit({"new": {4: 0, 5: 0}})
-    assert loaded.track(4).index.tolist() == [41]
 
 
 def test_who_is_forgotten_has_no_track(mine):

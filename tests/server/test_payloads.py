@@ -180,7 +180,7 @@ def test_addresses_lead_nowhere_but_to_routes(running, admin, open_stream, path)
 def test_none_of_it_left_a_trace_beside_the_store_or_broke_a_line_of_the_log(running):
     assert not Path("/tmp/pwned").exists()
     names = {path.name.partition("-")[0] for path in Path(running.store.where).iterdir()}
-    kept = {f"labelquorum.{suffix}" for suffix in ("db", "lock", "log", "seal", "turn")}
+    kept = {f"labelquorum.{suffix}" for suffix in ("db", "lock", "log", "seal", "turn", "next")}
     assert {"labelquorum.db", "labelquorum.lock"} <= names <= kept
     for line in running.lines.getvalue().split("\n")[:-1]:
         assert line.isascii() and line.isprintable() and isinstance(json.loads(line), dict)

@@ -54,9 +54,9 @@ def one_by_one(stream):
 def together(stream):
     sizes = []
     while cuts := stream.cut_some():
-        told = []
-        applied = stream.advance_some(told.append)
-        assert [one.id for one in applied] == [cut.id for cut in cuts] == told
+        seen = []
+        applied = stream.advance_some(seen.append)
+        assert [one.id for one in applied] == [cut.id for cut in cuts] == seen
         sizes.append(len(applied))
     return sizes
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from safetensors.numpy import save
 
 import labelquorum as lq
 from labelquorum.ingest.vocabulary import Note
@@ -23,22 +22,6 @@ def open_items(repeats="all"):
     return model.model_.learned.open_items
 
 
-def as_before(item, places):
-    """Evidence as earlier versions wrote it."""
-    arrays = {
-        "worker": places[item.worker],
-        "label": item.label,
-        "weight": item.weight,
-        "log_evidence": item.log_evidence,
-        "probs": item.probs,
-        "aggregated": np.array(item.aggregated),
-        "counted_probs": item.counted_probs,
-        "gold": np.array(item.gold),
-        "heat": np.array(item.temperature),
-    } | ({} if item.votes is None else {"votes": item.votes})
-    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-
-
 def same(found, expected, places):
     expected = expected._replace(worker=places[expected.worker])
     found = found._replace(worker=np.sort(places)[found.worker])
@@ -48,15 +31,12 @@ def same(found, expected, places):
 
 
 @pytest.mark.parametrize("repeats", ["all", "majority"])
-@pytest.mark.parametrize("earlier", [False, True])
-def test_what_is_written_is_read_again_also_as_earlier_versions_wrote_it(repeats, earlier):
+def test_what_is_written_is_read_again(repeats):
     ledger = open_items(repeats)
     ids = list(ledger)
     items = [ledger.get(item_id) for item_id in ids]
-    written = [as_before(item, PLACES) for item in items]
-    if not earlier:
-        parts = ledger.everything().parts
-        written = [one for part in parts for one in write_evidence(*part, PLACES)]
+    parts = ledger.everything().parts
+    written = [one for part in parts for one in write_evidence(*part, PLACES)]
     notes = [NO_NOTE, *(Note(item_id, 5) for item_id in ids[1:])]
     runs = list(read_evidence(ids, written, notes, np.sort(PLACES)))
     found = [run.item(n) for run in runs for n in range(len(run.ids))]

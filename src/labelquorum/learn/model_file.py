@@ -164,7 +164,9 @@ def state_from_arrays(state_type: type[StateT], arrays: Mapping[str, NDArray[Any
             values[field] = int(arrays[field])
         else:
             values[field] = leaves if get_origin(kind) is dict else arrays[field]
-    return state_type(**values)
+    state = state_type(**values)
+    checked: StateT = state.checked() if hasattr(state, "checked") else state
+    return checked
 
 
 _SIZES, _BYTES = ".sizes", ".bytes"  # of a leaf whose rows are bytes of any length

@@ -62,7 +62,7 @@ NOTIFICATION = 0
 """The number of a call that has no reply."""
 
 JOBS = ("forget", "withdraw")
-"""Calls that take long: each has a thread of its own."""
+"""Calls that take long: each is done in another thread."""
 
 CALL_TIMEOUT_SECONDS = 600.0
 """A call that takes longer fails, and its process is killed."""
@@ -525,7 +525,7 @@ class _Program:
 
     def _reply(self, number: int, verb: str, *arguments: Any) -> None:
         if verb in JOBS:
-            self._joined.wait()  # in a thread of its own
+            self._joined.wait()  # in a thread for this call
         try:
             reply = [number, "reply", self._verbs[verb](*arguments)]
             frame = b"" if number == NOTIFICATION else pack(reply)

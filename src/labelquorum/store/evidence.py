@@ -16,7 +16,7 @@ from labelquorum.ingest.vocabulary import Note
 from labelquorum.learn.item_columns import ItemColumns, edges_of
 
 MAGIC = b"LQE1"
-"""The first bytes, by which another format could be told apart."""
+"""The first bytes, which name the format."""
 
 HEADER_WORDS = 8
 _LABELS, _CLASSES, _MODELS, _FLAGS, _AGGREGATED, _GOLD, _TEMPERATURE = range(1, HEADER_WORDS)

@@ -11,14 +11,11 @@ from labelquorum.evaluation.simulate.crowds import (
     bimodal_crowd,
     bimodal_noise,
     class_conditional_crowd,
-    confusion_at,
     one_coin_crowd,
-    oracle,
-    oracle_error,
-    oracle_probs,
     ordinal_crowd,
     published_noise_rates,
 )
+from labelquorum.evaluation.simulate.oracle import confusion_at, oracle, oracle_error, oracle_probs
 
 PENDIGITS_ITEMS = 10_992
 

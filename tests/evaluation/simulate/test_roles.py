@@ -5,12 +5,10 @@ import pytest
 
 from labelquorum.errors import StateError
 from labelquorum.evaluation.simulate.arrivals import label_table
-from labelquorum.evaluation.simulate.crowds import (
+from labelquorum.evaluation.simulate.crowds import Crowd, class_conditional_crowd, one_coin_crowd
+from labelquorum.evaluation.simulate.oracle import (
     HONEST,
-    Crowd,
-    class_conditional_crowd,
     confusion_at,
-    one_coin_crowd,
     oracle,
     oracle_error,
     oracle_probs,

@@ -7,7 +7,8 @@ import pytest
 from learn.bila import reference
 
 from labelquorum.errors import LabelError, StateError
-from labelquorum.evaluation.simulate.crowds import class_conditional_crowd, oracle_error
+from labelquorum.evaluation.simulate.crowds import class_conditional_crowd
+from labelquorum.evaluation.simulate.oracle import oracle_error
 from labelquorum.ingest.chunks import make_chunk
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.learn.bila import bila

@@ -223,17 +223,6 @@ def test_a_model_that_was_saved_goes_on_to_the_bit(jury, tmp_path):
     assert bits(through, tmp_path) == bits(resumed, tmp_path) == bits(pickled, tmp_path)
 
 
-def test_a_model_of_an_earlier_version_is_read_without_what_is_no_longer_kept(jury, tmp_path):
-    model = lq.BiLA().partial_fit(jury.labels, true_labels=jury.gold(20))
-    learned = model.model_.learned
-    old = learned.state._replace(stack={**learned.state.stack, "held_out": np.ones((20, 2))})
-    model.model_.learned = learned._replace(state=old)
-    model.save(tmp_path / "old.lq")
-    read = lq.load(tmp_path / "old.lq")
-    assert "held_out" not in read.model_.learned.state.stack
-    pd.testing.assert_frame_equal(read.predict_proba(jury.labels), model.predict_proba(jury.labels))
-
-
 def test_merged_models_answer_as_one_that_saw_both(jury):
     halves = [jury.labels[jury.labels["task"] % 2 == side] for side in (0, 1)]
     gold = [{t: y for t, y in jury.gold(40).items() if t % 2 == side} for side in (0, 1)]

@@ -135,6 +135,7 @@ def bimodal_crowd(
 
     Examples
     --------
+    >>> from labelquorum.evaluation import oracle_error
     >>> crowd = bimodal_crowd(balanced_truth(10_992), seed=1)
     >>> print(f"wrong labels {np.mean(crowd.label != crowd.truth[crowd.item]):.0%}")
     wrong labels 54%
@@ -202,6 +203,7 @@ def one_coin_crowd(
 
     Examples
     --------
+    >>> from labelquorum.evaluation import oracle_error
     >>> crowd = one_coin_crowd(1000, 20, 4, labels_per_item=5, seed=1)
     >>> print(f"oracle error {oracle_error(crowd):.1%}")
     oracle error 5.9%
@@ -251,6 +253,7 @@ def class_conditional_crowd(
 
     Examples
     --------
+    >>> from labelquorum.evaluation import oracle_error
     >>> crowd = class_conditional_crowd(1000, 20, 4, labels_per_item=5, seed=1)
     >>> print(f"wrong labels {np.mean(crowd.label != crowd.truth[crowd.item]):.0%}")
     wrong labels 27%
@@ -303,6 +306,7 @@ def ordinal_crowd(
 
     Examples
     --------
+    >>> from labelquorum.evaluation import oracle_error
     >>> crowd = ordinal_crowd(1000, 20, 5, labels_per_item=5, seed=1)
     >>> off = np.abs(crowd.label - crowd.truth[crowd.item])
     >>> print(f"wrong labels {np.mean(off > 0):.0%}, by more than one class {np.mean(off > 1):.0%}")

@@ -32,7 +32,7 @@ def with_spammers(crowd: Crowd, workers: ArrayLike = 0.2, *, seed: int = 0) -> C
 
     Examples
     --------
-    >>> from labelquorum.evaluation.simulate.crowds import class_conditional_crowd, oracle_error
+    >>> from labelquorum.evaluation import class_conditional_crowd, oracle_error
     >>> crowd = class_conditional_crowd(2000, 40, 3, labels_per_item=5, seed=1)
     >>> spammed = with_spammers(crowd, 0.2)
     >>> print(f"oracle error {oracle_error(crowd):.1%}, with spammers {oracle_error(spammed):.1%}")

@@ -105,6 +105,12 @@ class State(NamedTuple):
         """C, the classes known so far."""
         return len(self.label_shares)
 
+    def checked(self) -> "State":
+        """Return this state, which a file had; raise an error for cells of classes it lacks."""
+        if any(is_sparse(name, self.n_classes) for name in self.pooled):
+            rows_with_classes(self.rows.to_arrays(), self.n_classes)
+        return self
+
 
 class Info(NamedTuple):
     """What an update did."""

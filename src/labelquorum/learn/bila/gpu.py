@@ -60,9 +60,9 @@ def _fit(
     if n_workers is None:
         return fitted
     scores, _ = reference.score(name, batch, fitted.settled(known), recipe)
-    errors = expected_error_of(scores.T, jnp.maximum(n_workers, 1))
-    sums: Any = jnp.where(n_workers > 0, errors, 0).sum(axis=-1)
-    return fitted._replace(expected_errors=sums)
+    errors: Leaf = expected_error_of(scores.T, jnp.maximum(n_workers, 1))
+    total: Leaf = jnp.where(n_workers > 0, errors, 0).sum(axis=-1)
+    return fitted._replace(expected_errors=total)
 
 
 _score = jit(static_argnames=("name", "recipe"))(reference.score)

@@ -51,11 +51,10 @@ def fit(
         _arrays(batch),
         (_float64(known.counts), *map(_float64, known[2:]), *filled),
     )
-    fields, log_scores = filled[:-1], filled[-1]
-    fitted = Fitted(*fields, batch.counted_item @ filled[2])
+    fitted = Fitted(*filled[:-1], batch.counted_item @ filled[2])
     if n_workers is None:
         return fitted
-    return fitted._replace(expected_errors=expected_errors(log_scores, n_workers))
+    return fitted._replace(expected_errors=expected_errors(filled[-1], n_workers))
 
 
 def score(
@@ -74,7 +73,7 @@ def score(
 def past_unexplained(
     name: str, batch: CountedBatch, probs: Floats, settled: Settled, recipe: Recipe
 ) -> Floats:
-    """Return what labels counted before leave unexplained by the model as it is now: `sums`."""
+    """Return what labels leave unexplained by the model as it is: `sums` of `dependence`."""
     n_classes = len(settled.label_shares)
     sums = np.empty((_n_sums(batch), n_classes))
     given = (*map(_float64, settled), _float64(probs), sums)

@@ -46,7 +46,8 @@ def fit(
         number, theta, probs, *_ = carry
         # ΔN by q, P' and G, a θ step with N + ΔN
         counts = before + model.count_labels(probs, batch, len(known.theta))
-        crowd = model.crowd(known.others + model.pool(counts, recipe), recipe)
+        pooled = known.others + model.pool(counts, recipe)
+        crowd = model.crowd(pooled, recipe)
         theta = model.step(theta, counts, crowd, recipe)
         # π with f' and ν + Σ_i q_i
         inferred = known.class_counts + batch.counted_item @ probs
@@ -57,27 +58,27 @@ def fit(
         # As it is kept of open items, so that it can be taken back exactly.
         encoded = encoded.astype(np.float32).astype(dtype)
         moved = xp.abs(encoded - probs).max()
-        return number + 1, theta, encoded, log_scores, crowd, log_prior, moved
+        return number + 1, theta, encoded, log_scores, pooled, inferred, moved
 
     # The first round is one before anything is said of the chunk: a θ step with the stored N.
     unsaid = xp.zeros((len(batch.gold), n_classes), dtype)
-    crowd = xp.zeros_like(model.crowd(known.others, recipe))
-    prior, moved = known.label_shares, xp.asarray(np.inf, dtype)
-    start = xp.asarray(0), theta, unsaid, unsaid, crowd, prior, moved
+    sums_before, infinite = (known.others, known.class_counts), xp.asarray(np.inf, dtype)
+    start = xp.asarray(0), theta, unsaid, unsaid, *sums_before, infinite
     loop = _while if xp is np else jax.lax.while_loop
-    rounds, theta, probs, log_scores, crowd, log_prior, _ = loop(unsettled, again, start)
+    rounds, theta, probs, log_scores, pooled, inferred, _ = loop(unsettled, again, start)
     # With this q the loss is −log p(l_i), or −log p(l_i, y_i) where the truth is given.
     reached = xp.where(given & ~is_true, -xp.inf, log_scores)
     log_evidence = log_sum_exp(reached) * batch.counted_item
     loss = -log_evidence.sum() / xp.maximum(batch.counted_item.sum(), 1)
     counts = before + model.count_labels(probs, batch, len(known.theta))
-    kept = _moved(counts, -1, 0)
+    counts, theta = _moved(counts, -1, 0), _moved(theta, -1, 0)
+    settled = Settled(counts, theta, pooled, known.label_shares, inferred)
     fitted = Fitted(
-        counts=kept,
-        theta=_moved(theta, -1, 0),
+        counts=counts,
+        theta=theta,
         class_probs=probs.astype(np.float32),
-        pooled=known.others + pool(name, kept, recipe),
-        unexplained=_unexplained(name, batch, probs, (theta, counts, crowd), log_prior, recipe),
+        pooled=known.others + pool(name, counts, recipe),
+        unexplained=past_unexplained(name, batch, probs, settled, recipe),
         numbers=xp.array([loss, rounds]),
         class_sums=batch.counted_item @ probs,
     )
@@ -100,9 +101,31 @@ def score(
 def past_unexplained(
     name: str, batch: CountedBatch, probs: Floats, settled: Settled, recipe: Recipe
 ) -> Floats:
-    """Return what labels counted before leave unexplained by the model as it is now: `sums`."""
+    """Return what labels leave unexplained by the model as it is: `sums` of `dependence`."""
+    model, xp = WORKER_MODELS[name], array_namespace(probs, settled.theta)
     workers, prior = _model_of(name, settled, recipe)
-    return np.asarray(_unexplained(name, batch, probs, workers, np.log(prior), recipe))
+    log_prior = xp.log(prior)
+    said = _log_likelihood(name, batch, workers, recipe)
+    powers = model.log_powers(*workers, recipe, CLARITY).T[batch.worker]
+    once, said_once = batch, said
+    if batch.worker_share is not None:
+        once = batch._replace(weight=batch.worker_share)
+        said_once = _log_likelihood(name, once, workers, recipe)
+    # on a clear item Σ_k log( m_k[c, l]^λ / Σ_z m_k[c, z]^λ )
+    clear = CLARITY * said_once - sum_by_item(powers, once)
+    gain = gain_of_clear(log_prior + said_once, log_prior + clear)
+    right = model.right(*workers, recipe).T[batch.worker]
+    # log p(l_i), or log p(l_i, y_i) where the truth is given
+    gold = batch.gold[:, None]
+    excluded = (gold != MISSING) & (gold != np.arange(probs.shape[1]))
+    if batch.worker_share is not None and batch.first_vote is None:
+        # By shares a majority says less than it knows, and labels would seem to lean on each other.
+        probs = _softmax(xp.where(excluded, -xp.inf, log_prior + said_once))
+    believed = probs * batch.counted_item[:, None]
+    evidence = log_sum_exp(xp.where(excluded, -xp.inf, log_prior + said))
+    weight, votes = batch.counted_weight, (batch.worker_share, batch.first_vote)
+    found: Floats = sums(batch.item, batch.label, weight, right, believed, gain, evidence, *votes)
+    return found
 
 
 def count(name: str, batch: CountedBatch, probs: Floats, n_workers: int) -> Floats:
@@ -164,30 +187,3 @@ def _log_likelihood(name: str, batch: CountedBatch, workers: Workers, recipe: Re
     """Return Σ_k log m_k[c, l_ik] of each item, (M, C)."""
     said = WORKER_MODELS[name].label_log_probs(*workers, batch.worker, batch.label, recipe)
     return sum_by_item(said, batch)
-
-
-def _unexplained(
-    name: str, batch: CountedBatch, probs: Leaf, workers: Workers, log_prior: Leaf, recipe: Recipe
-) -> Leaf:
-    """Return what a model leaves unexplained of a chunk, and its evidence: `sums`."""
-    model, xp = WORKER_MODELS[name], array_namespace(probs, workers[0])
-    said = _log_likelihood(name, batch, workers, recipe)
-    powers = model.log_powers(*workers, recipe, CLARITY).T[batch.worker]
-    once, said_once = batch, said
-    if batch.worker_share is not None:
-        once = batch._replace(weight=batch.worker_share)
-        said_once = _log_likelihood(name, once, workers, recipe)
-    # on a clear item Σ_k log( m_k[c, l]^λ / Σ_z m_k[c, z]^λ )
-    clear = CLARITY * said_once - sum_by_item(powers, once)
-    gain = gain_of_clear(log_prior + said_once, log_prior + clear)
-    right = model.right(*workers, recipe).T[batch.worker]
-    # log p(l_i), or log p(l_i, y_i) where the truth is given
-    gold = batch.gold[:, None]
-    excluded = (gold != MISSING) & (gold != np.arange(probs.shape[1]))
-    if batch.worker_share is not None and batch.first_vote is None:
-        # By shares a majority says less than it knows, and labels would seem to lean on each other.
-        probs = _softmax(xp.where(excluded, -xp.inf, log_prior + said_once))
-    believed = probs * batch.counted_item[:, None]
-    evidence = log_sum_exp(xp.where(excluded, -xp.inf, log_prior + said))
-    weight, votes = batch.counted_weight, (batch.worker_share, batch.first_vote)
-    return sums(batch.item, batch.label, weight, right, believed, gain, evidence, *votes)

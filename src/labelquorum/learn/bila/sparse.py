@@ -42,18 +42,17 @@ def fit(
     theta, counts = known.theta, known.counts
     probs = np.zeros((n_items, n_classes), np.float32)  # as it is kept of open items
     moved, rounds, evidence = np.inf, 0, np.zeros(n_items)
-    crowd, prior = np.zeros((n_classes, n_classes)), np.zeros(n_classes)
+    model: Any = None
     while rounds <= recipe.inner_steps and moved >= recipe.tolerance:
         # P' and G with N + ΔN, a θ step, π with f' and ν + Σ_i q_i
         pooled = _pooled(known, counts, batch, probs, recipe)
-        crowd = crowd_matrix(pooled, recipe)
-        theta = _step(theta, counts.margins, crowd, recipe)
+        theta = _step(theta, counts.margins, crowd_matrix(pooled, recipe), recipe)
         inferred = known.class_counts + batch.counted_item @ probs
-        prior = class_prior(known.label_shares, inferred, recipe)
-        says, moved = _Says(theta, counts, crowd, batch, recipe), 0.0
+        model = Settled(counts, theta, pooled, known.label_shares, inferred)
+        says, moved = _Says(model, batch, recipe), 0.0
         for items, rows in _blocks(batch, n_classes):
             # q_i(c) ∝ π_c Π_k m_k[c, l_ik], or 1 at the truth where it is given
-            scores = np.log(prior) + _by_item(says.of(rows), batch.weight, batch, items, rows)
+            scores = says.log_prior + _by_item(says.of(rows), batch.weight, batch, items, rows)
             evidence[items], scores = _reached(scores, batch.gold[items])
             now = np.exp(scores - evidence[items, None]).astype(np.float32)
             moved = max(moved, float(np.abs(now - probs[items]).max(initial=0)))
@@ -66,7 +65,7 @@ def fit(
         theta=theta,
         class_probs=probs,
         pooled=_pooled(known, counts, batch, probs, recipe),
-        unexplained=_unexplained(batch, probs, _Says(theta, counts, crowd, batch, recipe), prior),
+        unexplained=past_unexplained(name, batch, probs, model._replace(counts=counts), recipe),
         numbers=np.array([loss, rounds]),
         class_sums=batch.counted_item @ probs,
     )
@@ -81,26 +80,50 @@ def score(
 ) -> tuple[Floats, NDArray[np.float32]]:
     """Return log scores of items, (N, C), and what labels say for classes, weighted, (B, C)."""
     n_classes = len(settled.label_shares)
-    crowd = crowd_matrix(settled.pooled, recipe)
-    log_prior = np.log(class_prior(settled.label_shares, settled.class_counts, recipe))
-    says = _Says(settled.theta, settled.counts, crowd, batch, recipe)
+    says = _Says(settled, batch, recipe)
     scores = np.empty((len(batch.gold), n_classes))
     evidence = np.empty((len(batch.item), n_classes), np.float32)
     for items, rows in _blocks(batch, n_classes):
         said = says.of(rows)
         evidence[rows] = said * batch.weight[rows, None]
-        scores[items] = log_prior + _by_item(said, batch.weight, batch, items, rows)
+        scores[items] = says.log_prior + _by_item(said, batch.weight, batch, items, rows)
     return scores, evidence
 
 
 def past_unexplained(
-    name: str, batch: CountedBatch, probs: Floats, settled: Settled, recipe: Recipe
+    name: str, batch: CountedBatch, probs: NDArray[Any], settled: Settled, recipe: Recipe
 ) -> Floats:
-    """Return what labels counted before leave unexplained by the model as it is now: `sums`."""
-    crowd = crowd_matrix(settled.pooled, recipe)
-    says = _Says(settled.theta, settled.counts, crowd, batch, recipe)
-    prior = class_prior(settled.label_shares, settled.class_counts, recipe)
-    return _unexplained(batch, probs, says, prior)
+    """Return what labels leave unexplained by the model as it is: `sums` of `dependence`."""
+    says = _Says(settled, batch, recipe)
+    log_prior, right, cubes = says.log_prior, says.right(), says.log_cubes()
+    share, first_vote = batch.worker_share, batch.first_vote
+    once = batch.weight if share is None else share
+    total: Any = 0.0
+    for items, rows in _blocks(batch, len(log_prior)):
+        said, worker = says.of(rows), batch.worker[rows]
+        said_once = log_prior + _by_item(said, once, batch, items, rows)
+        # on a clear item Σ_k log( m_k[c, l]³ / Σ_z m_k[c, z]³ )
+        clear = log_prior + _by_item(CLARITY * said - cubes[worker], once, batch, items, rows)
+        gain = gain_of_clear(said_once, clear)
+        scores = log_prior + _by_item(said, batch.weight, batch, items, rows)
+        evidence, _ = _reached(scores, batch.gold[items])
+        believed = probs[items]
+        if share is not None and first_vote is None:
+            # By shares a majority says less than it knows, as in `reference`.
+            reached, said_once = _reached(said_once, batch.gold[items])
+            believed = np.exp(said_once - reached[:, None])
+        total = total + sums(
+            batch.item[rows] - items.start,
+            batch.label[rows],
+            batch.counted_weight[rows],
+            right[worker],
+            believed * batch.counted_item[items, None],
+            gain,
+            evidence,
+            None if share is None else share[rows],
+            None if first_vote is None else first_vote[rows] - rows.start,
+        )
+    return np.asarray(total)
 
 
 def _pooled(
@@ -222,14 +245,10 @@ class _Says:
         m'_k[c, z] = (G[c, z] e^{b_z} + w N_k[c, z] R_k[c]) / (R_k[c] (1 + w n_k[c])),  c ≠ z
     """
 
-    def __init__(
-        self,
-        theta: Floats,
-        counts: SparseCounts,
-        crowd: Floats,
-        batch: CountedBatch,
-        recipe: Recipe,
-    ) -> None:
+    def __init__(self, settled: Settled, batch: CountedBatch, recipe: Recipe) -> None:
+        counts, theta, pooled, label_shares, class_counts = settled
+        crowd = crowd_matrix(pooled, recipe)
+        self.log_prior = np.log(class_prior(label_shares, class_counts, recipe))
         self.factors = tilt, bias, diagonal, _, row_sums = _factors(theta, crowd)
         self.counts, self.own_weight = counts, recipe.own_weight
         self.by_label = np.ascontiguousarray(crowd.T)
@@ -325,36 +344,3 @@ def _reached(scores: Floats, gold: Indices) -> tuple[Floats, Floats]:
         scores[given] = -np.inf
         scores[given, gold[given]] = true
     return log_sum_exp(scores), scores
-
-
-def _unexplained(batch: CountedBatch, probs: NDArray[Any], says: _Says, prior: Floats) -> Floats:
-    """What the model leaves unexplained of a chunk, and its evidence: `sums`."""
-    log_prior, right, cubes = np.log(prior), says.right(), says.log_cubes()
-    share, first_vote = batch.worker_share, batch.first_vote
-    once = batch.weight if share is None else share
-    total: Any = 0.0
-    for items, rows in _blocks(batch, len(prior)):
-        said, worker = says.of(rows), batch.worker[rows]
-        said_once = log_prior + _by_item(said, once, batch, items, rows)
-        # on a clear item Σ_k log( m_k[c, l]³ / Σ_z m_k[c, z]³ )
-        clear = log_prior + _by_item(CLARITY * said - cubes[worker], once, batch, items, rows)
-        gain = gain_of_clear(said_once, clear)
-        scores = log_prior + _by_item(said, batch.weight, batch, items, rows)
-        evidence, _ = _reached(scores, batch.gold[items])
-        believed = probs[items]
-        if share is not None and first_vote is None:
-            # By shares a majority says less than it knows, as in `reference`.
-            reached, said_once = _reached(said_once, batch.gold[items])
-            believed = np.exp(said_once - reached[:, None])
-        total = total + sums(
-            batch.item[rows] - items.start,
-            batch.label[rows],
-            batch.counted_weight[rows],
-            right[worker],
-            believed * batch.counted_item[items, None],
-            gain,
-            evidence,
-            None if share is None else share[rows],
-            None if first_vote is None else first_vote[rows] - rows.start,
-        )
-    return np.asarray(total)
