@@ -73,7 +73,7 @@ class Load:
         return self.accepted / CHUNK_LABELS - self._learned
 
     def send(self, seconds):
-        """Send for this many seconds; then wait until fewer than 4 chunks are left to learn from."""
+        """Send for this many seconds; then wait until under 4 chunks are left to learn from."""
         begin, before, waits, took = time.monotonic(), self.accepted, {}, []
         while (going := time.monotonic() < begin + seconds) or waits:
             while going and self._free and self.lag() < MAX_LAG:

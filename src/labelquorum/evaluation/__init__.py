@@ -134,11 +134,11 @@ __all__ = [
 # The methods are imported when first used, so that a crowd is simulated, and a data set read, at
 # once.
 _LATER = {
-    "ClassAgreement": "labelquorum.evaluation.metrics",
+    "ClassAgreement": "labelquorum.learn.analysis.agreement",
     "calibration_error": "labelquorum.evaluation.metrics",
-    "class_agreement": "labelquorum.evaluation.metrics",
+    "class_agreement": "labelquorum.learn.analysis.agreement",
     "error_rate": "labelquorum.evaluation.metrics",
-    "krippendorff_alpha": "labelquorum.evaluation.metrics",
+    "krippendorff_alpha": "labelquorum.learn.analysis.agreement",
     "log_loss": "labelquorum.evaluation.metrics",
     "reliability": "labelquorum.evaluation.metrics",
     "plot_calibration": "labelquorum.evaluation.plots",

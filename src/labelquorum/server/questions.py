@@ -7,15 +7,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from labelquorum.errors import StoreError
+from labelquorum.errors import StateError, StoreError
 from labelquorum.server.learner_process import CALL_TIMEOUT_SECONDS, EndedError, LearnerProcess
-from labelquorum.store.learner import Configuration, LocalLearner, Work, read_until
+from labelquorum.store.learner import Configuration, LabelColumns, LocalLearner, Work, read_until
 
 N_PROCESSES = min(max(os.cpu_count() or 1, 2), 8)
 """One per core; at least two, so that a long question leaves one to others."""
 
 QUESTION_SECONDS, REPORT_SECONDS = 5.0, 120.0
 """Most time for an answer, its turn and its rows included; and for one made in the background."""
+
+
+_NOTHING = Work("bila", "", 0, 0, "[]", 0, 0, None, (), (), LabelColumns(), (), False)
+"""A model that has learned nothing."""
 
 
 class Questions(LocalLearner):
@@ -99,13 +103,15 @@ class Questions(LocalLearner):
                 self._prepare(process)
 
     def _prepare(self, process: LearnerProcess) -> None:
-        """Give back a process once it, or the next one, answers."""
+        """Let a process, or the one after it, load all that a question takes, and give it back."""
 
         def wait() -> None:
             process.timeout, is_ready = CALL_TIMEOUT_SECONDS, False
             while not is_ready and not self._is_closed:
                 with suppress(EndedError, StoreError):  # it died again; the service ends
-                    process.configure("bila", {})
+                    made = process.configure("bila", {})
+                    with suppress(StateError):  # it has learned nothing
+                        process.ask(_NOTHING._replace(settings=made.settings), "priors", {})
                     is_ready = True
             with self._changed:
                 self._n_starting -= 1
