@@ -1,6 +1,8 @@
 """Learning keeps up with what is accepted, also in small chunks."""
 
+import json
 import signal
+import time
 
 import pytest
 from faults import source
@@ -10,6 +12,8 @@ from faults.service import running
 from labelquorum.store.store import Store
 
 pytestmark = pytest.mark.kill
+
+SINGLES_PER_SECOND = 500  # by one client, each after the last was answered
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
@@ -39,3 +43,33 @@ def test_small_chunks_are_learned_as_fast_as_labels_are_accepted(
         assert source.replayed(chunks, tmp_path / "again", None) == state
     # One by one, a commit has one chunk, and two versions are seldom missed between two looks.
     assert found["chunks behind at the last label"] < 10 or found["chunks per commit"] > 2.5
+
+
+def test_single_labels_are_answered_soon_while_they_are_learned_from(
+    tmp_path, size, record_property
+):
+    took, n = [], size(600, 10_000)
+    with running(tmp_path / "store") as service, service.connect() as connection:
+        with service.client() as http:
+            made = {"name": "s", "settings": {"classes": source.CLASSES}, "rules": RULES}
+            http.post("/v1/streams", json=made).raise_for_status()
+        head = (
+            f"POST /v1/streams/s/labels HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"Authorization: Bearer {service.key}\r\nContent-Type: application/json\r\n"
+        )
+        begin = time.monotonic()
+        for number in range(n):
+            time.sleep(max(0.0, begin + number / SINGLES_PER_SECOND - time.monotonic()))
+            label = {"task": f"t{number // 3}", "worker": f"w{number % 3}", "label": "a"}
+            body = json.dumps(label)
+            sent = time.monotonic()
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += connection.recv(65536)
+            took.append(1000 * (time.monotonic() - sent))
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+    took.sort()
+    for name, value in {"p50": took[n // 2], "p99": took[n * 99 // 100]}.items():
+        record_property(f"{name} of a single label, ms", round(value, 2))
+    assert took[n // 2] < 250
