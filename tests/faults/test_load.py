@@ -57,6 +57,7 @@ def test_single_labels_are_answered_soon_while_they_are_learned_from(
             f"POST /v1/streams/s/labels HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             f"Authorization: Bearer {service.key}\r\nContent-Type: application/json\r\n"
         )
+        time.sleep(size(2, 10))  # until the processes beside the service are ready
         begin = time.monotonic()
         for number in range(n):
             time.sleep(max(0.0, begin + number / SINGLES_PER_SECOND - time.monotonic()))
