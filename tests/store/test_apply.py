@@ -91,7 +91,8 @@ def test_a_chunk_that_fails_among_others_counts_alone(store, monkeypatch):
     monkeypatch.setattr(model_module, "learn", learn)
     assert len(stream.cut_some()) == 6
     assert [one.id for one in stream.advance_some()] == [1, 2]
-    for attempt in (1, 2, 3):
+    assert stream.chunks()[2]["attempts"] == 1
+    for attempt in (2, 3):
         with pytest.raises(StateError, match=f"attempt {attempt} of 3"):
             stream.advance_some()
     assert [one.id for one in stream.advance_some()] == [4, 5, 6]

@@ -93,7 +93,7 @@ class Applier:
         """Learn from the chunks that were cut first, as if each were alone, and commit once.
 
         `on_chunk` is called with each before it is learned from. Where one fails, those before it
-        are committed; a chunk that failed before is committed alone.
+        are committed, and it is tried again alone.
         """
         with self._ref.store.learning(self._ref.key):
             return self._advance(None, on_chunk)
@@ -128,12 +128,14 @@ class Applier:
             except StoreError:  # the learner was not available: no fault of the chunk
                 raise
             except Exception as error:
-                if outcomes:  # it fails again as the first, and is counted then
-                    break
+                if outcomes:
+                    applied = self._commit(chunks[: len(outcomes)], outcomes)
+                    self.failed(chunk.id, error)
+                    return applied
                 raise self.failed(chunk.id, error) from error
             rows.change(outcomes[-1])
             fault("after_update")
-        return self._commit(chunks[: len(outcomes)], outcomes)
+        return self._commit(chunks, outcomes)
 
     def apply_all(self) -> list[Applied]:
         """Apply all chunks that are cut; one that fails is tried again until it is quarantined."""
