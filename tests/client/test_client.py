@@ -226,8 +226,15 @@ def test_a_label_that_went_by_a_lost_request_is_gone(client, fake):
     fake.answers[path] = refused(404, "No such label is waiting.")
     with pytest.raises(StoreError, match="No such label"):
         client.retract("s", "q1", 7)
-    fake.trouble = ["lose"]
-    assert client.retract("s", "q1", 7) == 0
+    for trouble in (
+        "lose",
+        refused(503, "Busy."),
+    ):  # a service that says 503 may have done it all the same
+        fake.trouble = [trouble]
+        assert client.retract("s", "q1", 7) == 0
+    fake.trouble = [refused(429, "Too many.")]
+    with pytest.raises(StoreError, match="No such label"):
+        client.retract("s", "q1", 7)
 
 
 # ── a service that means harm (the attacks in full are in tests/faults) ──────────────────────

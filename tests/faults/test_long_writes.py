@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import httpx
@@ -104,6 +105,24 @@ def test_labels_do_not_wait_for_the_truths_of_another_stream(tmp_path, size, wai
     assert kept == n + killed_n == sum(one["counted"] for one in events)
     assert set(paced.statuses) == {200}
     assert paced.longest <= wait
+
+
+def test_labels_and_pages_do_not_wait_for_many_requests_with_truths(
+    tmp_path, size, wait, record_property
+):
+    n_truths, path = size(3_000, MOST), "/v1/streams/s/gold"
+    bodies = [{f"t{part} {number}": "x" for number in range(n_truths)} for part in range(45)]
+    with running(tmp_path) as service, service.client() as http:
+        http.post("/v1/streams", json={"name": "s", "settings": {"classes": ["x", "y"]}})
+        page = lambda: http.get("/v1/streams/other").status_code  # noqa: E731
+        with pace(service) as paced, Pace(page) as pages, ThreadPoolExecutor(45) as senders:
+            sent = [senders.submit(http.post, path, json=one, timeout=300) for one in bodies]
+            told = [one.result().json()["told"] for one in sent]
+    record_property("longest wait of another stream's label, 45 gold", round(paced.longest, 3))
+    record_property("longest wait of another stream's page, 45 gold", round(pages.longest, 3))
+    assert told == [n_truths] * 45
+    assert set(paced.statuses) == {200} and set(pages.statuses) == {200}
+    assert max(paced.longest, pages.longest) <= wait
 
 
 def annotations(first, last):

@@ -1,5 +1,7 @@
 """Erasure: a worker is forgotten as the library does it, and their id is nowhere left."""
 
+import threading
+import time
 from contextlib import suppress
 
 import numpy as np
@@ -8,13 +10,14 @@ import sqlalchemy as sa
 from store.test_stream import as_frame, assert_same_model, crowd, rows_of, shuffled
 
 import labelquorum as lq
-from labelquorum.errors import LabelError
+from labelquorum.errors import LabelError, StateError
 from labelquorum.store import erasure, failpoints
 from labelquorum.store import model_rows as model_module
 from labelquorum.store import stream as stream_module
 from labelquorum.store.batch import encode
 from labelquorum.store.check import BROKEN, examine_store
 from labelquorum.store.database import schema
+from labelquorum.store.evidence import worker_places
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
 
@@ -283,3 +286,109 @@ def test_labels_are_withdrawn_in_steps_and_a_kill_between_them_changes_no_count(
         assert (gone["retracted"], gone["outdated"]) == (0, 10)
         with store.read() as connection:
             assert connection.execute(sa.select(schema.jobs)).all() == []
+
+
+def test_a_version_that_cannot_be_kept_is_refused_before_anything_is_recorded(store):
+    stream = store.create("s", rules=OPEN.changed(labels_per_item=9), classes=["x", "y"])
+    stream.accept({"t": {"a": "x"}}, key="p 1 1")
+    with pytest.raises(StateError, match="`key` must be text of 1 to 256 bytes"):
+        stream.withdraw([("p 1 ", "p 1 z"), ("p 2 ", f"p {'2' * 300} z")])
+    assert stream.count()["waiting_labels"] == 1
+    with store.read() as connection:
+        assert connection.execute(sa.select(schema.jobs)).all() == []
+
+
+def recorded(store, stream, job, kind, body):
+    row = {"stream": stream.ref.key, "id": job, "kind": kind, "progress": encode({})}
+    with store.write() as connection:
+        connection.execute(schema.jobs.insert().values(**row, body=encode(body)))
+
+
+def test_a_job_that_fails_is_dropped_and_keeps_out_no_other(store):
+    stream, other = (store.create(name, rules=AT_ONCE, classes=["x"]) for name in ("s", "other"))
+    for one in (stream, other):
+        one.accept({"t": {"a": "x"}, "u": {"b": "x"}})
+        one.settle()
+    recorded(store, stream, 1, "withdraw", [["p 2 ", f"p 2 {'2' * 300}"]])
+    recorded(store, stream, 2, "forget", encode("a"))
+    recorded(store, other, 1, "forget", encode("b"))
+    done = []
+    with pytest.raises(StateError, match="`key` must be text"):
+        store.resume(done.append)
+    assert [one["worker"] for one in stream.workers()] == ["b"]
+    assert [one["worker"] for one in other.workers()] == ["a"]
+    assert other.ref.key in done
+    with store.read() as connection:
+        assert connection.execute(sa.select(schema.jobs)).all() == []
+    store.resume(lambda stream: pytest.fail("nothing was left"))
+
+
+def test_a_worker_forgotten_by_several_at_once_is_forgotten_once(store, monkeypatch):
+    stream = store.create("s", rules=AT_ONCE, classes=["x"])
+    stream.accept({f"t{number}": {"a": "x", "b": "x"} for number in range(20)})
+    monkeypatch.setattr(erasure, "STEP", 2)
+    outcomes, all_asked = [], threading.Barrier(3)
+
+    def forget():
+        all_asked.wait()
+        try:
+            outcomes.append(store.stream("s").forget("a"))
+        except LabelError:
+            outcomes.append("not known")
+
+    with store.working(stream.ref.key):  # until all have found the worker there
+        asking = [threading.Thread(target=forget) for _ in range(3)]
+        for one in asking:
+            one.start()
+        time.sleep(0.5)
+    for one in asking:
+        one.join()
+    assert sorted(map(str, outcomes)) == ["20", "not known", "not known"]
+    assert [one["kind"] for one in stream.events()].count("forgot") == 1
+
+
+@pytest.mark.parametrize("retention", ["keep", "discard"])
+def test_chunks_are_cut_and_applied_while_many_labels_are_deleted(store, monkeypatch, retention):
+    stream = store.create("s", rules=OPEN.changed(retention=retention), classes=["x", "y"])
+    stream.accept({f"t{number}": {"a": "x", "b": "y"} for number in range(8)})
+    stream.settle()
+    stream.accept({f"w{number}": {"a": "x", "b": "y"} for number in range(8)})
+    monkeypatch.setattr(erasure, "STEP", 4)
+    monkeypatch.setattr(erasure, "MAX_LABELS_AT_ONCE", 5)
+    opened = erasure._open_items_with
+
+    def looked_through(ref, place, since):
+        yield from opened(ref, place, since)
+        if not since:  # the labels are deleted, and the last steps are still to come
+            stream.accept({"t1": {"a": "y", "c": "x"}, "late": {"a": "x", "c": "y"}})
+            assert stream.cut_some()
+            stream.advance_some()  # which may put a label back that was deleted
+            stream.accept({"cut": {"a": "x", "c": "y"}})
+            assert stream.cut() is not None
+            stream.accept({"last": {"a": "x", "c": "y"}})
+        else:
+            assert stream.cut(flush=True) is None
+
+    monkeypatch.setattr(erasure, "_open_items_with", looked_through)
+    assert stream.forget("a") == (20 if retention == "keep" else 9)
+    assert encode("a") not in everything(store)
+    assert [one["worker"] for one in stream.workers()] == ["b", "c"]
+    with store.read() as connection:
+        evidence = connection.scalars(sa.select(schema.open_items.c.evidence)).all()
+        known = set(connection.scalars(sa.select(schema.workers.c.place)))
+    assert len(evidence) == 18 and {p for one in evidence for p in worker_places(one)} == known
+    stream.settle(flush=True)
+    assert {one.item_id: one.n_labels for one in stream.answers()}["last"] == 1
+
+
+def test_beside_a_learning_loop_a_worker_is_forgotten_once_the_loop_has_applied_what_is_cut(store):
+    stream = store.create("s", rules=AT_ONCE, classes=["x"])
+    stream.accept({"t": {"a": "x", "b": "x"}})
+    cut, store.has_loop = stream.cut(), True
+    forgetting = threading.Thread(target=stream.forget, args=["a"])
+    forgetting.start()
+    time.sleep(0.3)
+    assert stream.to_apply() == [cut.id]  # a chunk that kills the process is counted by the loop
+    stream.advance(cut)
+    forgetting.join(30)
+    assert [one["worker"] for one in stream.workers()] == ["b"]

@@ -129,13 +129,14 @@ class Wire:
                 with self._http.stream(verb, path, timeout=_limit(until), **request) as begun:
                     reply = self._read(begun, until, into)
             except httpx.RequestError as error:
-                said, asked_to_wait = _words(error), None
-                if lost is not None:
-                    lost.append(said)
+                said, asked_to_wait, was_taken = _words(error), None, True
             else:
                 if reply.status_code not in LATER:
                     return _checked(reply, self.url, invalid)
                 said, asked_to_wait = _sentence(reply), _retry_after(reply)
+                was_taken = reply.status_code != 429  # a 503 may come after the work has begun
+            if lost is not None and was_taken:
+                lost.append(said)
             wait = _pause(attempt, asked_to_wait)
             if time.monotonic() + wait >= deadline:
                 raise StoreError(

@@ -37,7 +37,11 @@ MAX_SEARCHES = 2
 """Maximum number of searches that run: through a million items each holds 500 MB."""
 
 MAX_CHANGES = 4
-"""Maximum number of streams that are created, renamed or deleted, and of workers forgotten."""
+"""Maximum number of streams that are created, renamed or deleted, and of those with a job."""
+
+MAX_WRITES = 2
+"""Maximum number of requests that write truths, revisions or rules: labels wait for the
+transactions that came before, each of which takes 0.1 s."""
 
 MAX_CACHED_RESPONSES, RESPONSE_TTL_SECONDS = 256, 1.0
 RESPONSE_REST, MAX_RESPONSE_REST_SECONDS = 30.0, 5.0
@@ -102,16 +106,18 @@ class Service:
         # What takes seconds leaves a place to what does not, and others to other streams.
         self._long_questions, self._searches = Turns(N_PROCESSES - 1, 1), Turns(MAX_SEARCHES, 1)
         self._changing = CapacityLimiter(MAX_CHANGES)
-        self._forgetting = CapacityLimiter(MAX_CHANGES)
+        self._jobs, self._writes = Turns(MAX_CHANGES, 1), Turns(MAX_WRITES, 1)
         # One process writes to a store, so no other process creates streams.
         self._known = {name: Known(store.stream(name)) for name in store.streams()}
 
     def start(self) -> None:
         """Begin to take labels, in the loop that serves."""
         self.hub.open()
+        loop = asyncio.get_running_loop()
         self.write_queue.loop.on_change = self.hub.ring
+        self.write_queue.loop.on_resumed = lambda key: loop.call_soon_threadsafe(self.forgot, key)
         self.write_queue.start()
-        self._following = asyncio.get_running_loop().create_task(self.throughput.run())
+        self._following = loop.create_task(self.throughput.run())
 
     async def stop(self) -> None:
         """Commit what was taken, and end."""
@@ -185,7 +191,12 @@ class Service:
 
     async def job(self, job: Callable[..., Answer], stream: Stream, *about: Any) -> Answer:
         """Have the learner forget or withdraw; it may wait for a chunk, and holds up no change."""
-        return await in_thread(job, stream.ref.key, *about, limiter=self._forgetting)
+        key = stream.ref.key
+        return await self._jobs.run(key, partial(in_thread, job, key, *about))
+
+    async def write(self, stream: Stream, change: Callable[..., Answer], *about: Any) -> Answer:
+        """Write to a stream, in a thread, in turn with other streams; labels have their queue."""
+        return await self._writes.run(stream.ref.key, partial(in_thread, change, *about))
 
     def _gauged(self) -> Iterator[tuple[str, str, float]]:
         """What is measured when it is asked for: its name, the stream, the value."""
@@ -204,6 +215,12 @@ class Service:
         """Drop cached responses about a stream (its key), or about all: they are wrong by now."""
         for kept in (self.responses, self.reports):
             kept.discard(lambda key: key[0] == stream)
+
+    def forgot(self, stream: int) -> None:
+        """Drop what is cached of a stream (its key): a worker of it was forgotten."""
+        self.worker_tables.discard(lambda key: key == stream)
+        self.discard(stream)
+        self.hub.ring(stream)
 
     def find(self, name: str) -> Known | None:
         """The stream that has this name now, if there is one."""

@@ -559,9 +559,10 @@ class _Program:
         loop.on_health = lambda healthy: self._event("healthy", healthy)
         loop.on_change = lambda key: self._event("changed", key)
         self._verbs |= {"forget": loop.forget, "withdraw": loop.withdraw, "wake": loop.wake}
-        self._joined.set()
+        loop.on_resumed = lambda key: self._event("resumed", key)
         self._event("healthy", True)
         loop.start()
+        self._joined.set()
 
     def _look(self, stream: int, behind: int, chunk: int | None) -> None:
         if chunk is None and not self._learns:  # which the parent knows

@@ -59,6 +59,8 @@ class LearningLoop:
         self.store = store
         self.on_change: Callable[[int], None] = lambda stream: None
         """Called from the thread with the key of a stream in which something happened."""
+        self.on_resumed: Callable[[int], object] = lambda stream: None
+        """Called with the key of a stream in which a job was done that no call waits for."""
         self.on_look: Callable[[int, int, int | None], None] = lambda stream, behind, chunk: None
         """Called with the key of a stream, how many chunks wait, and the one to learn from next."""
         self.on_health: Callable[[bool], None] = lambda healthy: None
@@ -76,6 +78,7 @@ class LearningLoop:
 
     def start(self) -> None:
         """Start the threads."""
+        self.store.has_loop = True
         self._thread.start()
         self._jobs.start()
 
@@ -85,6 +88,7 @@ class LearningLoop:
         self._due.set()
         if self._thread.ident is not None:
             self._thread.join(seconds)
+        self.store.has_loop = False
 
     def wake(self, stream: int) -> None:
         """Look at a stream soon: something came."""
@@ -107,7 +111,7 @@ class LearningLoop:
         """Go on with jobs that no call does: it was killed, or the store refused."""
         while not self._stop.wait(POLL_SECONDS):
             try:
-                self.store.resume()
+                self.store.resume(self.on_resumed)
             except Exception as error:  # whatever it is, the thread goes on
                 log.warning("jobs wait", extra={"error": str(error)})
 
@@ -202,6 +206,8 @@ class SubprocessLoop:
         self.store, self._where = store, where
         self.on_change: Callable[[int], None] = lambda stream: None
         """Called from a thread with the key of a stream in which something happened."""
+        self.on_resumed: Callable[[int], object] = lambda stream: None
+        """The same of a job that was done and that no call waits for."""
         self.healthy = True
         """False while the store refuses writes."""
         self._behind: dict[int, int] = {}
@@ -271,6 +277,9 @@ class SubprocessLoop:
         elif event == "look":
             stream, _, chunk = facts
             self._chunk = (stream, chunk) if chunk else None
+        elif event == "resumed":
+            self.on_resumed(facts[0])
+            self.store.checkpoint()  # a joined process makes none
         elif event == "healthy":
             self.healthy = facts[0]
         else:

@@ -1,4 +1,4 @@
-"""Turns of the streams whose questions wait, so that none keeps out another."""
+"""Turns of the streams whose requests wait, so that none keeps out another."""
 
 import asyncio
 from collections import Counter, OrderedDict, deque
@@ -14,7 +14,7 @@ from labelquorum.server.errors import retry_later
 Answer = TypeVar("Answer")
 
 MAX_WAITING_PER_STREAM = 64
-"""Questions about a stream that wait for their turn."""
+"""Requests of a stream that wait for their turn."""
 
 
 class Turns:
@@ -29,7 +29,7 @@ class Turns:
         """Do some work once there is a place, which is held to the end, whoever has gone."""
         queue = self._waiting.setdefault(stream, deque())
         if sum(not turn.done() for turn in queue) >= MAX_WAITING_PER_STREAM:
-            raise retry_later("Too many questions about this stream wait. Retry in a second.")
+            raise retry_later("Too many requests of this stream wait. Retry in a second.")
         queue.append(turn := asyncio.get_running_loop().create_future())
         self._give()
         try:

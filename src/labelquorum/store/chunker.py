@@ -15,6 +15,7 @@ from labelquorum.store.database import schema
 from labelquorum.store.database.sql import among_given, any_row, as_parameter
 from labelquorum.store.failpoints import fault
 from labelquorum.store.gold import GoldLabels
+from labelquorum.store.jobs import LAST_STEPS
 from labelquorum.store.rules import Rules
 from labelquorum.store.stream_ref import StreamRef, rules_of
 
@@ -72,7 +73,7 @@ class Chunker:
                 return []
         with self._ref.write() as connection:
             if connection.execute(_FORGETTING, {"key": self._ref.key}).first():
-                return []  # or else the worker might come into another chunk
+                return []
             now, stream = self._ref.now(), self._ref.row(connection)
             rules = rules_of(stream.rules)
             chosen = self._chosen(connection, rules, now, flush, most)
@@ -222,7 +223,7 @@ _SPAN = sa.select(  # each by an index; both in one query would read every row o
     )
 )
 _FORGETTING = sa.select(schema.jobs.c.id).where(
-    schema.jobs.c.stream == sa.bindparam("key"), schema.jobs.c.kind == "forget"
+    schema.jobs.c.stream == sa.bindparam("key"), schema.jobs.c.progress.contains(encode(LAST_STEPS))
 )
 _NEXT = (
     schema.streams.update()

@@ -71,6 +71,8 @@ class Store:
         self._working: dict[int, threading.RLock] = {}
         self._writer: sa.Connection | None = None
         self._only_looks = self._joined = self._closed = False
+        self.has_loop = False
+        """Whether a learning loop applies what is cut; else the thread that needs it does."""
         self._log = log  # of SQLite
         self._offset, self._latest = 0.0, float("-inf")
         self._last_id = 0  # of the streams that were deleted
@@ -358,12 +360,23 @@ class Store:
             )
         return row
 
-    def resume(self) -> None:
-        """Go on with the jobs that were recorded and are not done; see `store.jobs`."""
+    def resume(self, on_done: Callable[[int], object] = lambda stream: None) -> None:
+        """Go on with the jobs that were recorded and are not done; see `store.jobs`.
+
+        `on_done` is called with the key of each stream in which one was done. After an error in one
+        stream the others follow, and the first error is raised.
+        """
+        errors = list[Exception]()
         with self.read() as connection:
             found = list(connection.scalars(sa.select(schema.jobs.c.stream).distinct()))
         for key in found:
-            self.by_key(key).resume()
+            try:
+                if self.by_key(key).resume():
+                    on_done(key)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _names(self, connection: sa.Connection) -> list[str]:
         return list(connection.scalars(sa.select(schema.streams.c.name).order_by("name")))

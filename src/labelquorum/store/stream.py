@@ -7,6 +7,7 @@ the answers, and deletes the raw labels. So a chunk is applied once or not at al
 acknowledged is never lost.
 """
 
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from labelquorum.errors import LabelError, LabelQuorumError, StateError
 from labelquorum.ingest.labels import LabelSpace
 from labelquorum.store.accept import Acceptor, Revised, Revision
 from labelquorum.store.apply import Applied, Applier
-from labelquorum.store.batch import Batch, Receipt, Submission, encode_id
+from labelquorum.store.batch import Batch, Receipt, Submission, check_names, encode_id
 from labelquorum.store.chunker import Chunker, Cut
 from labelquorum.store.erasure import erase, is_known
 from labelquorum.store.gold import GoldLabels
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from labelquorum.learn.analysis.expected_error import ExpectedError
     from labelquorum.learn.estimator import Estimator
     from labelquorum.learn.model_file import Snapshot
+
+POLL_SECONDS = 0.05
+"""How often a job that waits for chunks looks whether the learning loop has applied them."""
 
 REVISIONS_PER_COMMIT = 50
 """Of one transaction, which takes 0.1 s: others wait for its end."""
@@ -134,6 +138,8 @@ class Stream:
         (`retracted`), and of how many this version or a later one had come (`outdated`).
         """
         once = dict.fromkeys(map(tuple, versions))
+        for _, key in once:  # none is recorded before all are checked
+            check_names(key=key)
         return self._jobs.do("withdraw", [list(one) for one in once])
 
     def _withdraw(self, job: Job) -> None:
@@ -205,31 +211,41 @@ class Stream:
     def forget(self, worker: Hashable) -> int:
         """Erase a worker: their row, their labels, their part in open items, their id.
 
-        Chunks that are cut are applied first, and none is cut until it is done. What they
-        contributed to shared numbers and to answers stays: it names nobody. Many labels are deleted
-        in steps; after a kill, calling it again or the learning loop goes on with the rest.
+        Chunks that are cut are applied first. What they contributed to shared numbers and to
+        answers stays: it names nobody. Many labels are deleted in steps, and chunks are cut until
+        the last ones; after a kill, calling it again or the learning loop goes on with the rest.
 
         Returns
         -------
         n_labels : raw labels of theirs that were deleted
         """
         name = encode_id(worker, "worker", "forget")
-        with self.ref.read() as connection:
+
+        def check(connection: Any) -> None:
             if not is_known(self.ref, connection, name):
                 raise LabelError(
                     f"Stream {self.name!r}: worker {worker!r} is not known. Check the id."
                 )
-        return self._jobs.do("forget", name)["labels"]
+
+        with self.ref.read() as connection:  # who asks for a stranger waits for no other job
+            check(connection)
+        return self._jobs.do("forget", name, check)["labels"]
 
     def _forget(self, job: Job) -> None:
-        while self.to_apply():
-            self._applier.apply_all()
-        erase(self.ref, self._acceptor, self._jobs, job)
+        erase(self.ref, self._acceptor, self._jobs, job, self._await_applied)
         self.ref.store.checkpoint()  # the id would stay in the WAL
 
-    def resume(self) -> None:
-        """Go on with what was recorded and is not done: a worker to forget, labels to withdraw."""
-        self._jobs.resume()
+    def _await_applied(self, end: float) -> None:
+        """Return once no chunk before this number is cut and not applied."""
+        while (cut := self.to_apply()) and cut[0] < end:
+            if self.ref.store.has_loop:  # which counts a chunk that kills the process
+                time.sleep(POLL_SECONDS)
+            else:
+                self._applier.apply_all()
+
+    def resume(self) -> bool:
+        """Finish what is recorded: a worker to forget, labels to withdraw; says if one was."""
+        return self._jobs.resume()
 
     # ── reading; see `Queries` ────────────────────────────────────────────────────────────
 

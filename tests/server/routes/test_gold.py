@@ -1,10 +1,16 @@
 """Truths, forgotten workers, and what Label Studio tells by itself."""
 
 import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from server.served import until
+
+from labelquorum.server.context import MAX_WRITES
+from labelquorum.store.database import schema
 
 PAYLOADS = Path(__file__).parents[1] / "label_studio"
 
@@ -129,3 +135,34 @@ def test_more_truths_than_a_request_may_bring_are_refused_with_the_limit(admin, 
     del truths["t0"]
     answer = admin.post(f"{stream}/gold", json=truths)
     assert (answer.status_code, answer.json()["told"]) == (200, 10_000)
+
+
+def test_requests_that_write_truths_stand_in_few_places(running, admin, stream):
+    service = running.app.service
+    path = f"{stream}/gold"
+    with ThreadPoolExecutor(80) as senders:
+        with running.store.write():  # the requests wait for it
+            asked = [senders.submit(admin.post, path, json={f"t{n}": "owl"}) for n in range(70)]
+            until(lambda: any(one.done() for one in asked))
+            assert len(running.store._turn._waiting) <= MAX_WRITES + 1  # and the learning loop
+            assert admin.get(stream).status_code == 200
+        statuses = Counter(one.result().status_code for one in asked)
+    assert statuses[200] >= 64 and statuses[503] >= 1 and len(statuses) == 2
+    [refused] = {one.result().json()["error"] for one in asked if one.result().status_code == 503}
+    assert refused == "Too many requests of this stream wait. Retry in a second."
+    assert not service._writes._waiting
+
+
+def test_a_job_that_was_resumed_empties_the_caches(running, admin, stream):
+    send(admin, stream, [(task, worker, "owl") for task in "tu" for worker in ("ann", "bob")])
+    answered(admin, stream, 2)
+    service = running.app.service
+    known = service.find(unquote(stream.rsplit("/")[-1])).stream
+    names = lambda: [one["worker"] for one in admin.get(f"{stream}/workers").json()["workers"]]  # noqa: E731
+    assert sorted(names()) == ["ann", "bob"]
+    row = {"stream": known.ref.key, "id": 1, "kind": "forget", "progress": "{}"}
+    with running.store.write() as connection:
+        connection.execute(schema.jobs.insert().values(**row, body=json.dumps('"ann"')))
+    until(lambda: known.events()[-1]["kind"] == "forgot")
+    until(lambda: service.worker_tables.peek(known.ref.key) is None, 2)
+    assert names() == ["bob"]

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from server.served import until
 
+from labelquorum.store.database import schema
+
 RECORDED = Path(__file__).parents[1] / "label_studio"
 
 
@@ -181,3 +183,15 @@ def test_a_large_deletion_is_done_by_the_learner_and_counts_once(hook, admin, st
     assert waiting(admin, stream) == {}
     reply = shown(hook("annotations_deleted", edit=only))
     assert (reply["retracted"], reply["skipped"]) == (0, {"outdated": 120})
+
+
+def test_a_deletion_with_an_id_that_cannot_be_kept_is_refused_and_recorded_nowhere(
+    hook, running, stream
+):
+    def edit(body):
+        body["annotations"] = [{"id": number} for number in (*range(60), 10**300)]
+
+    reply = hook("annotations_deleted", edit=edit)
+    assert reply.status_code == 422 and "`key` must be text of 1 to 256 bytes" in reply.text
+    with running.store.read() as connection:
+        assert connection.execute(schema.jobs.select()).all() == []

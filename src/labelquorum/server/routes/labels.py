@@ -107,18 +107,19 @@ async def send_labels(request: Request) -> Response:
     response_model=Gone,
     responses=error_responses(401, 403, 404, 422, 429, 503, 507),
 )
-def retract_labels(
+async def retract_labels(
     request: Request,
     stream: str,
     task: Annotated[str, Query(min_length=1, max_length=256)],
     worker: Annotated[str, Query(min_length=1, max_length=256)],
 ) -> dict[str, int]:
     """Take back a worker's label of a task that is not cut yet."""
-    known = known_stream(request)
+    known = known_stream(request).stream
     for one in spellings(task, "task"):
         for other in spellings(worker, "worker"):
             try:
-                return {"gone": known.stream.retract(one, other)}
+                retracted = service_of(request).write(known, known.retract, one, other)
+                return {"gone": await retracted}
             except LabelError as error:
                 reason = str(error)
     raise ApiError(404, reason)
@@ -136,7 +137,7 @@ async def tell_gold(request: Request, stream: str) -> dict[str, Any]:
     async with service.bodies.of(request) as body:
         truths = await parse_json(body, lambda said: _truths(said, known.spaces["error"]))
     key = _key_of(request.scope["headers_by_name"].get(_KEY))
-    receipt = await run_in_threadpool(known.stream.gold, truths, key)
+    receipt = await service.write(known.stream, known.stream.gold, truths, key)
     service.write_queue.loop.wake(known.stream.ref.key)
     service.hub.ring(known.stream.ref.key)
     return {"told": len(truths), "late": receipt.late, "repeated": receipt.repeated}

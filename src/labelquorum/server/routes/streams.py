@@ -111,7 +111,7 @@ async def change_rules(request: Request, stream: str) -> dict[str, Any]:
         _check_name(name)
     if name != stream and not changes:
         return await service_of(request).change(_rename, service_of(request), known.stream, name)
-    await run_in_threadpool(lambda: known.stream.change(**changes))
+    await service_of(request).write(known.stream, lambda: known.stream.change(**changes))
     service_of(request).log.write("rules", stream=stream, changes=changes)
     service_of(request).write_queue.loop.wake(known.stream.ref.key)
     service_of(request).hub.ring(known.stream.ref.key)

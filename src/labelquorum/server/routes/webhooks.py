@@ -46,7 +46,7 @@ async def hear_label_studio(
         revisions = []
     for some in range(0, len(revisions), REVISIONS_PER_COMMIT):
         part = revisions[some : some + REVISIONS_PER_COMMIT]
-        for one in await run_in_threadpool(known.stream.revise_all, part):
+        for one in await service.write(known.stream, known.stream.revise_all, part):
             done.append(one) if isinstance(one, Revised) else refused.append(one)
     service.write_queue.loop.wake(known.stream.ref.key)
     if refused and not done:

@@ -150,9 +150,7 @@ async def forget_worker(request: Request, stream: str, worker: str) -> dict[str,
             continue
         await run_in_threadpool(service.store.checkpoint)  # a joined process makes none
         service.log.write("forgot", stream=stream)  # and not whom
-        service.worker_tables.discard(lambda key: key == known.ref.key)
-        service.discard(known.ref.key)
-        service.hub.ring(known.ref.key)
+        service.forgot(known.ref.key)
         return {"gone": gone}
     raise ApiError(404, f"Stream {stream!r} knows no worker {worker!r}. See its workers.")
 
