@@ -70,7 +70,7 @@ class Turns:
 async def in_thread(
     work: Callable[..., Answer], *about: Any, limiter: CapacityLimiter | None = None
 ) -> Answer:
-    """Do some work in a thread while somebody waits for it, and tell of a learner that died."""
+    """Do some work in a thread before its deadline, and tell of a learner that died."""
     if time.monotonic() >= read_until.get():
         raise TimeoutError("the deadline passed while the work waited for its turn")
     try:
