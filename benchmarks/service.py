@@ -198,11 +198,13 @@ class Service:
         return round(kilobytes / 1024, 1)
 
     def cpu_seconds(self) -> list[float]:
-        """Of the service, of who answers questions to the model, and of who learns."""
-        found = []
+        """Of the service, of all that answer questions to the model, and of the learner."""
+        found = [0.0, 0.0, 0.0]
         for pid in (self.process.pid, *self.children()):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            found.append((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+            role = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2]
+            place = 0 if pid == self.process.pid else 2 if role == b"loop" else 1
+            found[place] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         return found
 
     def children(self) -> list[int]:

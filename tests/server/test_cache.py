@@ -459,6 +459,40 @@ def test_what_takes_longer_than_a_request_waits_is_made_in_the_background(monkey
     asyncio.run(look())
 
 
+def test_what_is_being_made_is_never_dropped_and_the_end_of_the_service_is_a_503():
+    async def look():
+        cache, making = Cache(1, 0.0, 0.0, stale=0.0), Making()
+        making.may_end.clear()
+        slow = [asyncio.create_task(cache.get("slow", making)) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        other = asyncio.create_task(cache.get("other", making))
+        await asyncio.sleep(0.01)
+        assert set(cache._entries) == {"slow", "other"}
+        making.may_end.set()
+        assert (await asyncio.gather(*slow))[0] == (b"1", 0) and (await other).value == b"2"
+        await cache.get("third", making)
+        assert set(cache._entries) == {"third"}
+        making.may_end.clear()
+        last = asyncio.create_task(cache.get("last", making))
+        await asyncio.sleep(0.01)
+        cache.close()
+        with pytest.raises(ApiError) as error:
+            await last
+        assert error.value.status == 503
+
+    asyncio.run(look())
+
+
+def test_many_values_of_one_stream_drop_none_of_another():
+    async def look():
+        cache, making = Cache(10, 1e9, 0.0, stale=0.0, share=3), Making()
+        for key in [("one", 1), *(("two", limit) for limit in range(20))]:
+            await cache.get(key, making)
+        assert list(cache._entries) == [("one", 1), ("two", 17), ("two", 18), ("two", 19)]
+
+    asyncio.run(look())
+
+
 def test_events_announce_a_new_worker_table(running, admin, stream, monkeypatch):
     monkeypatch.setattr(running.app.service.worker_tables, "ttl", 0.0)
     monkeypatch.setattr(running.app.service.worker_tables, "rest", 0.0)

@@ -254,8 +254,34 @@ def test_a_process_that_loads_its_modules_slowly_is_not_replaced(tmp_path, monke
         begun = time.monotonic()
         learner.start()
         first = learner.pid
+        until(lambda: not learner.answers, 7)  # it does to pings
         assert learner.configure("bila", {}).method == "bila"
         assert learner.pid == first and time.monotonic() - begun > 8
+        until(lambda: learner.answers, 10)
+    finally:
+        learner.close()
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_while_it_joins_the_store_is_replaced(tmp_path, monkeypatch):
+    hangs = """
+        import faulthandler, sys, time
+        dump = faulthandler.dump_traceback_later
+        faulthandler.dump_traceback_later = lambda seconds, exit: dump(6, exit=exit)
+        class Hangs:
+            def find_spec(self, name, path=None, target=None):
+                if name == "labelquorum.server.learning_loop":
+                    time.sleep(600)
+        sys.meta_path.insert(0, Hangs())
+    """
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(hangs))
+    known = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{known}")
+    learner = LearnerProcess("loop", greeting=lambda: ("join", str(tmp_path / "store"), 0.0))
+    try:
+        learner.start()
+        first = learner.pid
+        until(lambda: learner.pid not in (None, first), 40)
     finally:
         learner.close()
 

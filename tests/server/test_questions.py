@@ -10,7 +10,7 @@ import pytest
 from server.served import until
 
 from labelquorum.errors import StoreError
-from labelquorum.server.questions import N_PROCESSES, Questions
+from labelquorum.server.questions import _NOTHING, N_PROCESSES, Questions
 from labelquorum.store.learner import read_until
 from labelquorum.store.rules import Rules
 from labelquorum.store.store import Store
@@ -56,6 +56,18 @@ def test_a_question_whose_process_dies_is_asked_again(stream):
         os.kill(pid, signal.SIGCONT if pid in idle else signal.SIGKILL)
     asking.join(60)
     assert found[0]["worker"] == "bob"
+
+
+def test_a_late_question_takes_no_process(stream):
+    learner = stream.ref.store.learner
+    until(lambda: len(learner._idle) == len(learner._all))
+    before = [one.pid for one in processes(stream)]
+    for seconds in (-1.0, 0.1):
+        token = read_until.set(time.monotonic() + seconds)
+        with pytest.raises(TimeoutError):
+            learner.ask(_NOTHING, "priors", {})
+        read_until.reset(token)
+    assert [one.pid for one in processes(stream)] == before
 
 
 def test_a_question_past_its_deadline_ends_its_process_and_not_the_next_question(stream):

@@ -1,12 +1,15 @@
 """Streams take turns, and who has gone away takes no place."""
 
 import asyncio
+import time
 
 import pytest
 
 from labelquorum.server import turns
 from labelquorum.server.errors import ApiError
+from labelquorum.server.learner_process import EndedError
 from labelquorum.server.turns import Turns, in_thread
+from labelquorum.store.learner import read_until
 
 
 class Working:
@@ -95,7 +98,7 @@ def test_a_stream_that_waits_too_often_is_refused_and_others_are_not(monkeypatch
 
 def test_an_error_gives_the_place_back_and_a_learner_that_died_is_a_503():
     def die():
-        raise RuntimeError("the learner ended")
+        raise EndedError("the learner ended")
 
     async def look():
         places = Turns(1, 1)
@@ -105,3 +108,23 @@ def test_an_error_gives_the_place_back_and_a_learner_that_died_is_a_503():
             assert error.value.status == 503
 
     asyncio.run(look())
+
+
+def test_an_error_of_our_own_is_no_learner_that_died():
+    def fail():
+        raise RuntimeError("dictionary changed size during iteration")
+
+    with pytest.raises(RuntimeError, match="changed size"):
+        asyncio.run(in_thread(fail))
+
+
+def test_work_whose_deadline_passed_while_it_waited_is_not_done():
+    done = []
+
+    async def look():
+        read_until.set(time.monotonic() - 0.1)
+        with pytest.raises(TimeoutError):
+            await Turns(1, 1).run(1, lambda: in_thread(done.append, 1))
+
+    asyncio.run(look())
+    assert not done

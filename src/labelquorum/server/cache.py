@@ -8,7 +8,7 @@ import asyncio
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -46,9 +46,9 @@ class _Entry(Generic[Value]):
         self.tried = -inf  # when the last renewal ended
         self.renewing: asyncio.Task[Value] | None = None
 
-    def cancel(self) -> None:
-        if self.renewing is not None:
-            self.renewing.cancel()
+    @property
+    def is_idle(self) -> bool:
+        return self.renewing is None and not self.turn.locked()
 
 
 class Cache(Generic[Value]):
@@ -61,13 +61,16 @@ class Cache(Generic[Value]):
     Parameters
     ----------
     bound
-        Maximum number of values; beyond, the least recently used is dropped (LRU).
+        Maximum number of values; beyond, the least recently used that is not being made is
+        dropped (LRU).
     ttl
         Time to live in seconds.
     rest
         A value rests for this many times as long as it took to make.
     max_rest
         Seconds after which it has rested in any case.
+    share
+        Maximum number of values whose keys begin with the same part.
     stale
         Values are made in the background, once per version, a number that grows. A caller waits
         for some seconds, and is then given the last value. For this many seconds it is given
@@ -81,12 +84,13 @@ class Cache(Generic[Value]):
         rest: float,
         max_rest: float = inf,
         stale: float | None = None,
+        share: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.bound, self.ttl, self.stale = bound, ttl, stale
+        self.bound, self.ttl, self.stale, self.share = bound, ttl, stale, share
         self.rest, self.max_rest = rest, max_rest
         self._clock = clock
-        self._entries: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()
+        self._entries: OrderedDict[Any, _Entry[Value]] = OrderedDict()
 
     async def get(
         self,
@@ -136,14 +140,24 @@ class Cache(Generic[Value]):
     def close(self) -> None:
         """Make nothing more in the background."""
         for entry in self._entries.values():
-            entry.cancel()
+            if entry.renewing is not None:
+                entry.renewing.cancel()
 
-    def _entry(self, key: Hashable) -> _Entry[Value]:
+    def _entry(self, key: Any) -> _Entry[Value]:
         entry = self._entries.setdefault(key, _Entry())
         self._entries.move_to_end(key)
-        while len(self._entries) > self.bound:
-            self._entries.popitem(last=False)[1].cancel()
+        if self.share is not None:
+            self._evict([old for old in self._entries if old[0] == key[0]], self.share)
+        self._evict(self._entries, self.bound)
         return entry
+
+    def _evict(self, keys: Collection[Any], most: int) -> None:
+        """Drop the first of these that are not being made, and never the last, which is asked."""
+        excess = len(keys) - most
+        if excess > 0:
+            idle = [old for old in list(keys)[:-1] if self._entries[old].is_idle]
+            for old in idle[:excess]:
+                del self._entries[old]
 
     def _rest(self, entry: _Entry[Value]) -> float:
         return min(self.rest * entry.took, self.max_rest)
@@ -170,7 +184,10 @@ class Cache(Generic[Value]):
                 await asyncio.sleep(min(pause, until - now))
                 continue
             done, _ = await asyncio.wait([entry.renewing], timeout=until - now)
-            error = done.pop().exception() if done else None
+            ended = done.pop() if done else None
+            if ended is not None and ended.cancelled():  # the service ends
+                raise retry_later(UNFINISHED)
+            error = None if ended is None else ended.exception()
             if error is not None:
                 if entry.value is None:
                     raise error

@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator
+from contextvars import Context
 from dataclasses import replace
 from functools import partial
-from math import inf
+from math import ceil, inf
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -20,7 +22,8 @@ from labelquorum.server.auth import Keyring
 from labelquorum.server.cache import Cache, Cached, WorkerTable, as_json, json_response
 from labelquorum.server.config import Log, Settings
 from labelquorum.server.errors import ApiError, retry_later
-from labelquorum.server.questions import N_PROCESSES
+from labelquorum.server.large_answers import LATER, TOO_MANY
+from labelquorum.server.questions import N_PROCESSES, QUESTION_SECONDS
 from labelquorum.server.request_parsing import BodyReader, ParquetReader
 from labelquorum.server.sse import Hub
 from labelquorum.server.telemetry import Metrics, Throughput
@@ -54,8 +57,15 @@ MAX_CACHED_TABLES, TABLE_TTL_SECONDS = 64, 2.0
 TABLE_REST, TABLE_STALE_SECONDS = 10.0, 10.0
 """Worker tables take the learner a tenth of its time, and are shown while the next one is made."""
 
-REPORT_REST = 1.0
-"""Reports of a stream that is learned from all the time take half of the time."""
+REPORT_REST, MAX_REPORTS_PER_STREAM = 1.0, 8
+"""Reports of a stream that is learned from all the time take half of the time. Of one stream eight
+are kept, so that who asks with every `limit` drops none of another's."""
+
+MAX_UNCLAIMED_FILES, UNCLAIMED_SECONDS = 2, 60.0
+"""Model files that were made too late for who asked, 40 MB and more each, wait for the next one."""
+
+MAX_EXPORTS, MAX_EXPORTS_PER_STREAM = 4, 3
+"""Maximum number of exports that are written at a time; a stream leaves one to others."""
 
 
 class Known:
@@ -71,11 +81,10 @@ class Known:
 
 
 class _ModelFile:
-    """The body of an answer, for as long as a request holds it."""
+    """A model as a file, which is being made or was made, for as long as something holds it."""
 
-    def __init__(self) -> None:
-        self.turn = asyncio.Lock()
-        self.body: bytes | None = None
+    def __init__(self, making: asyncio.Task[bytes]) -> None:
+        self.making, self.begun = making, time.monotonic()
 
 
 class Service:
@@ -97,14 +106,18 @@ class Service:
             MAX_CACHED_TABLES, TABLE_TTL_SECONDS, TABLE_REST, stale=TABLE_STALE_SECONDS
         )
         self._model_files = WeakValueDictionary[Hashable, _ModelFile]()
+        self._unclaimed: dict[int, _ModelFile] = {}  # by stream: no request was given it yet
         self.throughput = Throughput(self._paced, log)
         self._following: asyncio.Task[None] | None = None
         self.creating = threading.Lock()
-        self.reports = Cache[bytes](MAX_CACHED_RESPONSES, 0.0, REPORT_REST, stale=0.0)
+        self.reports = Cache[bytes](
+            MAX_CACHED_RESPONSES, 0.0, REPORT_REST, stale=0.0, share=MAX_REPORTS_PER_STREAM
+        )
         self._clients = Counter[Hashable]()  # who wait for a report, by its key
         self._questions = Turns(N_PROCESSES, N_PROCESSES)
         # What takes seconds leaves a place to what does not, and others to other streams.
         self._long_questions, self._searches = Turns(N_PROCESSES - 1, 1), Turns(MAX_SEARCHES, 1)
+        self.exports = Turns(MAX_EXPORTS, MAX_EXPORTS_PER_STREAM)
         self._changing = CapacityLimiter(MAX_CHANGES)
         self._jobs, self._writes = Turns(MAX_CHANGES, 1), Turns(MAX_WRITES, 1)
         # One process writes to a store, so no other process creates streams.
@@ -124,33 +137,42 @@ class Service:
         self.hub.close()
         self.worker_tables.close()
         self.reports.close()
+        for file in self._unclaimed.values():
+            file.making.cancel()
         if self._following is not None:
             self._following.cancel()
         await run_in_threadpool(self.write_queue.stop)
         await run_in_threadpool(self.parquet.close)
 
     async def ask(
-        self, stream: Stream, question: Callable[..., Answer], *about: Any, is_long: bool = False
+        self, stream: Stream, question: Callable[..., Answer], *about: Any, kind: str = "page"
     ) -> Answer:
-        """Ask what only the learner knows, in turn with other streams; a long one leaves places."""
-        key, work = stream.ref.key, partial(in_thread, question, *about)
-        if not is_long:
+        """Ask what only the learner knows, in turn with other streams and other kinds of question.
+
+        What is neither a page nor an export is long, and leaves places to these.
+        """
+        key, work = (stream.ref.key, kind), partial(in_thread, question, *about)
+        if kind in ("page", "export"):
             return await self._questions.run(key, work)
         return await self._long_questions.run(key, lambda: self._questions.run(key, work))
 
     async def report(
-        self, request: Request, stream: Stream, question: Callable[..., Any], *about: Any
+        self, request: Request, stream: Stream, question: Callable[..., Any], limit: int, usual: int
     ) -> Response:
-        """Respond with what is made once per model version, however long it takes."""
-        key = (stream.ref.key, stream.name, question.__name__, *about)
+        """Respond with what is made once per model version, however long it takes.
+
+        Reports with the usual limit, which pages ask for, do not wait for all the others.
+        """
+        key = (stream.ref.key, stream.name, question.__name__, limit)
         version = await run_in_threadpool(stream.model_version)
 
         def asked() -> bytes:
             if not self._clients[key]:
                 raise retry_later("The clients have gone.")
-            return as_json(question(*about))
+            return as_json(question(limit))
 
-        make = partial(self.ask, stream, asked, is_long=True)
+        kind = "report" if limit == usual else "report with a limit"
+        make = partial(self.ask, stream, asked, kind=kind)
         self._clients[key] += 1
         try:
             stale = _max_stale(request)
@@ -171,15 +193,44 @@ class Service:
 
         return (await self.worker_tables.get(stream.ref.key, make, lambda: version)).value
 
-    async def model_file(self, request: Request, stream: Stream) -> bytes:
-        """The model of a stream as a file, in one buffer for all who read it at a time."""
-        about = (stream.ref.key, await run_in_threadpool(stream.last_event))
-        file = self._model_files.setdefault(about, _ModelFile())
+    async def model_file(self, request: Request, stream: Stream) -> Cached[bytes]:
+        """The model of a stream as a file, in one buffer for all who read it at a time.
+
+        It is made in the background. One that is being made, or was made too late for who asked, is
+        given to the next request, with its age: a busy stream has a new version by then.
+        """
+        key, event = stream.ref.key, await run_in_threadpool(stream.last_event)
+        file, is_late = self._model_files.get((key, event)), False
+        if file is None and key in self._unclaimed:
+            file, is_late = self._unclaimed[key], True
+        if file is None:
+            if not request.scope["has_room"]():
+                raise ApiError(503, TOO_MANY, headers=LATER)
+            making = self.ask(stream, stream.model_file, kind="model")
+            file = _ModelFile(asyncio.create_task(making, context=Context()))
+            self._model_files[key, event] = self._unclaimed[key] = file
+            file.making.add_done_callback(partial(self._settle_file, key, event, file))
         request.scope["model_file"] = file  # held until the answer is sent
-        async with file.turn:
-            if file.body is None:
-                file.body = await self.ask(stream, stream.model_file, is_long=True)
-        return file.body
+        body = await asyncio.shield(file.making)
+        self._claim(key, file)
+        return Cached(body, ceil(time.monotonic() - file.begun) if is_late else 0)
+
+    def _claim(self, key: int, file: _ModelFile) -> None:
+        if self._unclaimed.get(key) is file:
+            del self._unclaimed[key]
+
+    def _settle_file(
+        self, key: int, event: int, file: _ModelFile, made: asyncio.Task[bytes]
+    ) -> None:
+        """Keep a file that took longer than a request for who comes next."""
+        if has_failed := made.cancelled() or made.exception() is not None:
+            self._model_files.pop((key, event), None)
+        in_time = has_failed or time.monotonic() - file.begun < QUESTION_SECONDS
+        seconds = 0.0 if in_time else UNCLAIMED_SECONDS
+        made.get_loop().call_later(seconds, self._claim, key, file)
+        done = [old for old, one in self._unclaimed.items() if one.making.done()]
+        for old in done[:-MAX_UNCLAIMED_FILES]:
+            del self._unclaimed[old]
 
     async def search(self, stream: Stream, look: Callable[[], Answer]) -> Answer:
         """Look through many rows, in a thread, in turn with other streams."""
@@ -213,6 +264,7 @@ class Service:
 
     def discard(self, stream: int | None) -> None:
         """Drop cached responses about a stream (its key), or about all: they are wrong by now."""
+        self._unclaimed.pop(stream, None)  # type: ignore[arg-type]  # no stream is None
         for kept in (self.responses, self.reports):
             kept.discard(lambda key: key[0] == stream)
 
@@ -231,9 +283,9 @@ class Service:
         self._known[stream.name] = Known(stream)
 
     def drop(self, stream: Stream) -> None:
-        """Know a stream no longer under this name: it was deleted or renamed."""
-        self._known.pop(stream.name, None)
-        self.keyring.refresh()
+        """Know a stream no longer under this name: it was deleted or renamed; in the loop."""
+        if self.has(stream):  # else another has its name by now
+            del self._known[stream.name]
         self.worker_tables.discard(lambda key: key == stream.ref.key)
         for about in (stream.ref.key, None):
             self.discard(about)

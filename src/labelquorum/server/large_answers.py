@@ -15,6 +15,9 @@ LARGE_BYTES = 10**6
 MAX_OPEN, MAX_OPEN_PER_KEY = 16, 4
 """Large answers that are sent at a time, each with its body in memory or in a file."""
 
+TOO_MANY = "Too many large answers are being sent at the moment. Retry when one has ended."
+LATER = {"Retry-After": str(10 * RETRY_SECONDS)}
+
 PIECE_BYTES = 2**18
 """A reader who takes less than a piece in `read_seconds` is cut off: 13 kB/s at 20 seconds."""
 
@@ -32,6 +35,11 @@ class LargeAnswers:
         number = None if key is None else key.id
         is_large = False
 
+        def has_room() -> bool:
+            return self.open.total() < MAX_OPEN and self.open[number] < MAX_OPEN_PER_KEY
+
+        scope["has_room"] = has_room  # asked before a large answer is made, too
+
         def sending(message: Message) -> Awaitable[None]:
             begins = message["type"] == "http.response.start" and _is_large(message)
             return send_large(message) if begins or is_large else send(message)
@@ -39,7 +47,7 @@ class LargeAnswers:
         async def send_large(message: Message) -> None:
             nonlocal is_large
             if not is_large:
-                if self.open.total() >= MAX_OPEN or self.open[number] >= MAX_OPEN_PER_KEY:
+                if not has_room():
                     await _refused(scope, receive, send)
                     raise _CutError
                 is_large = True
@@ -75,8 +83,4 @@ def _is_large(start: Message) -> bool:
     return start["status"] == 200 and not kind.startswith(b"text/event-stream")
 
 
-_refused = error_response(
-    503,
-    ["Too many large answers are being sent at the moment. Retry when one has ended."],
-    {"Retry-After": str(10 * RETRY_SECONDS)},
-)
+_refused = error_response(503, [TOO_MANY], LATER)

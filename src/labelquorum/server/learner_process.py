@@ -81,8 +81,9 @@ Beats are counted, and not seconds: none is missed while both processes are susp
 MAX_START_BEATS = 10
 """The same for a process that has not answered yet: it loads what it takes to answer."""
 
-START_SECONDS = 120.0
-"""A process that takes longer to load its other modules ends; on a busy machine it takes 10."""
+START_SECONDS = 60.0
+"""A process that takes longer to load its other modules, or to join the store, ends; on a busy
+machine it takes 10."""
 
 SILENT_BEATS = 3
 """From here on a process is said not to answer."""
@@ -201,7 +202,8 @@ class LearnerProcess:
         self._numbers = count(NOTIFICATION + 1)
         self._closing, self._ended = threading.Event(), threading.Event()
         self._heard_from: subprocess.Popen[bytes] | None = None  # since the last beat
-        self._silent_beats = 0  # since any process was heard from
+        self._working: subprocess.Popen[bytes] | None = None  # gave more than an answer to a ping
+        self._silent_beats = 0  # since any process that works was heard from
         self._has_answered = False
         self._thread = threading.Thread(
             target=self._supervise, name=f"labelquorum_{role}", daemon=True
@@ -218,7 +220,7 @@ class LearnerProcess:
 
     @property
     def answers(self) -> bool:
-        """Whether the process, or the one before it, answered a moment ago; True at the start."""
+        """Whether a process that has loaded answered a moment ago; True at the start."""
         return self._silent_beats < (SILENT_BEATS if self._has_answered else MAX_START_BEATS)
 
     def start(self) -> None:
@@ -395,10 +397,11 @@ class LearnerProcess:
         works = False
         while (message := _read_frame(process.stdout)) is not None:
             number, kind, *rest = message
-            self._heard_from, self._has_answered = process, True
+            self._heard_from = process
             if kind == "pong":
                 continue
-            works = works or kind not in ("refused", "error")
+            if kind not in ("refused", "error"):
+                works, self._working, self._has_answered = True, process, True
             if number != NOTIFICATION:
                 reply = self._calls.pop(number, None)  # None: its caller has given up
                 if reply is not None:
@@ -416,7 +419,8 @@ class LearnerProcess:
         while not self._ended.wait(BEAT_SECONDS):
             process, heard_from = self._process, self._heard_from
             self._heard_from = None
-            self._silent_beats = 0 if heard_from is not None else self._silent_beats + 1
+            answers = heard_from is not None and heard_from is self._working
+            self._silent_beats = 0 if answers else self._silent_beats + 1
             known = heard_from or known
             missed = 0 if heard_from is not None or process is not watched else missed + 1
             watched = process
@@ -546,6 +550,7 @@ class _Program:
 
     def _join(self, where: str, start: float) -> None:
         """Join the store of the parent, and learn from what comes to it."""
+        faulthandler.dump_traceback_later(START_SECONDS, exit=True)
         from labelquorum.server.learning_loop import LearningLoop
         from labelquorum.store.store import Store
 
@@ -560,6 +565,7 @@ class _Program:
         loop.on_change = lambda key: self._event("changed", key)
         self._verbs |= {"forget": loop.forget, "withdraw": loop.withdraw, "wake": loop.wake}
         loop.on_resumed = lambda key: self._event("resumed", key)
+        faulthandler.cancel_dump_traceback_later()
         self._event("healthy", True)
         loop.start()
         self._joined.set()

@@ -17,6 +17,8 @@ N_PROCESSES = min(max(os.cpu_count() or 1, 2), 8)
 QUESTION_SECONDS, REPORT_SECONDS = 5.0, 120.0
 """Most time for an answer, its turn and its rows included; and for one made in the background."""
 
+MIN_QUESTION_SECONDS = 0.25
+"""With less time left no process is given a question: it would end late, and healthy as it is."""
 
 _NOTHING = Work("bila", "", 0, 0, "[]", 0, 0, None, (), (), LabelColumns(), (), False)
 """A model that has learned nothing."""
@@ -74,6 +76,8 @@ class Questions(LocalLearner):
                 self._add()
             if not self._changed.wait_for(lambda: self._idle or self._is_closed, seconds):
                 raise TimeoutError("no process was ready in time")
+            if until - time.monotonic() < MIN_QUESTION_SECONDS:
+                raise TimeoutError("too little time is left to answer")
             if self._is_closed:
                 raise StoreError("The learner was closed. Open the store again.")
             process = self._idle.pop()

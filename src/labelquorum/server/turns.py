@@ -1,15 +1,17 @@
 """Turns of the streams whose requests wait, so that none keeps out another."""
 
 import asyncio
+import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from labelquorum.errors import LabelQuorumError
 from labelquorum.server.errors import retry_later
+from labelquorum.server.learner_process import EndedError
+from labelquorum.store.learner import read_until
 
 Answer = TypeVar("Answer")
 
@@ -22,10 +24,10 @@ class Turns:
 
     def __init__(self, places: int, places_per_stream: int) -> None:
         self._free, self._per_stream = places, places_per_stream
-        self._running = Counter[int]()
-        self._waiting: OrderedDict[int, deque[asyncio.Future[None]]] = OrderedDict()
+        self._running = Counter[Hashable]()
+        self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
 
-    async def run(self, stream: int, work: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def run(self, stream: Hashable, work: Callable[[], Awaitable[Answer]]) -> Answer:
         """Do some work once there is a place, which is held to the end, whoever has gone."""
         queue = self._waiting.setdefault(stream, deque())
         if sum(not turn.done() for turn in queue) >= MAX_WAITING_PER_STREAM:
@@ -42,7 +44,7 @@ class Turns:
         running.add_done_callback(partial(self._end, stream))
         return await asyncio.shield(running)
 
-    def _end(self, stream: int, ended: asyncio.Future[Any] | None = None) -> None:
+    def _end(self, stream: Hashable, ended: asyncio.Future[Any] | None = None) -> None:
         if ended is not None and not ended.cancelled():
             ended.exception()  # whoever asked may have gone
         self._free += 1
@@ -68,11 +70,11 @@ class Turns:
 async def in_thread(
     work: Callable[..., Answer], *about: Any, limiter: CapacityLimiter | None = None
 ) -> Answer:
-    """Do some work in a thread, and tell of a learner that died."""
+    """Do some work in a thread before its deadline, and tell of a learner that died."""
+    if time.monotonic() >= read_until.get():
+        raise TimeoutError("the deadline passed while the work waited for its turn")
     try:
         return await to_thread.run_sync(work, *about, limiter=limiter or CapacityLimiter(1))
-    except LabelQuorumError:
-        raise
-    except RuntimeError as error:  # there will be another process
+    except EndedError as error:  # there will be another process
         sentence = f"The model could not be asked ({error}). Retry in a second."
         raise retry_later(sentence) from error

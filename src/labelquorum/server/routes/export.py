@@ -8,11 +8,11 @@ store.
 import asyncio
 import tempfile
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import IO, Annotated, Any
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, from_thread, to_thread
 from fastapi import APIRouter, Query, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -23,20 +23,16 @@ from labelquorum.ingest.validate import ATTRIBUTES
 from labelquorum.ingest.writers import Written, write_rows
 from labelquorum.server.auth import Guarded
 from labelquorum.server.cache import WorkerTable
-from labelquorum.server.context import known_stream, service_of
+from labelquorum.server.context import Service, known_stream, service_of
 from labelquorum.server.errors import ApiError, error_responses
 from labelquorum.server.large_answers import PIECE_BYTES
 from labelquorum.store.export import exported
 from labelquorum.store.stream import Stream
 
 router = APIRouter(route_class=Guarded)
-MAX_WRITING = 4
-"""Maximum number of downloads that are written at a time."""
-
 WORKERS_PER_READ = 500
 """Workers that are read from the store at a time."""
 
-_writing = CapacityLimiter(MAX_WRITING)
 _TYPES = {
     "csv": "text/csv",
     "jsonl": "application/x-ndjson",
@@ -74,9 +70,9 @@ async def export(
         write: Callable[[IO[bytes]], None] = partial(_items, known, kind)
     else:
         table = await service.worker_table(known)
-        write = partial(_workers, known, table, kind)
+        write = partial(_workers, service, known, table, kind)
     return _Download(
-        _downloaded(write),
+        _downloaded(partial(service.exports.run, known.ref.key), write),
         media_type=_TYPES[kind],
         headers={"Content-Disposition": f'attachment; filename="{what}.{kind}"'},
     )
@@ -97,19 +93,21 @@ def _items(stream: Stream, kind: Written, file: IO[bytes]) -> None:
         write_rows(found.rows, found.columns, file, kind)
 
 
-def _workers(stream: Stream, table: WorkerTable, kind: Written, file: IO[bytes]) -> None:
+def _workers(
+    service: Service, stream: Stream, table: WorkerTable, kind: Written, file: IO[bytes]
+) -> None:
     with exported(stream, "workers", typed=kind == "parquet") as found:
         columns = {name: set(types) for name, types in found.columns.items()}
     columns |= {"skill": {float}, "low": {float}, "high": {float}, "flags": {str}}
     roles = [role for role in ATTRIBUTES if role in columns]
-    write_rows(_worker_rows(stream, table, roles), columns, file, kind)
+    write_rows(_worker_rows(service, stream, table, roles), columns, file, kind)
 
 
 def _worker_rows(
-    stream: Stream, table: WorkerTable, roles: Sequence[str]
+    service: Service, stream: Stream, table: WorkerTable, roles: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    after = -1
-    while found := stream.workers(after, WORKERS_PER_READ, matrices=False):
+    after, ask = -1, partial(service.ask, stream, stream.workers, kind="export")
+    while found := from_thread.run(ask, after, WORKERS_PER_READ, None, False):
         for one in found:
             known = table.by_place.get(one["place"], {"flags": []})
             names = ("worker", "labels", "agreed", "skill", "low", "high")
@@ -155,11 +153,14 @@ class _Growing:
         return False
 
 
-async def _downloaded(write: Callable[[Any], Any]) -> AsyncGenerator[bytes]:
-    """What a function writes, as it is written."""
+async def _downloaded(
+    in_turn: Callable[..., Coroutine[Any, Any, None]], write: Callable[[Any], None]
+) -> AsyncGenerator[bytes]:
+    """What a function writes in its turn, as it is written."""
     with tempfile.TemporaryFile(prefix="labelquorum-") as file:
         growing, sent = _Growing(file), 0
-        writing = asyncio.ensure_future(to_thread.run_sync(write, growing, limiter=_writing))
+        work = partial(to_thread.run_sync, write, growing, limiter=CapacityLimiter(1))
+        writing = asyncio.ensure_future(in_turn(work))
         try:
             while not writing.done() or sent < growing.size:
                 if sent < growing.size:

@@ -110,13 +110,13 @@ async def change_rules(request: Request, stream: str) -> dict[str, Any]:
     if name != stream:
         _check_name(name)
     if name != stream and not changes:
-        return await service_of(request).change(_rename, service_of(request), known.stream, name)
+        return await _rename(service_of(request), known.stream, name)
     await service_of(request).write(known.stream, lambda: known.stream.change(**changes))
     service_of(request).log.write("rules", stream=stream, changes=changes)
     service_of(request).write_queue.loop.wake(known.stream.ref.key)
     service_of(request).hub.ring(known.stream.ref.key)
     if name != stream:
-        return await service_of(request).change(_rename, service_of(request), known.stream, name)
+        return await _rename(service_of(request), known.stream, name)
     return await run_in_threadpool(_body, known.stream)
 
 
@@ -127,8 +127,12 @@ async def change_rules(request: Request, stream: str) -> dict[str, Any]:
 )
 async def delete_stream(request: Request, stream: str) -> dict[str, int]:
     """Delete a stream with all it holds, for good; tells how many labels went."""
-    service = service_of(request)
-    return {"gone": await service.change(_delete, service, known_stream(request).stream)}
+    service, known = service_of(request), known_stream(request).stream
+    n_labels = await service.change(service.store.delete, known)
+    service.drop(known)
+    await run_in_threadpool(service.keyring.refresh)
+    service.log.write("deleted", stream=stream)
+    return {"gone": n_labels}
 
 
 @router.get(
@@ -165,8 +169,9 @@ def list_chunks(
 )
 async def read_model(request: Request, stream: str) -> Response:
     """The whole model as a file."""
-    file = await service_of(request).model_file(request, known_stream(request).stream)
+    file, age = await service_of(request).model_file(request, known_stream(request).stream)
     headers = {"Content-Disposition": 'attachment; filename="model.lq"'}
+    headers |= {"Age": str(age)} if age else {}
     return Response(file, media_type="application/octet-stream", headers=headers)
 
 
@@ -210,21 +215,13 @@ def _check_name(name: str) -> None:
         )
 
 
-def _rename(service: Service, stream: Stream, new: str) -> dict[str, Any]:
-    with service.creating:
-        renamed = service.store.rename(stream, new)
-        service.add(renamed)
-        service.drop(stream)
+async def _rename(service: Service, stream: Stream, new: str) -> dict[str, Any]:
+    renamed = await service.change(service.store.rename, stream, new)
+    service.add(renamed)
+    service.drop(stream)
+    await run_in_threadpool(service.keyring.refresh)
     service.log.write("renamed", stream=stream.name, to=new)
-    return _body(renamed)
-
-
-def _delete(service: Service, stream: Stream) -> int:
-    with service.creating:
-        n_labels = service.store.delete(stream)
-        service.drop(stream)
-    service.log.write("deleted", stream=stream.name)
-    return n_labels
+    return await run_in_threadpool(_body, renamed)
 
 
 def _create(service: Service, wanted: NewStream) -> dict[str, Any]:

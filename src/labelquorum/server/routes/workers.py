@@ -117,7 +117,7 @@ async def read_agreement(
 ) -> Response:
     """How well workers agree with one another: Cohen's kappa with intervals."""
     service, known = service_of(request), known_stream(request).stream
-    return await service.report(request, known, known.agreement, limit)
+    return await service.report(request, known, known.agreement, limit, AGREEMENT_WORKERS)
 
 
 @router.get(
@@ -132,7 +132,7 @@ async def read_jury(
 ) -> Response:
     """How many independent judges the workers count for, who errs together, what order does."""
     service, known = service_of(request), known_stream(request).stream
-    return await service.report(request, known, known.jury, limit)
+    return await service.report(request, known, known.jury, limit, JURY_WORKERS)
 
 
 @router.delete(
