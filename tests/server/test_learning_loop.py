@@ -108,8 +108,10 @@ def test_a_process_that_dies_is_followed_by_another_which_goes_on(queue):
 
 @pytest.mark.kill
 def test_a_chunk_that_ends_the_process_three_times_is_quarantined(queue):
-    stream, loop = queue.store.create("s", rules=RULES), queue.loop
-    send(queue, stream, rows(5))
+    n_items = 8000  # so many that a process is met while it learns from them
+    stream = queue.store.create("s", rules=RULES.changed(chunk_items=n_items))
+    loop = queue.loop
+    send(queue, stream, rows(n_items))
     for _ in range(3):
         until(lambda: loop._chunk == (stream.ref.key, 1))  # the first of a process takes its time
         os.kill(loop.pid, signal.SIGKILL)
@@ -192,7 +194,7 @@ def test_a_learner_that_was_stopped_is_noticed_and_replaced(
         until(lambda: send(60).status_code == 200)
         until(lambda: len(stream.answers()) == 120)
         assert set(statuses) <= {200, 503}
-        assert {one["state"] for one in stream.chunks()} == {"applied"}
+        until(lambda: {one["state"] for one in stream.chunks()} == {"applied"})  # some came twice
 
 
 @pytest.mark.slow
