@@ -200,7 +200,7 @@ def test_after_timeout_the_last_reason_is_told_and_how_to_go_on(fake):
 def test_a_service_that_is_not_there_is_told_so():
     with serving(Fake().app) as url:
         pass
-    with lq.Client(url, KEY, timeout=0.2) as client, pytest.raises(StoreError, match="refused"):
+    with lq.Client(url, KEY, timeout=2) as client, pytest.raises(StoreError, match="refused"):
         client.streams()
 
 

@@ -7,6 +7,7 @@ from server.served import until
 
 from labelquorum.errors import ConflictError, LabelError, LimitError, StateError, StoreError
 from labelquorum.server.errors import api_error_of
+from labelquorum.server.learner_process import EndedError
 from labelquorum.server.write_queue import BusyError
 
 LABEL = {"task": "t", "worker": "ann", "label": "owl"}
@@ -76,7 +77,7 @@ def test_a_learner_that_has_died_is_no_fault_of_the_reader(running, admin, strea
     until(lambda: admin.get(f"{stream}/workers").json().get("workers"))
 
     def ask(*_):
-        raise RuntimeError("the learner ended while it was asked to ask")
+        raise EndedError("the learner ended while it was asked to ask")
 
     monkeypatch.setattr(running.store.learner, "ask", ask, raising=False)
     for path in ("workers", "workers/c", "model"):

@@ -47,7 +47,7 @@ def test_readers_who_stop_free_their_places_and_others_wait_for_one(running, mon
     opened, reader = running.app.large.open, running.client("read")
     held = [asking(running, secret) for secret in secrets for _ in range(4)]
     until(lambda: opened.total() == 6)
-    assert sorted(opened.values())[-2:] == [2, 4]
+    assert max(opened.values()) <= large_answers.MAX_OPEN_PER_KEY
     refused = reader.get(MODEL)
     assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 1
     assert "large answers" in refused.json()["error"]

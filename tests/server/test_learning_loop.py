@@ -108,7 +108,7 @@ def test_a_process_that_dies_is_followed_by_another_which_goes_on(queue):
 
 @pytest.mark.kill
 def test_a_chunk_that_ends_the_process_three_times_is_quarantined(queue):
-    n_items = 8000  # so many that a process is met while it learns from them
+    n_items = 8000  # enough for a process to be met while it learns from them
     stream = queue.store.create("s", rules=RULES.changed(chunk_items=n_items))
     loop = queue.loop
     send(queue, stream, rows(n_items))

@@ -238,7 +238,7 @@ class Stream:
     def _await_applied(self, end: float) -> None:
         """Return once no chunk before this number is cut and not applied."""
         while (cut := self.to_apply()) and cut[0] < end:
-            if self.ref.store.has_loop:  # which counts a chunk that kills the process
+            if self.ref.store.has_loop:  # it counts the chunk that kills a process
                 time.sleep(POLL_SECONDS)
             else:
                 self._applier.apply_all()
