@@ -73,4 +73,4 @@ def test_single_labels_are_answered_soon_while_they_are_learned_from(
     took.sort()
     for name, value in {"p50": took[n // 2], "p99": took[n * 99 // 100]}.items():
         record_property(f"{name} of a single label, ms", round(value, 2))
-    assert took[n // 2] < 250
+    assert took[n // 2] < 100

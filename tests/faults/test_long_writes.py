@@ -36,7 +36,10 @@ def pace(service):
     with service.client() as http:
         http.post("/v1/streams", json={"name": "other", "rules": {"chunk_items": 1}})
         http.post("/v1/streams/other/labels", json=row)
-        learned = lambda: http.get("/v1/streams/other").json()["counts"]["answered_items"]  # noqa: E731
+
+        def learned():
+            return http.get("/v1/streams/other").json()["counts"]["answered_items"]
+
         assert becomes(learned)  # its learner has started
         with Pace(lambda: http.post("/v1/streams/other/labels", json=row).status_code) as paced:
             yield paced
@@ -114,7 +117,10 @@ def test_labels_and_pages_do_not_wait_for_many_requests_with_truths(
     bodies = [{f"t{part} {number}": "x" for number in range(n_truths)} for part in range(45)]
     with running(tmp_path) as service, service.client() as http:
         http.post("/v1/streams", json={"name": "s", "settings": {"classes": ["x", "y"]}})
-        page = lambda: http.get("/v1/streams/other").status_code  # noqa: E731
+
+        def page():
+            return http.get("/v1/streams/other").status_code
+
         with pace(service) as paced, Pace(page) as pages, ThreadPoolExecutor(45) as senders:
             sent = [senders.submit(http.post, path, json=one, timeout=300) for one in bodies]
             counted = [one.result().json()["told"] for one in sent]
@@ -197,7 +203,10 @@ def test_labels_do_not_wait_for_a_worker_who_is_forgotten_and_it_is_completed(
             took = time.monotonic() - began
         request = {"method": "DELETE", "url": "/v1/streams/s/workers/bob"}
         killed(service, took / 2, request)
-        held = lambda: http.get("/v1/streams/s").json()["counts"]["held_labels"]  # noqa: E731
+
+        def held():
+            return http.get("/v1/streams/s").json()["counts"]["held_labels"]
+
         done = becomes(lambda: held() == 0)
         at_end = held()
         service.end()

@@ -153,8 +153,8 @@ class Wire:
         """Return an answer with its body, unless that goes into a file."""
         if reply.headers.pop("Content-Encoding", "identity") != "identity":
             raise StoreError(
-                f"{self.url}: the answer was {reply.status_code} and packed, which nobody asked "
-                "for. Check the address, and any proxy before it."
+                f"{self.url}: the answer was {reply.status_code} and packed, which the client did "
+                "not ask for. Check the address, and any proxy before it."
             )
         content = bytearray()
         if into is not None and reply.is_success:

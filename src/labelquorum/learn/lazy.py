@@ -7,7 +7,7 @@ labels from a file, not the service, not the command line.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["LazyModule", "pd"]  # or mypy lets nobody import pd
+__all__ = ["LazyModule", "pd"]  # mypy refuses other imports of pd
 
 
 class LazyModule:

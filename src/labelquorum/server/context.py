@@ -264,7 +264,8 @@ class Service:
 
     def discard(self, stream: int | None) -> None:
         """Drop cached responses about a stream (its key), or about all: they are wrong by now."""
-        self._unclaimed.pop(stream, None)  # type: ignore[arg-type]  # no stream is None
+        if stream is not None:
+            self._unclaimed.pop(stream, None)
         for kept in (self.responses, self.reports):
             kept.discard(lambda key: key[0] == stream)
 

@@ -72,7 +72,7 @@ class LargeAnswers:
 
 
 class _CutError(Exception):
-    """The end of an answer that nobody may read on; it closes the connection."""
+    """An answer that is cut off, because its key was revoked or it has no place."""
 
 
 def _is_large(start: Message) -> bool:

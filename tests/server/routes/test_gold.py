@@ -158,7 +158,10 @@ def test_a_job_that_was_resumed_empties_the_caches(running, admin, stream):
     answered(admin, stream, 2)
     service = running.app.service
     known = service.find(unquote(stream.rsplit("/")[-1])).stream
-    names = lambda: [one["worker"] for one in admin.get(f"{stream}/workers").json()["workers"]]  # noqa: E731
+
+    def names():
+        return [one["worker"] for one in admin.get(f"{stream}/workers").json()["workers"]]
+
     assert sorted(names()) == ["ann", "bob"]
     row = {"stream": known.ref.key, "id": 1, "kind": "forget", "progress": "{}"}
     with running.store.write() as connection:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from labelquorum.errors import StateError
 from labelquorum.learn.lazy import LazyModule
 
-__all__ = ["jax", "jit", "jnp", "keep_compiled_code", "optax"]  # or mypy lets nobody import them
+__all__ = ["jax", "jit", "jnp", "keep_compiled_code", "optax"]  # for mypy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
