@@ -636,7 +636,7 @@ def test_events_are_asked_for_again_when_the_service_is_away(client, fake):
 
 
 def test_events_that_stay_away_for_timeout_are_an_error_that_says_how_to_go_on(fake):
-    with serving(fake.app) as url, lq.Client(url, KEY, timeout=0.3) as client:
+    with serving(fake.app) as url, lq.Client(url, KEY, timeout=1) as client:
         fake.events = [event(4)]
         fake.trouble = [None, *[refused(503, "The store is away.")] * 10_000]
         following = client.follow("s")

@@ -76,7 +76,7 @@ def test_a_question_past_its_deadline_ends_its_process_and_not_the_next_question
     before = [one.pid for one in processes(stream)]
     for pid in before:
         os.kill(pid, signal.SIGSTOP)
-    token, began = read_until.set(time.monotonic() + 0.5), time.monotonic()
+    token, began = read_until.set(time.monotonic() + 3), time.monotonic()
     try:
         with pytest.raises(TimeoutError):
             stream.profile("ann")
@@ -85,6 +85,6 @@ def test_a_question_past_its_deadline_ends_its_process_and_not_the_next_question
         for pid in before:
             with suppress(ProcessLookupError):  # it was replaced
                 os.kill(pid, signal.SIGCONT)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 6
     assert stream.profile("ann")["labels"] == 2
     assert [one.pid for one in processes(stream)] != before

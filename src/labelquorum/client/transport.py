@@ -122,14 +122,14 @@ class Wire:
         request
             What else httpx takes.
         """
-        deadline = time.monotonic() + self.timeout
+        deadline, said = time.monotonic() + self.timeout, ""
         for attempt in count():
             until = _Deadline(deadline - time.monotonic())
             try:
                 with self._http.stream(verb, path, timeout=_limit(until), **request) as begun:
                     reply = self._read(begun, until, into)
             except httpx.RequestError as error:
-                said, asked_to_wait, was_taken = _words(error), None, True
+                said, asked_to_wait, was_taken = _words(error, said), None, True
             else:
                 if reply.status_code not in LATER:
                     return _checked(reply, self.url, invalid)
@@ -179,6 +179,7 @@ class Wire:
     def events(self, path: str, after: str | None) -> Iterator[Event]:
         """What happens, as it happens; a connection that is lost is taken up where it was."""
         lost_since, attempt = time.monotonic(), 0
+        last = ""
         while True:
             headers = {"Accept": "text/event-stream"}
             if after is not None:
@@ -201,8 +202,8 @@ class Wire:
                             if event is not None:
                                 yield event
             except httpx.RequestError as error:
-                said = _words(error)
-            now = time.monotonic()
+                said = _words(error, last)
+            now, last = time.monotonic(), said
             lost_since = min(lost_since, now)
             wait = _pause(attempt, asked_to_wait)
             if now + wait - lost_since >= self.timeout:
@@ -338,7 +339,10 @@ def _sentence(reply: httpx.Response) -> str:
     return f"the answer was {status}, and no more."
 
 
-def _words(error: httpx.RequestError) -> str:
+def _words(error: httpx.RequestError, before: str) -> str:
+    """Return the reason of an error; of a deadline, the reason before it, which says more."""
+    if before and isinstance(error, httpx.ReadTimeout):
+        return before
     return f"{printable(str(error)) or type(error).__name__}.".replace("..", ".")
 
 
